@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from dataclasses import replace
 from typing import Any, overload
 
 from reliable_channel.channel.channel import ReliableChannel, ReliableSendId
@@ -38,6 +39,7 @@ from reliable_channel.channel.persistence import ChannelKey, Persistence
 from reliable_channel.channel.retrieval import StoreRetrieval
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.sds.room import largest_sds_header
+from reliable_channel.core.segmentation.lifetime import check_lifetime
 from reliable_channel.core.wire.sds import MAX_ID_CHARACTERS
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
@@ -225,6 +227,10 @@ def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encrypti
     0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
     segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
+    check_lifetime(segmentation, config.sds, config.rate_limit)
+    # A segment that comes after its message was forgotten would open a set that nothing completes.
+    memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms)
+    segmentation = replace(segmentation, completed_memory_ms=memory_ms)
     return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation)
 
 

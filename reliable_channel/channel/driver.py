@@ -42,6 +42,7 @@ from reliable_channel.channel.steps import (
     Effect,
     Emit,
     Fetch,
+    FetchRange,
     Input,
     Opened,
     SdsDispatch,
@@ -416,6 +417,10 @@ class ChannelDriver:
                         self.events.enqueue(effect)
                     case Fetch():
                         self._fetch(effect, now)
+                    case FetchRange():
+                        oldest = now - self._config.query_window_ms
+                        start = max(effect.start_ms - CATCH_UP_MARGIN_MS, oldest)
+                        self.retrieval.ask_range(TimeRange(start, effect.end_ms))
             self._absorb(self.outgoing.pump(now))
             if not self._effects:
                 self.space.notify_all()

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from reliable_channel.channel.events import ChannelEvent, MessageReceived
+from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived
 from reliable_channel.channel.journal import Journal
 from reliable_channel.channel.steps import Deliver, Emit, PendingEvent
 
@@ -303,8 +303,8 @@ class EventDispatcher:
         return found
 
     def _must_wait_for_listener(self, pending: PendingEvent) -> bool:
-        """Whether a received message is kept for the next listener, in this process or a later one."""
-        is_message = bool(pending.report_key) and isinstance(pending.event, MessageReceived)
+        """Whether a received or lost message is kept for the next listener, in this process or a later one."""
+        is_message = bool(pending.report_key) and isinstance(pending.event, MessageReceived | MessageLost)
         return is_message and self._journal.keeps and not self._listeners.listens(pending.event)
 
     def _record(self) -> None:

@@ -81,6 +81,38 @@ class MessageReceived(ChannelEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageLost(ChannelEvent):
+    """A message of another participant was given up: some of its segments arrived, and the others cannot be had.
+    Further segments of it are not acknowledged, so its sender learns of it unless others acknowledge them.
+
+    ``message_id`` is the logical id, hex Keccak-256 of the payload. ``held`` and ``missing`` are segment numbers, data
+    first, then parity; ``missing`` names data segments, and is empty while ``data_count`` is unknown. ``lacking``: how
+    many more segments, data or parity, were needed. ``held_bytes`` were dropped; ``first_seen`` and ``last_seen`` (ms)
+    are the times of the first and the last segment. ``reason``: ``expired`` (``max_set_lifetime_ms`` passed),
+    ``hash_mismatch`` (false segments are among those held), ``over_message_limit`` (over ``max_message_bytes``),
+    ``unverified_chain``, or the bound that evicted it: ``buffered_bytes``, ``buffered_bytes_per_sender``,
+    ``open_sets``, ``open_sets_per_sender``, ``open_sends_of_one_payload``.
+
+    Reported at least once, over restarts too. ``redelivered``: as in :class:`MessageReceived`."""
+
+    name = "reliable:message:lost"
+    aliases = ("message-lost",)
+    message_id: str
+    sender_id: str
+    reason: str
+    held: tuple[int, ...]
+    missing: tuple[int, ...]
+    data_count: int | None
+    parity_count: int | None
+    lacking: int | None
+    held_bytes: int
+    sds_ids: tuple[str, ...]
+    first_seen: int
+    last_seen: int
+    redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendEvent(ChannelEvent):
     """Base of the events about a whole send. ``redelivered``: as in :class:`MessageReceived`."""
 
@@ -100,7 +132,8 @@ class MessageSent(SendEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDelivered(SendEvent):
-    """A send is acknowledged end to end: all its segments, or with parity any k of the k + m."""
+    """A send is acknowledged end to end: all its segments, or with parity any k of the k + m, each by at least one
+    participant. A participant acknowledges what it has stored; docs/channel.md says what that proves."""
 
     name = "reliable:message:delivered"
     after_error: bool = False
@@ -231,7 +264,7 @@ class MissingMessage(ChannelEvent):
 class ChannelProblem(ChannelEvent):
     """Something was refused, and the channel continues. ``kind``: ``undecryptable``, ``plaintext_refused``,
     ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
-    ``refused``, ``conflict``, ``hash_mismatch``, ``incomplete``, ``unverified_chain``, ``saturated_filter``,
+    ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
     ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a fault of this program; the channel continues
     as before the input). ``detail`` never holds payload bytes or keys."""
 
@@ -243,6 +276,7 @@ class ChannelProblem(ChannelEvent):
 
 EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
     MessageReceived,
+    MessageLost,
     MessageSent,
     MessageDelivered,
     MessageSendError,

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from reliable_channel.channel.events import ChannelProblem, MessageReceived
-from reliable_channel.channel.steps import Deliver, Effect, Emit
+from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived
+from reliable_channel.channel.steps import AskForSegments, Deliver, Effect, Emit
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.sds import Delivered
 from reliable_channel.core.sds.keys import SendKey, sds_id_of_text, text_of
@@ -21,6 +21,8 @@ from reliable_channel.core.segmentation import (
     ChunkGate,
     Dialect,
     HashMismatch,
+    HeldSegment,
+    IncompleteSet,
     MessageChunk,
     MessageCompleted,
     Reassembler,
@@ -31,11 +33,12 @@ from reliable_channel.core.segmentation import (
     SegmentRefused,
     SetEvicted,
     SetExpired,
+    SetOverdue,
     repaired_segments,
 )
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import SdsMessage
+from reliable_channel.core.wire.sds import SdsKind, SdsMessage
 from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
 
 MAX_REBUILT = 192
@@ -95,17 +98,35 @@ class Inbox:
         config: SegmentationConfig,
         *,
         verify_chunk_chain: bool = False,
-        reassembler: Reassembler | None = None,
+        clock_unit_ms: int = 1,
     ) -> None:
         self.channel_id = channel_id
         self.content_topic = content_topic
         self.config = config
-        self.reassembler = reassembler or Reassembler(config)
+        self.reassembler = Reassembler(config)
+        self.overdue: list[AskForSegments] = []
+        """The questions of the last :meth:`accept` or :meth:`expire`, for the owner to take."""
+        self._clock_unit_ms = clock_unit_ms
         self.notes: dict[str, Note] = {}
         self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._delivered_note)
-        self.gate = ChunkGate(config.set_timeout_ms) if verify_chunk_chain else None
+        self.gate = ChunkGate(config.max_set_lifetime_ms) if verify_chunk_chain else None
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
+
+    def decline(self, message: SdsMessage, now: int) -> list[Effect] | None:
+        """Return ``None`` if the content of a message can be used. Otherwise it must not be acknowledged: it belongs to
+        a message that was given up or is too large, or no configured dialect reads it. Returns what to report then."""
+        if message.kind is not SdsKind.CONTENT:
+            return None
+        segment = decode_segment(message.content or b"", self.config.accepted_dialects)
+        if isinstance(segment, Malformed):
+            if Dialect.V01 in self.config.accepted_dialects:
+                return None
+            return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
+        chunk = ReceivedChunk(segment, message.message_id, (), (message.sender_id,), message.lamport_timestamp)
+        if self.reassembler.is_lost(segment, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport):
+            return []
+        return self._give_up(chunk, "over_message_limit", now) if self.reassembler.exceeds_limit(segment) else None
 
     def accept(self, message: SdsMessage, now: int, *, replaces: bool = False, repeat: bool = False) -> list[Effect]:
         """Process the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of
@@ -122,23 +143,27 @@ class Inbox:
             return self._add(chunk, now)
         effects: list[Effect] = []
         for let in self.gate.add(chunk, now):
-            effects += [self._discarded(let, now)] if isinstance(let, ChunkDiscarded) else self._add(let, now)
+            effects += self._discarded(let, now) if isinstance(let, ChunkDiscarded) else self._add(let, now)
         return effects
 
     def _add(self, chunk: ReceivedChunk, now: int) -> list[Effect]:
         events = self.reassembler.add(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
         return self._follow(events, now)
 
-    def _discarded(self, discarded: ChunkDiscarded, now: int) -> Effect:
+    def _discarded(self, discarded: ChunkDiscarded, now: int) -> list[Effect]:
         sds_id = discarded.chunk.sds_id
         self._drop((sds_id,), owner_of(discarded.chunk.scope[0], discarded.chunk.segment.entire_message_hash))
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
-        return self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
+        problem = self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
+        return [problem, *self._give_up(discarded.chunk, "unverified_chain", now)]
+
+    def _give_up(self, chunk: ReceivedChunk, reason: str, now: int) -> list[Effect]:
+        """Give up the message of a segment that cannot be used, unless it is finished."""
+        lost = self.reassembler.lose(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
+        return [] if lost is None else [self._lost(lost, reason, now)]
 
     def _bare(self, message: SdsMessage, sds_id: str, malformed: Malformed, now: int, replaces: bool) -> list[Effect]:
         content = message.content or b""
-        if Dialect.V01 not in self.config.accepted_dialects:
-            return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
         digest = keccak256(content)
         owner = owner_of(message.sender_id, digest)
         self._note(sds_id, (), now, owner)
@@ -185,10 +210,11 @@ class Inbox:
         return found
 
     def expire(self, now: int) -> list[Effect]:
-        """Give up incomplete sets and unverified chains that are due."""
+        """Ask for the segments of overdue sets, and give up sets and unverified chains whose time is up."""
         effects = self._follow(self.reassembler.expire(now), now)
         if self.gate is not None:
-            effects += [self._discarded(discarded, now) for discarded in self.gate.expire(now)]
+            for discarded in self.gate.expire(now):
+                effects += self._discarded(discarded, now)
         return effects
 
     def next_due(self) -> int | None:
@@ -221,14 +247,51 @@ class Inbox:
                     effects.append(self._problem(now, "refused", f"segment: {event.reason}", event.sds_id))
                 case SegmentDuplicate() if event.late:
                     self._drop((event.sds_id,), owner_of(event.scope[0], event.entire_message_hash))
-                case SetExpired() | SetEvicted():
-                    held = event.incomplete.held
-                    owner = owner_of(event.incomplete.scope[0], event.incomplete.entire_message_hash)
-                    self._drop(tuple(segment.sds_id for segment in held), owner)
-                    lacking = "an unknown number of" if event.incomplete.lacking is None else event.incomplete.lacking
-                    detail = f"{len(held)} segments held, {lacking} lacking"
-                    effects.append(self._problem(now, "incomplete", detail, held[0].sds_id if held else ""))
+                case SetOverdue():
+                    self.overdue.append(self._question(event.incomplete))
+                case SetExpired(incomplete):
+                    effects.append(self._lost(incomplete, "hash_mismatch" if incomplete.mismatch else "expired", now))
+                case SetEvicted(incomplete, reason):
+                    effects.append(self._lost(incomplete, reason.value, now))
         return effects
+
+    def _question(self, incomplete: IncompleteSet) -> AskForSegments:
+        """Name what is missing of a set: its segments' histories name the segment before each of them. Lamport
+        timestamps follow the senders' clocks, and tell when the first segment was sent."""
+        numbers = {_number(segment, incomplete.data_count): segment for segment in incomplete.held}
+        named: dict[str, str] = {}
+        since = incomplete.first_seen
+        for number, segment in numbers.items():
+            note = self.notes.get(segment.sds_id)
+            if number and number - 1 not in numbers and note is not None:
+                named.update(dict.fromkeys(note.history, sds_id_of_text(segment.sds_id)))
+            if segment.lamport is not None:
+                since = min(since, (segment.lamport - (number or 0)) * self._clock_unit_ms)
+        return AskForSegments(incomplete.scope[0], tuple(named.items()), since)
+
+    def _lost(self, incomplete: IncompleteSet, reason: str, now: int) -> Emit:
+        sender_id, whole = incomplete.scope[0], incomplete.entire_message_hash
+        ids = tuple(segment.sds_id for segment in incomplete.held)
+        self._drop(ids, owner_of(sender_id, whole))
+        numbers = (_number(segment, incomplete.data_count) for segment in incomplete.held)
+        return Emit(
+            MessageLost(
+                channel_id=self.channel_id,
+                at=now,
+                message_id=whole.hex(),
+                sender_id=sender_id,
+                reason=reason,
+                held=tuple(number for number in numbers if number is not None),
+                missing=incomplete.missing_data,
+                data_count=incomplete.data_count,
+                parity_count=incomplete.parity_count,
+                lacking=incomplete.lacking,
+                held_bytes=incomplete.buffered_bytes if ids else 0,
+                sds_ids=tuple(map(sds_id_of_text, ids)),
+                first_seen=incomplete.first_seen,
+                last_seen=incomplete.last_seen,
+            )
+        )
 
     def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
         sender = event.scope[0]
@@ -351,3 +414,10 @@ class Inbox:
         return Emit(
             ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of_text(sds_id))
         )
+
+
+def _number(segment: HeldSegment, data_count: int | None) -> int | None:
+    """The number of a segment in its message, data first, then parity; ``None`` while the data count is unknown."""
+    if not segment.is_parity:
+        return segment.index
+    return None if data_count is None else data_count + segment.index

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import ChangedConfigurationError, journal_of_another_version
-from reliable_channel.channel.events import ChannelProblem, MessageReceived, SendEvent
+from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived, SendEvent
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
@@ -199,7 +199,7 @@ class Journal:
         if isinstance(event, MessageReceived) and pending.report_key:
             self._numbered += 1
             event = replace(event, sequence=self._numbered, redelivered=redelivered)
-        elif isinstance(event, SendEvent) and redelivered:
+        elif isinstance(event, SendEvent | MessageLost) and redelivered:
             event = replace(event, redelivered=True)
         return PendingEvent(event, pending.report_key)
 

@@ -38,6 +38,7 @@ from reliable_channel.channel.steps import (
     Emit,
     EnvelopeReceived,
     Fetch,
+    FetchRange,
     Input,
     Opened,
     SdsDispatch,
@@ -100,6 +101,7 @@ class ChannelMachine:
             self.content_topic,
             self.segmentation,
             verify_chunk_chain=self.config.verify_chunk_chain,
+            clock_unit_ms=self.sds_config.clock_unit_ms,
         )
         self.sends = Sends()
         self.now = 0
@@ -249,14 +251,16 @@ class ChannelMachine:
             )
         if message.channel_id != self.channel_id or message.sender_id == self.sender_id:
             return StepResult(given, (), keep=False)
+        reports = self.inbox.decline(message, now)
         step = self.sds.receive(
             message,
             now,
             retrieval_hint=given.retrieval_hint,
             data=given.data,
             id_verified=id_verified(message, self.sds_config.wire_family),
+            declined=reports is not None,
         )
-        effects = self._absorb(step, message, now)
+        effects = [*(reports or ()), *self._absorb(step, message, now)]
         # A repetition changes the state as well: later histories carry the hash of its newer envelope.
         keep = message.kind is not SdsKind.EPHEMERAL
         return StepResult(given, tuple(effects), keep)
@@ -272,7 +276,19 @@ class ChannelMachine:
                 break
         effects += self._dispatches(step.outgoing, now)
         effects += self._follow(step.events, message, now)
-        return effects + self._repair(now)
+        effects += self._repair(now)
+        return effects + self._ask(now)
+
+    def _ask(self, now: int) -> list[Effect]:
+        """Ask for the missing segments of overdue sets: by their ids, which starts SDS-R and store queries, and a store
+        by time for those whose ids nobody names."""
+        effects: list[Effect] = []
+        for question in self.inbox.overdue:
+            for sds_id, via in question.named:
+                effects += self._follow(self.sds.ask_for([sds_id], question.sender_id, via, now).events, None, now)
+            effects.append(FetchRange(question.since_ms, now))
+        self.inbox.overdue.clear()
+        return effects
 
     def _repair(self, now: int) -> list[Effect]:
         """Verified repair: rebuilt segments whose recomputed ids are missed count as received (LIP-109)."""
@@ -289,7 +305,8 @@ class ChannelMachine:
         step = self.sds.tick(now)
         effects = self._dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)
-        return effects + self.inbox.expire(now)
+        effects += self.inbox.expire(now)
+        return effects + self._ask(now)
 
     def _dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
         effects: list[Effect] = []

@@ -44,6 +44,10 @@ class TimeRange:
     start_ms: int
     end_ms: int
 
+    def overlaps(self, other: TimeRange) -> bool:
+        """Whether the two have a time in common."""
+        return self.start_ms <= other.end_ms and other.start_ms <= self.end_ms
+
 
 StoreResult = StoreEnvelopes | StoreFailure
 
@@ -78,10 +82,12 @@ class StoreRetrieval:
         self._wake()
 
     def ask_range(self, asked: TimeRange) -> None:
-        """Query for all envelopes of a time range. A query that already waits is not added twice."""
+        """Query for all envelopes of a time range; waiting queries that overlap are joined."""
         with self._changed:
-            if asked not in self._ranges:
-                self._ranges.append(asked)
+            for waiting in [each for each in self._ranges if each.overlaps(asked)]:
+                self._ranges.remove(waiting)
+                asked = TimeRange(min(waiting.start_ms, asked.start_ms), max(waiting.end_ms, asked.end_ms))
+            self._ranges.append(asked)
         self._wake()
 
     def run_pending(self) -> None:

@@ -13,6 +13,7 @@ from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelEvent,
     MessageDelivered,
+    MessageLost,
     MessageReceived,
     MessageSendError,
     MessageSent,
@@ -143,6 +144,8 @@ def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent
             state.received.lost_dependencies.extend(event.lost_dependencies)
             if event.lamport_timestamp is not None:
                 state.received.lamport_timestamp = event.lamport_timestamp
+        elif isinstance(event, MessageLost):
+            state.lost.CopyFrom(_loss_state(event))
         elif isinstance(event, SendEvent):
             sent = pb.UnreportedSend(request_id=event.request_id, message_id=event.message_id)
             match event:
@@ -156,6 +159,42 @@ def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent
                     state.sent.CopyFrom(sent)
         if one.report_key and state.WhichOneof("event") is not None:
             yield state
+
+
+def _loss_state(event: MessageLost) -> pb.UnreportedLoss:
+    return pb.UnreportedLoss(
+        message_id=event.message_id,
+        sender_id=event.sender_id,
+        reason=event.reason,
+        held=event.held,
+        missing=event.missing,
+        data_count=event.data_count,
+        parity_count=event.parity_count,
+        lacking=event.lacking,
+        held_bytes=event.held_bytes,
+        sds_ids=event.sds_ids,
+        first_seen=event.first_seen,
+        last_seen=event.last_seen,
+    )
+
+
+def _loss(state: pb.UnreportedLoss, channel_id: str, at: int) -> MessageLost:
+    return MessageLost(
+        channel_id=channel_id,
+        at=at,
+        message_id=state.message_id,
+        sender_id=state.sender_id,
+        reason=state.reason,
+        held=tuple(state.held),
+        missing=tuple(state.missing),
+        data_count=state.data_count if state.HasField("data_count") else None,
+        parity_count=state.parity_count if state.HasField("parity_count") else None,
+        lacking=state.lacking if state.HasField("lacking") else None,
+        held_bytes=state.held_bytes,
+        sds_ids=tuple(state.sds_ids),
+        first_seen=state.first_seen,
+        last_seen=state.last_seen,
+    )
 
 
 def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, content_topic: str) -> Iterator[PendingEvent]:
@@ -184,6 +223,8 @@ def _event(state: pb.UnreportedEvent, channel_id: str, content_topic: str) -> Ch
                 late=kept.late,
                 lost_dependencies=tuple(kept.lost_dependencies),
             )
+        case "lost":
+            return _loss(state.lost, channel_id, at)
         case "sent":
             ids = (state.sent.request_id, state.sent.message_id)
             return MessageSent(channel_id=channel_id, at=at, request_id=ids[0], message_id=ids[1], request_ids=())

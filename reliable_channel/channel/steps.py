@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from reliable_channel.channel.errors import DamagedStore
-from reliable_channel.channel.events import ChannelEvent, MessageReceived, SendEvent
+from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived, SendEvent
 from reliable_channel.core.sds import Outgoing
 from reliable_channel.core.wire._pb import channel_state_pb2 as pb
 from reliable_channel.core.wire.framing import field, field_unless_empty
@@ -165,7 +165,10 @@ class Emit:
     @property
     def report_key(self) -> str:
         """Identifies the event in the record of reported events; empty when no restart reports it again."""
-        return f"{self.event.name} {self.event.request_id}" if isinstance(self.event, SendEvent) else ""
+        event = self.event
+        if isinstance(event, MessageLost):
+            return f"{event.name} {event.sender_id} {event.message_id} {event.at}"
+        return f"{event.name} {event.request_id}" if isinstance(event, SendEvent) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,25 @@ class Fetch:
     attempt: int
 
 
-Effect = SdsDispatch | Emit | Deliver | Fetch
+@dataclass(frozen=True, slots=True)
+class FetchRange:
+    """Query a store for everything from ``start_ms`` to ``end_ms`` (Unix ms): segments of a set are missing."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskForSegments:
+    """Ask for the missing segments of an overdue set by every way there is. ``named``: (id, the segment of the set that
+    names it) of those whose ids its histories name. ``since_ms``: when (Unix ms) its first segment was sent or seen."""
+
+    sender_id: str
+    named: tuple[tuple[str, str], ...]
+    since_ms: int
+
+
+Effect = SdsDispatch | Emit | Deliver | Fetch | FetchRange
 
 
 @dataclass(frozen=True, slots=True)

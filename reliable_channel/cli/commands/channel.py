@@ -102,7 +102,7 @@ def say(event: ChannelEvent, as_json: bool) -> None:
     """Print one event: a JSON line, or a line of text."""
     import json
 
-    from reliable_channel.channel import ChannelProblem, MessageReceived
+    from reliable_channel.channel import ChannelProblem, MessageLost, MessageReceived
 
     plain = event.as_dict()
     if isinstance(event, MessageReceived):
@@ -113,6 +113,10 @@ def say(event: ChannelEvent, as_json: bool) -> None:
         typer.echo(f"{printable(event.sender_id)}: {printable(plain['text'])}")
     elif isinstance(event, ChannelProblem):
         typer.echo(f"{event.kind}: {printable(event.detail)}", err=True)
+    elif isinstance(event, MessageLost):
+        total = "an unknown number" if event.data_count is None else event.data_count
+        why = f"{event.reason}: {len(event.held)} segments of {total} arrived"
+        typer.echo(f"lost: message {event.message_id[:16]}… of {printable(event.sender_id)} ({why})", err=True)
     else:
         which = plain.get("request_id") or plain.get("sds_id") or ""
         error = f": {printable(str(plain['error']))}" if "error" in plain else ""

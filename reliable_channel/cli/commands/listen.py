@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         """Print messages until Ctrl-C, --count or --seconds; exit 1 when --count was not reached in time."""
         import threading
 
-        from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived
+        from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageLost, MessageReceived
         from reliable_channel.runtime.participant import participant
 
         settings = invocation(context).settings()
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         def tell(event: ChannelEvent) -> None:
             nonlocal heard
             heard += isinstance(event, MessageReceived)
-            if everything or isinstance(event, MessageReceived | ChannelProblem):
+            if everything or isinstance(event, MessageReceived | MessageLost | ChannelProblem):
                 say(event, as_json)
             if count is not None and heard >= count and isinstance(event, MessageReceived):
                 opened.channel.close()  # here: what came with it waits for the next who listens

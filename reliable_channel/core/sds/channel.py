@@ -155,6 +155,7 @@ class SdsChannel:
         content_digest: bytes | None = None,
         id_verified: bool | None = None,
         content_bytes: int | None = None,
+        declined: bool = False,
     ) -> SdsStep:
         """Process one decoded message.
 
@@ -164,11 +165,19 @@ class SdsChannel:
         ``None``; ``content_bytes`` is then the length. ``id_verified``: the result of
         :func:`~reliable_channel.core.sds.verify.id_verified`. If it is false, the message is unproven at first
         (:mod:`~reliable_channel.core.sds.unproven`). ``None``: the id cannot be checked, or the content is here and
-        decides in a conflict.
+        decides in a conflict. ``declined``: the caller cannot use its content. Unless it was accepted before, it is not
+        acknowledged and never delivered, and no message waits for it.
         """
         events = self._receiver.receive(
-            message, now, retrieval_hint, repaired, data, content_digest, id_verified, content_bytes
+            message, now, retrieval_hint, repaired, data, content_digest, id_verified, content_bytes, declined
         )
+        return SdsStep((), tuple(events))
+
+    def ask_for(self, message_ids: Sequence[str], sender_id: str, via: str, now: int) -> SdsStep:
+        """Request messages that ``via``, a message of ``sender_id``, names, also those from before observation. No
+        message waits for them. Ids that are known here are ignored."""
+        events: list[SdsEvent] = []
+        self._receiver.ask_for(message_ids, sender_id, via, now, events)
         return SdsStep((), tuple(events))
 
     # ---- timers --------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from reliable_channel.core.sds.log import LogEntry, kept_history
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES, is_sync_id
-from reliable_channel.core.wire.sds import SdsMessage, WireFamily
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 
 DIGEST_BYTES = 16
 """The kept prefix of a content's SHA-256: enough to distinguish two contents with one id."""
@@ -80,6 +80,7 @@ class SdsReceiver:
         digest: bytes | None,
         id_verified: bool | None,
         content_bytes: int | None,
+        declined: bool = False,
     ) -> list[SdsEvent]:
         """Process one message; see :meth:`SdsChannel.receive`."""
         state = self._state
@@ -119,6 +120,9 @@ class SdsReceiver:
             self._receive_sync(message, lamport, first, id_verified is not False, data, now, events)
             return events
         message_id = message.message_id
+        if declined and known_under(state, message_id) is None:
+            self._decline(message, now, events)
+            return events
         known = None
         wins = further = False
         unproven = id_verified is False and config.unproven_id_ms > 0
@@ -322,6 +326,33 @@ class SdsReceiver:
                     return
                 if is_sync_id(sds_id, sender_id, below):
                     self.note_sync(sds_id, sender_id, now, events)
+
+    def _decline(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
+        """Process content that its receiver cannot use: its acknowledgements count, it enters neither log nor filter,
+        and no message waits for it."""
+        state = self._state
+        self._heard(message, False, now, events)
+        state.incoming.lost.add(message.message_id, message.sender_id)
+        if state.incoming.found(message.message_id) is not None and state.repair is not None:
+            state.repair.unwant(message.message_id)
+        self.settle([message.message_id], now, events)
+        if state.sync is not None:
+            state.sync.named(message.causal_history, message.sender_id)
+
+    def ask_for(self, message_ids: Iterable[str], sender_id: str, via: str, now: int, events: list[SdsEvent]) -> None:
+        """Count ids as missing that ``via``, a message of ``sender_id``, names; also those from before observation."""
+        state = self._state
+        incoming = state.incoming
+        for message_id in message_ids:
+            if known_under(state, message_id) or message_id in incoming.missing or message_id in incoming.syncs:
+                continue
+            incoming.before_observation.discard(message_id)
+            incoming.lost.discard(message_id)
+            incoming.miss(HistoryEntry(message_id, None, sender_id), sender_id, now)
+            events.append(MissingDependency(now, message_id, via, sender_id, None, sender_id))
+            if state.repair is not None:
+                state.repair.want(message_id, sender_id, now)
+        self._make_room(self._surplus_missing(sender_id, now, events), now, events)
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
         """Record a received or sent sync message, because nim-sds peers name them in histories."""

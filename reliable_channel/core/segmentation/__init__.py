@@ -29,6 +29,7 @@ from reliable_channel.core.segmentation.events import (
     SegmentRefused,
     SetEvicted,
     SetExpired,
+    SetOverdue,
 )
 from reliable_channel.core.segmentation.reassembler import Reassembler
 from reliable_channel.core.segmentation.recovery import (
@@ -67,6 +68,7 @@ __all__ = [
     "SegmentationEvent",
     "SetEvicted",
     "SetExpired",
+    "SetOverdue",
     "chunks_of",
     "contents_for",
     "effective_segment_size",

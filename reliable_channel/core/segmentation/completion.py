@@ -76,3 +76,12 @@ def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> Complet
         completed.completed_at,
         {slot: shard[0] for slot, shard in genuine.items()},
     )
+
+
+def lost_memory_of(held: OpenSet, now: int, work: Work) -> CompletedSet:
+    """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms)."""
+    origin = agreed_lamport(held.slots, held.data_count)
+    if origin is None and len(held.origins()) == 1 and is_bound(held, work):
+        origin = held.first(held.data_count)
+    slots = {slot: shard[0] for slot, shard in held.slots.items()}
+    return CompletedSet(held.key, held.send, held.data_count, held.parity_count, origin, now, slots, lost=True)

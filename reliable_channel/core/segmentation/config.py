@@ -34,9 +34,10 @@ class SegmentationConfig:
     ``parity_rate`` (of the data count, 0 to 1), ``min_parity_segments`` (if the rate is above 0; 0.125 alone gives none
     below eight data segments), ``max_total_segments`` (data and parity), ``max_message_bytes``, ``dialect``, ``codec``.
 
-    Receiving: ``accepted_dialects``; an incomplete set expires ``set_timeout_ms`` after its last segment, and is
-    evicted ``max_set_lifetime_ms`` after its first one, even if segments still arrive; a completed one is remembered
-    for ``completed_memory_ms`` and among at most ``max_completed_sets``; memory is bounded in total (``max_open_sets``,
+    Receiving: ``accepted_dialects``; an incomplete set is overdue ``set_timeout_ms`` after its last segment: what is
+    missing is asked for, again and again; it is given up ``max_set_lifetime_ms`` after its first one, even if segments
+    still arrive; a finished one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``;
+    memory is bounded in total (``max_open_sets``,
     ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch at most ``max_rebuild_attempts``
     choices of segments are tried for a set. ``max_work_per_segment`` bounds the work that one segment can cause, in
     bytes hashed with Keccak-256 (about 3 ns each) or work of equal duration.
@@ -54,7 +55,7 @@ class SegmentationConfig:
     codec: str = "leopard"
     accepted_dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     set_timeout_ms: int = 300_000
-    max_set_lifetime_ms: int = 3_600_000
+    max_set_lifetime_ms: int = 86_400_000
     completed_memory_ms: int = 3_600_000
     max_completed_sets: int = 10_000
     max_open_sets: int = 4_096

@@ -171,12 +171,11 @@ class EvictionReason(StrEnum):
     OPEN_SETS_PER_SENDER = "open_sets_per_sender"
     BUFFERED_BYTES = "buffered_bytes"
     BUFFERED_BYTES_PER_SENDER = "buffered_bytes_per_sender"
-    LIFETIME = "set_lifetime"
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class IncompleteSet:
-    """The state of an incomplete set when it expired or was evicted.
+    """The state of an incomplete set when it was overdue, expired or was evicted.
 
     ``data_count`` is ``None`` if only v0.1 parity arrived, ``parity_count`` if no segment contained it;
     ``missing_data`` and ``lacking`` (how many more segments were needed) are then empty and ``None``. ``mismatch``: a
@@ -197,8 +196,18 @@ class IncompleteSet:
 
 
 @dataclass(slots=True, unsafe_hash=True)
+class SetOverdue:
+    """No segment arrived for ``set_timeout_ms``: ask for what is missing. The set is kept. Repeated after growing waits
+    (``asks`` counts from 1), the last time ``set_timeout_ms`` before the set expires."""
+
+    incomplete: IncompleteSet
+    asks: int
+    overdue_at: int
+
+
+@dataclass(slots=True, unsafe_hash=True)
 class SetExpired:
-    """No segment arrived for ``set_timeout_ms``."""
+    """A set was given up ``max_set_lifetime_ms`` after its first segment."""
 
     incomplete: IncompleteSet
     expired_at: int
@@ -206,8 +215,8 @@ class SetExpired:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SetEvicted:
-    """A set was evicted because of a bound: the least recently updated set of the sender to whom the bound applies (for
-    a total bound, the sender that holds most), or the set that reached its maximum lifetime."""
+    """A set was given up because of a bound: the least recently updated set of the sender to whom the bound applies
+    (for a total bound, the sender that holds most)."""
 
     incomplete: IncompleteSet
     reason: EvictionReason
@@ -221,6 +230,7 @@ SegmentationEvent = (
     | SegmentRefused
     | HashMismatch
     | PoisonedSegmentExcluded
+    | SetOverdue
     | SetExpired
     | SetEvicted
 )

@@ -24,8 +24,13 @@ class HeldSets:
         self.buffered_bytes = 0
         self._open: OrderedDict[OpenSet, None] = OrderedDict()
         self._by_age: dict[OpenSet, None] = {}
+        self._fresh: OrderedDict[OpenSet, None] = OrderedDict()
+        """The open sets that are not overdue, least recently updated first."""
+        self._overdue: dict[OpenSet, None] = {}
         self._owners: dict[Scope, Owner] = {}
         self._completed: dict[CompletedSet, None] = {}
+        self._lost: dict[CompletedSet, None] = {}
+        self._lost_of: dict[Scope, dict[CompletedSet, None]] = {}
         self._next_send: dict[SetKey, int] = {}
         self._searches: dict[OpenSet, None] = {}
 
@@ -46,6 +51,10 @@ class HeldSets:
         """Completed sets, oldest first."""
         return iter(self._completed)
 
+    def all_lost(self) -> Iterator[CompletedSet]:
+        """Sets that were given up, oldest first."""
+        return iter(self._lost)
+
     def next_send(self, key: SetKey) -> int:
         """The number of the next send under ``key``; counts while one of its sends is remembered."""
         return self._next_send.get(key, 0)
@@ -53,6 +62,23 @@ class HeldSets:
     def least_recent(self) -> OpenSet | None:
         """The least recently updated open set."""
         return next(iter(self._open), None)
+
+    def least_recent_fresh(self) -> OpenSet | None:
+        """The least recently updated open set that is not overdue."""
+        return next(iter(self._fresh), None)
+
+    def asks_due(self, now: int) -> list[OpenSet]:
+        """The overdue sets whose missing segments are to be asked for again at ``now`` (ms), in order."""
+        return sorted([held for held in self._overdue if held.ask_due <= now], key=_first_number)
+
+    def next_ask(self) -> int | None:
+        """When (ms) the missing segments of an overdue set are asked for next."""
+        return min((held.ask_due for held in self._overdue), default=None)
+
+    def mark_overdue(self, held: OpenSet) -> None:
+        """Move a set to the overdue ones."""
+        self._fresh.pop(held, None)
+        self._overdue[held] = None
 
     def longest_open(self) -> OpenSet | None:
         """The oldest open set."""
@@ -89,20 +115,22 @@ class HeldSets:
     def searches_due(self, now: int) -> list[OpenSet]:
         """The open sets whose search continues at ``now`` (ms), in order."""
         due = [held for held in self._searches if held.search_due is not None and held.search_due <= now]
-        return sorted(due, key=lambda held: (held.search_due, next(iter(held.slots.values()))[3]))
+        return sorted(due, key=lambda held: (held.search_due, _first_number(held)))
 
     def next_search(self) -> int | None:
         """When (ms) the first search continues."""
         return min((held.search_due for held in self._searches if held.search_due is not None), default=None)
 
-    def first_completed(self) -> CompletedSet | None:
-        """The oldest completed set."""
-        return next(iter(self._completed), None)
+    def first_finished(self) -> CompletedSet | None:
+        """The oldest completed or lost set."""
+        oldest = [next(iter(sets)) for sets in (self._completed, self._lost) if sets]
+        return min(oldest, key=lambda finished: finished.completed_at, default=None)
 
     def open(self, held: OpenSet) -> None:
         """Add an open set."""
         held.owner = self._owners.setdefault(held.key[0], held.owner)
         self._open[held] = held.owner.open[held] = self._by_age[held] = None
+        (self._overdue if held.asks else self._fresh)[held] = None
         self._sends(held.key, held.send).append(held)
         if held.search_due is not None:
             self._searches[held] = None
@@ -111,6 +139,8 @@ class HeldSets:
         """Make a set the most recently updated one."""
         self._open.move_to_end(held)
         held.owner.open.move_to_end(held)
+        if held in self._fresh:
+            self._fresh.move_to_end(held)
 
     def grow(self, held: OpenSet, size: int) -> None:
         """Count ``size`` more payload bytes."""
@@ -141,14 +171,20 @@ class HeldSets:
         self._release(held)
         sends = self.by_key[held.key]
         sends[sends.index(held)] = completed
-        self._completed[completed] = None
-        self._bound(held.key)
+        self._finish(completed)
 
     def remember(self, completed: CompletedSet) -> None:
-        """Add a completed set from storage."""
+        """Add a completed or lost set from storage."""
         self._sends(completed.key, completed.send).append(completed)
-        self._completed[completed] = None
-        self._bound(completed.key)
+        self._finish(completed)
+
+    def _finish(self, finished: CompletedSet) -> None:
+        if finished.lost:
+            self._lost[finished] = None
+            self._lost_of.setdefault(finished.key[0], {})[finished] = None
+        else:
+            self._completed[finished] = None
+        self._bound(finished.key, lost=finished.lost)
 
     def completed(self, key: SetKey, send: int) -> CompletedSet | None:
         """The record of one completed send."""
@@ -156,14 +192,27 @@ class HeldSets:
         return next((each for each in sends if isinstance(each, CompletedSet) and each.send == send), None)
 
     def forget(self, completed: CompletedSet) -> None:
-        """Remove the record of a completed set."""
-        del self._completed[completed]
+        """Remove the record of a completed or lost set."""
+        if completed.lost:
+            of_sender = self._lost_of[completed.key[0]]
+            del self._lost[completed], of_sender[completed]
+            if not of_sender:
+                del self._lost_of[completed.key[0]]
+        else:
+            del self._completed[completed]
         self._drop(completed)
 
     def keep_completed(self, count: int) -> None:
         """Forget the oldest completed sets above ``count``."""
         while len(self._completed) > count:
             self.forget(next(iter(self._completed)))
+
+    def keep_lost(self, count: int) -> None:
+        """Forget lost sets above ``count``: the oldest of the sender that has most, so that nobody makes this forget
+        the lost messages of others."""
+        while len(self._lost) > count:
+            most = max(map(len, self._lost_of.values()))
+            self.forget(next(lost for lost in self._lost if len(self._lost_of[lost.key[0]]) == most))
 
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
         """Finish loading: sort each key's sends in the order they began, and restore the counters that cannot be
@@ -178,8 +227,8 @@ class HeldSets:
             self._next_send[key] = send + 1
         return self.by_key.setdefault(key, [])
 
-    def _bound(self, key: SetKey) -> None:
-        remembered = [send for send in self.by_key[key] if isinstance(send, CompletedSet)]
+    def _bound(self, key: SetKey, *, lost: bool) -> None:
+        remembered = [send for send in self.by_key[key] if isinstance(send, CompletedSet) and send.lost is lost]
         if len(remembered) > MAX_COMPLETED_PER_KEY:
             self.forget(min(remembered, key=lambda send: send.completed_at))
 
@@ -189,6 +238,8 @@ class HeldSets:
             held.search_due = None
             del self._searches[held]
         del self._open[held], owner.open[held], self._by_age[held]
+        self._fresh.pop(held, None)
+        self._overdue.pop(held, None)
         self.buffered_bytes -= held.buffered_bytes
         owner.buffered_bytes -= held.buffered_bytes
         if not owner.open:
@@ -199,3 +250,8 @@ class HeldSets:
         sends.remove(send)
         if not sends:
             del self.by_key[send.key], self._next_send[send.key]
+
+
+def _first_number(held: OpenSet) -> int:
+    """The number of the set's first segment, which no other open set has."""
+    return next(iter(held.slots.values()))[3]

@@ -77,6 +77,10 @@ class OpenSet:
     """Whether the id of the first received segment proves its send; ``None``: not checked yet."""
     refused_loan: int = 0
     """The last choice with borrowed segments that did not match the hash."""
+    asks: int = 0
+    """How often its missing segments were asked for; above 0 it is *overdue*."""
+    ask_due: int = 0
+    """When (ms) they are asked for next, if it is overdue."""
     owner: Owner = field(default_factory=Owner, repr=False)
     """That of its sender, once the set is held; cached so that an update need not hash the scope again."""
 
@@ -155,18 +159,20 @@ class OpenSet:
 
 @dataclass(slots=True, eq=False)
 class CompletedSet:
-    """The record of a delivered send: which SDS id was seen in which slot. ``origin`` is its first segment's Lamport
-    timestamp if that is certain: it distinguishes a late segment from one of another send. ``strange`` are the Lamport
-    timestamps, per slot, of late segments that do not match ``origin``."""
+    """The record of a finished send: which SDS id was seen in which slot. It was delivered, or, if ``lost``, given up.
+    ``origin`` is its first segment's Lamport timestamp if that is certain: it distinguishes a late segment from one of
+    another send. ``strange`` are the Lamport timestamps, per slot, of late segments that do not match ``origin``.
+    ``data_count`` is ``None`` if it was given up before it was known."""
 
     key: SetKey
     send: int
-    data_count: int
+    data_count: int | None
     parity_count: int | None
     origin: int | None
     completed_at: int
     slots: dict[int, str]
     strange: dict[int, int] = field(default_factory=dict)
+    lost: bool = False
 
     def lamport(self, slot: int) -> int | None:
         """The Lamport timestamp (ms) of the segment in a slot, if known."""
@@ -181,7 +187,7 @@ class CompletedSet:
 
     def may_hold(self, segment: Segment) -> bool:
         """Whether the segment's counts are consistent with this message."""
-        if segment.data_count not in (None, self.data_count):
+        if None not in (segment.data_count, self.data_count) and segment.data_count != self.data_count:
             return False
         return None in (self.parity_count, segment.parity_count) or self.parity_count == segment.parity_count
 
@@ -208,7 +214,7 @@ def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int 
     return None, False
 
 
-def agreed_lamport(slots: dict[int, Shard], data_count: int) -> int | None:
+def agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
     """The first segment's Lamport timestamp if two or more segments are held and all of them imply the same one."""
     firsts = set()
     for slot, (_, lamport, _, _) in slots.items():

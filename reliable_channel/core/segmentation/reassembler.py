@@ -4,14 +4,16 @@ envelopes and clocks."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
-from reliable_channel.core.segmentation.completion import exclude_poison, memory_of, message_completed
+from reliable_channel.core.segmentation.completion import exclude_poison, lost_memory_of, memory_of, message_completed
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
     EvictionReason,
     HashMismatch,
+    IncompleteSet,
     PoisonedSegmentExcluded,
     Refusal,
     Scope,
@@ -21,6 +23,7 @@ from reliable_channel.core.segmentation.events import (
     SegmentRefused,
     SetEvicted,
     SetExpired,
+    SetOverdue,
 )
 from reliable_channel.core.segmentation.held import HeldSets
 from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verifying_cost
@@ -130,8 +133,7 @@ class Reassembler:
             chosen = self._open(key, codec, segment)
         else:
             chosen.learn(segment)
-            chosen.last_seen = self._now
-            self._sets.touch(chosen)
+            self._touch(chosen)
         chosen.slots[slot] = (sds_id, lamport, segment.payload, self._next_number)
         self._next_number += 1
         self._sets.grow(chosen, len(segment.payload))
@@ -169,8 +171,8 @@ class Reassembler:
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
-        """Expire or evict every incomplete set that is due, oldest first, forget completed ones whose time is up, and
-        continue due searches within the work of one segment."""
+        """Give up every incomplete set whose lifetime ended, oldest first, report overdue ones, forget finished ones
+        whose time is up, and continue due searches within the work of one segment."""
         self._now = max(self._now, now)
         events = self._give_up()
         work = Work(self.config.max_work_per_segment)
@@ -183,16 +185,17 @@ class Reassembler:
 
     def _give_up(self) -> list[SegmentationEvent]:
         events: list[SegmentationEvent] = []
-        while (oldest := self._sets.least_recent()) is not None:
-            if oldest.last_seen + self.config.set_timeout_ms > self._now:
-                break
-            self._sets.close(oldest)
-            events.append(SetExpired(oldest.incomplete(), self._now))
         while (longest := self._sets.longest_open()) is not None:
             if longest.first_seen + self.config.max_set_lifetime_ms > self._now:
                 break
-            self._evict(longest, EvictionReason.LIFETIME, events)
-        while (first := self._sets.first_completed()) is not None:
+            events.append(SetExpired(self._lose(longest), self._now))
+        while (oldest := self._sets.least_recent_fresh()) is not None:
+            if oldest.last_seen + self.config.set_timeout_ms > self._now:
+                break
+            self._ask(oldest, events)
+        for overdue in self._sets.asks_due(self._now):
+            self._ask(overdue, events)
+        while (first := self._sets.first_finished()) is not None:
             if first.completed_at + self.config.completed_memory_ms > self._now:
                 break
             self._sets.forget(first)
@@ -200,12 +203,90 @@ class Reassembler:
         return events
 
     def _expiries(self) -> Iterator[int]:
-        if (oldest := self._sets.least_recent()) is not None:
+        if (oldest := self._sets.least_recent_fresh()) is not None:
             yield oldest.last_seen + self.config.set_timeout_ms
+        if (ask_due := self._sets.next_ask()) is not None:
+            yield ask_due
         if (longest := self._sets.longest_open()) is not None:
             yield longest.first_seen + self.config.max_set_lifetime_ms
-        if (first := self._sets.first_completed()) is not None:
+        if (first := self._sets.first_finished()) is not None:
             yield first.completed_at + self.config.completed_memory_ms
+
+    def _ask(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
+        """Report that a set is overdue. The waits double, so that what is asked for over a lifetime is little; the last
+        question leaves time for its answer."""
+        config = self.config
+        held.asks += 1
+        ends = held.first_seen + config.max_set_lifetime_ms
+        last = ends - config.set_timeout_ms
+        due = self._now + (config.set_timeout_ms << min(held.asks, 32))
+        held.ask_due = min(due, last) if self._now < last else ends
+        self._sets.mark_overdue(held)
+        events.append(SetOverdue(held.incomplete(), held.asks, self._now))
+
+    def _touch(self, held: OpenSet) -> None:
+        """Record that a segment of the set, or a copy of one, arrived."""
+        held.last_seen = self._now
+        self._sets.touch(held)
+        if held.asks:
+            config = self.config
+            latest = held.first_seen + config.max_set_lifetime_ms - config.set_timeout_ms
+            held.ask_due = max(held.ask_due, min(self._now + config.set_timeout_ms, latest))
+
+    def is_lost(self, segment: Segment, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None) -> bool:
+        """Whether a segment belongs to a send that was given up, so that it cannot complete anything."""
+        sends = self._sets.by_key.get((scope, segment.entire_message_hash), [])
+        if not any(isinstance(send, CompletedSet) and send.lost for send in sends):
+            return False
+        send = self._send_of(sends, segment, scope, sds_id, lamport)
+        return isinstance(send, CompletedSet) and send.lost
+
+    def exceeds_limit(self, segment: Segment) -> bool:
+        """Whether the message of a segment must be over ``max_message_bytes``."""
+        return self._refusal(segment, None) is Refusal.OVER_MESSAGE_LIMIT
+
+    def lose(
+        self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
+    ) -> IncompleteSet | None:
+        """Give up the send of a segment that cannot be used. Returns what was held of it, ``None`` if the send is
+        finished already."""
+        self._now = max(self._now, now)
+        key: SetKey = (scope, segment.entire_message_hash)
+        send = self._send_of(self._sets.by_key.get(key, []), segment, scope, sds_id, lamport)
+        if isinstance(send, CompletedSet):
+            return None
+        if send is not None:
+            return self._lose(send)
+        opened = self._open(key, self.config.codec, segment)
+        opened.slots[slot_of(segment)] = (sds_id, lamport, segment.payload, self._next_number)
+        self._next_number += 1
+        lost = self._lose(opened)
+        return replace(lost, held=(), missing_data=tuple(range(segment.data_count or 0)), lacking=segment.data_count)
+
+    def _send_of(
+        self,
+        sends: list[OpenSet | CompletedSet],
+        segment: Segment,
+        scope: Scope,
+        sds_id: str,
+        lamport: int | None,
+    ) -> OpenSet | CompletedSet | None:
+        """The send that holds a segment or to which it belongs."""
+        if not sends:
+            return None
+        work = Work(self.config.max_work_per_segment)
+        codec = "klauspost" if _is_status_go(segment) else self.config.codec
+        new = Arrival(segment, slot_of(segment), codec, sds_id, scope[-1] if scope else "", lamport)
+        return copy_of(sends, new, work) or place_segment(sends, new, work)
+
+    def _lose(self, held: OpenSet) -> IncompleteSet:
+        """Give up a set, and remember that: later segments of its send complete nothing."""
+        incomplete = held.incomplete()
+        memory = lost_memory_of(held, self._now, Work(self.config.max_work_per_segment))
+        self._sets.complete(held, memory)
+        self._sets.keep_lost(self.config.max_completed_sets)
+        self._due = min(self._due, self._now + self.config.completed_memory_ms)
+        return incomplete
 
     def next_due(self) -> int | None:
         """When (ms) ``expire`` next has something to do, or ``None`` if nothing is held or remembered."""
@@ -249,8 +330,7 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
         if send.slots[slot][2] == payload or any(shard[2] == payload for shard in rivals):
-            send.last_seen = self._now  # its sender is still sending it
-            self._sets.touch(send)
+            self._touch(send)  # its sender is still sending it
             if send.unfinished and send.credit < MAX_CREDIT:
                 send.credit += 1
                 self._sets.schedule(send, self._now)
@@ -326,8 +406,7 @@ class Reassembler:
 
     def _evict(self, victim: OpenSet, reason: EvictionReason, events: list[SegmentationEvent]) -> None:
         """Evict a set. There is always one: a segment that alone would exceed a bound was refused before."""
-        self._sets.close(victim)
-        events.append(SetEvicted(victim.incomplete(), reason, self._now))
+        events.append(SetEvicted(self._lose(victim), reason, self._now))
 
     def _alone_over_quota(self, size: int, chosen: OpenSet | None) -> bool:
         """Whether the set alone would exceed a byte bound, so that no eviction can make room."""

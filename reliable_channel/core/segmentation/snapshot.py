@@ -24,7 +24,7 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
         version=VERSION,
         now=now,
         open=map(_open_state, sets.all_open()),
-        completed=map(_memory, sets.all_completed()),
+        completed=map(_memory, (*sets.all_completed(), *sets.all_lost())),
         next_number=next_number,
     )
     for key, sends in sets.by_key.items():
@@ -89,6 +89,8 @@ def _open_state(held: OpenSet) -> pb.OpenSetState:
         credit=held.credit,
         unfinished=held.unfinished,
         search_due=held.search_due,
+        asks=held.asks,
+        ask_due=held.ask_due,
     )
 
 
@@ -113,6 +115,8 @@ def _open_set(state: pb.OpenSetState) -> OpenSet:
         credit=state.credit,
         unfinished=state.unfinished,
         search_due=state.search_due if state.HasField("search_due") else None,
+        asks=state.asks,
+        ask_due=state.ask_due,
     )
 
 
@@ -121,7 +125,7 @@ def _memory(completed: CompletedSet) -> pb.CompletedSetState:
         scope=completed.key[0],
         entire_message_hash=completed.key[1],
         send=completed.send,
-        data_count=completed.data_count,
+        data_count=completed.data_count or 0,
         parity_count=completed.parity_count,
         origin=completed.origin,
         completed_at=completed.completed_at,
@@ -129,6 +133,7 @@ def _memory(completed: CompletedSet) -> pb.CompletedSetState:
         sds_ids=completed.slots.values(),
         strange_slots=completed.strange.keys(),
         strange_lamports=completed.strange.values(),
+        lost=completed.lost,
     )
 
 
@@ -136,12 +141,13 @@ def _completed_set(state: pb.CompletedSetState) -> CompletedSet:
     return CompletedSet(
         key=_key(state),
         send=state.send,
-        data_count=state.data_count,
+        data_count=state.data_count or None,
         parity_count=state.parity_count if state.HasField("parity_count") else None,
         origin=state.origin if state.HasField("origin") else None,
         completed_at=state.completed_at,
         slots=dict(zip(state.slots, state.sds_ids, strict=True)),
         strange=dict(zip(state.strange_slots, state.strange_lamports, strict=True)),
+        lost=state.lost,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from reliable_channel.channel import ChannelEvent, ReliableChannel, ReliableChannelConfig, create_reliable_channel
 from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.segmentation.lifetime import needed_lifetime
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.memory import Link, MemoryNetwork, MemoryNode, perfect_link
@@ -16,13 +17,20 @@ CHANNEL = "lobby"
 SMALL_FILTER = FilterFormat(capacity=200)
 """Small filters keep the tests fast; the rules do not depend on the size."""
 
+NEVER_MS = 10**8
+
 AnyEvent = TypeVar("AnyEvent", bound=ChannelEvent)
 
 
 def quick(**changes: Any) -> ReliableChannelConfig:
-    """A configuration for tests: no pause between batches, small filters; ``sds`` takes a mapping."""
+    """A configuration for tests: no pause between batches, small filters; ``sds`` takes a mapping. Sets are kept as
+    long as a sender that practically never retransmits (``acknowledgement_timeout_ms`` of days) needs."""
     sds = replace(SdsParameters(filter_format=SMALL_FILTER), **changes.pop("sds", {}))
-    return replace(ReliableChannelConfig(process_task_min_elapse_ms=0, sds=sds), **changes)
+    config = replace(ReliableChannelConfig(process_task_min_elapse_ms=0, sds=sds), **changes)
+    if sds.acknowledgement_timeout_ms < NEVER_MS:
+        return config
+    needed = needed_lifetime(config.segmentation, sds, config.rate_limit).total_ms
+    return replace(config, segmentation=replace(config.segmentation, max_set_lifetime_ms=needed))
 
 
 class Recorder:

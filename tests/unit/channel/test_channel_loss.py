@@ -32,7 +32,9 @@ from reliable_channel.transport.memory import LinkFaults
 from reliable_channel.transport.store.model import StorePage
 
 SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
-WITH_PARITY = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
+WITH_PARITY = SegmentationConfig(
+    segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5, max_set_lifetime_ms=10**12
+)
 
 
 def alone(**sds: object) -> ReliableChannelConfig:

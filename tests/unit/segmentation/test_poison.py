@@ -161,7 +161,7 @@ def test_the_work_on_a_set_is_bounded_and_said_to_be_exhausted():
     mismatches = of_kind(HashMismatch, events)
     assert [event.exhausted for event in mismatches][-1]
     assert mismatches[-1].attempts == 3
-    expired = of_kind(SetExpired, reassembler.expire(config.set_timeout_ms))
+    expired = of_kind(SetExpired, reassembler.expire(config.max_set_lifetime_ms))
     assert expired[0].incomplete.mismatch
 
 

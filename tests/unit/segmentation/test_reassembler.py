@@ -18,6 +18,7 @@ from reliable_channel.core.segmentation import (
     SegmentationConfig,
     SegmentDuplicate,
     SetExpired,
+    SetOverdue,
     id_scheme_of,
     missing_segments,
     repaired_segments,
@@ -69,8 +70,11 @@ def test_one_loss_more_than_parity_can_carry_completes_nothing(payload, data):
     kept = data.draw(st.lists(st.sampled_from(sent), unique=True, min_size=k - 1, max_size=k - 1))
     reassembler = Reassembler(SMALL)
     assert not completed(feed(reassembler, kept))
-    (expired,) = reassembler.expire(SMALL.set_timeout_ms)
+    (overdue,) = reassembler.expire(SMALL.set_timeout_ms)
+    assert isinstance(overdue, SetOverdue)
+    (expired,) = reassembler.expire(SMALL.max_set_lifetime_ms)
     assert isinstance(expired, SetExpired)
+    assert expired.incomplete == overdue.incomplete
     held_data = {each.segment.index for each in kept if not each.segment.is_parity}
     if held_data:
         assert expired.incomplete.lacking == 1
@@ -308,7 +312,7 @@ def test_completed_sends_are_forgotten_after_a_while():
     assert (reassembler.next_due(), completed_sets(reassembler)) == (None, 0)
 
 
-def test_a_set_expires_after_its_last_segment_and_a_copy_is_one():
+def test_a_set_is_overdue_after_its_last_segment_and_a_copy_is_one():
     sent = send(PAYLOAD, SMALL)
     reassembler = Reassembler(SMALL)
     feed(reassembler, [sent[0]], now=0)
@@ -316,12 +320,65 @@ def test_a_set_expires_after_its_last_segment_and_a_copy_is_one():
     feed(reassembler, [sent[0]], now=200)
     due = reassembler.next_due()
     assert due == 200 + SMALL.set_timeout_ms
-    (expired, *_) = feed(reassembler, [sent[2]], now=due)
-    assert isinstance(expired, SetExpired)
-    assert (expired.incomplete.first_seen, expired.incomplete.last_seen, expired.expired_at) == (0, 200, due)
-    assert expired.incomplete.missing_data == (2, 3, 4)
-    assert not expired.incomplete.mismatch
+    (overdue, *_) = feed(reassembler, [sent[2]], now=due)
+    assert isinstance(overdue, SetOverdue)
+    assert (overdue.incomplete.first_seen, overdue.incomplete.last_seen, overdue.overdue_at) == (0, 200, due)
+    assert overdue.incomplete.missing_data == (2, 3, 4)
+    assert not overdue.incomplete.mismatch
     assert reassembler.open_sets == 1
+    assert [message.payload for message in completed(feed(reassembler, sent[3:5], now=due))] == [PAYLOAD]
+
+
+def test_an_overdue_set_is_asked_for_after_doubling_waits_and_once_more_before_it_is_given_up():
+    timeout, lifetime = SMALL.set_timeout_ms, SMALL.max_set_lifetime_ms
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, send(PAYLOAD, SMALL)[:1], now=0)
+    asked: list[int] = []
+    expired: list[SetExpired] = []
+    while not expired:
+        due = reassembler.next_due()
+        for event in reassembler.expire(due):
+            if isinstance(event, SetOverdue):
+                asked.append(event.overdue_at)
+                assert event.asks == len(asked)
+            else:
+                expired.append(event)
+        reassembler = Reassembler.from_bytes(reassembler.to_bytes(), SMALL)
+    waits = [timeout << number for number in range(len(asked) - 1)]
+    assert asked[:-1] == [sum(waits[: number + 1]) for number in range(len(waits))]
+    assert asked[-1] == lifetime - timeout
+    assert [event.expired_at for event in expired] == [lifetime]
+
+
+def test_a_segment_of_a_send_that_was_given_up_completes_nothing():
+    sent = send(PAYLOAD, SMALL)
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, sent[:3], now=0)
+    reassembler.expire(SMALL.max_set_lifetime_ms)
+    for number in (0, 3):
+        reassembler = Reassembler.from_bytes(reassembler.to_bytes(), SMALL)
+        each = sent[number]
+        assert reassembler.is_lost(each.segment, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
+    assert not completed(feed(reassembler, sent[3:], now=SMALL.max_set_lifetime_ms))
+    assert reassembler.open_sets == 0
+    anew = send(PAYLOAD, SMALL, 90_000, "again")
+    assert not reassembler.is_lost(anew[0].segment, scope=ALICE, sds_id=anew[0].sds_id, lamport=anew[0].lamport)
+    assert len(completed(feed(reassembler, anew, now=SMALL.max_set_lifetime_ms))) == 1
+
+
+def test_strangers_make_nobody_forget_which_message_was_given_up():
+    config = replace(SMALL, max_completed_sets=8)
+    reassembler = Reassembler(config)
+    sent = send(PAYLOAD, config)
+    feed(reassembler, sent[:1], now=0)
+    for number in range(50):
+        feed(reassembler, send(b"%d" % number * 100, config)[:1], now=1, scope=(*ALICE[:3], "mallory"))
+    for number in range(50):
+        feed(reassembler, send(b"%d" % number * 90, config), now=2, scope=(*ALICE[:3], "trudy"))
+    reassembler.expire(config.max_set_lifetime_ms)
+    reassembler.expire(config.max_set_lifetime_ms + 1)
+    each = sent[1]
+    assert reassembler.is_lost(each.segment, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
 
 
 def test_a_sender_who_repeats_a_message_after_a_pause_completes_it_although_the_new_segments_come_last():
@@ -330,7 +387,7 @@ def test_a_sender_who_repeats_a_message_after_a_pause_completes_it_although_the_
     reassembler = Reassembler(SMALL)
     feed(reassembler, sent[2:5], now=0)
     late = SMALL.set_timeout_ms - 1
-    assert not any(isinstance(event, SetExpired) for event in feed(reassembler, sent[2:5], now=late))
+    assert not any(isinstance(event, SetOverdue) for event in feed(reassembler, sent[2:5], now=late))
     events = feed(reassembler, sent[:2], now=late + 100_000)
     assert [event.payload for event in events if isinstance(event, MessageCompleted)] == [PAYLOAD]
 

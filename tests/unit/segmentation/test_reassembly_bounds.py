@@ -14,6 +14,7 @@ from reliable_channel.core.segmentation import (
     SegmentationConfig,
     SegmentRefused,
     SetEvicted,
+    SetExpired,
 )
 from reliable_channel.core.segmentation.held import MAX_COMPLETED_PER_KEY
 from reliable_channel.core.wire.segment import encode_segment
@@ -112,34 +113,35 @@ def test_a_stated_length_over_the_limit_is_refused():
 
 def test_no_set_stays_open_for_ever_however_it_is_fed():
     """A stranger sends one more segment shortly before the set would expire, again and again."""
-    config = replace(CONFIG, set_timeout_ms=300_000, max_set_lifetime_ms=3_600_000)
+    config = replace(CONFIG, set_timeout_ms=300_000, max_set_lifetime_ms=3_600_000, completed_memory_ms=100_000_000)
     sent = send(bytes(range(250)) * 60, config)
-    reassembler, evicted = Reassembler(config), []
+    reassembler, expired = Reassembler(config), []
     for number, each in enumerate(sent[:-1]):
         reassembler = Reassembler.from_bytes(reassembler.to_bytes(), config)
-        evicted += of_kind(SetEvicted, feed(reassembler, [each], now=290_000 * number))
-        assert reassembler.next_due() <= 290_000 * number + config.set_timeout_ms
-    assert [event.reason for event in evicted] == [EvictionReason.LIFETIME] * ((len(sent) - 2) // 13)
-    assert all(event.evicted_at - event.incomplete.first_seen >= 3_600_000 for event in evicted)
-    assert max(len(event.incomplete.held) for event in evicted) == 13
+        expired += of_kind(SetExpired, feed(reassembler, [each], now=290_000 * number))
+        assert not reassembler.open_sets or reassembler.next_due() <= 290_000 * number + config.set_timeout_ms
+    assert len(expired) == 1, "its later segments complete nothing, and open nothing"
+    assert expired[0].expired_at - expired[0].incomplete.first_seen >= 3_600_000
+    assert len(expired[0].incomplete.held) == 13
+    assert reassembler.open_sets == 0
 
 
 def test_copies_of_one_segment_keep_no_set_open_for_ever():
     config = replace(CONFIG, set_timeout_ms=300_000, max_set_lifetime_ms=3_600_000)
     first = send(bytes(range(250)) * 60, config)[0]
-    reassembler, evicted = Reassembler(config), []
+    reassembler, expired = Reassembler(config), []
     for number in range(30):
-        evicted += of_kind(SetEvicted, feed(reassembler, [first], now=290_000 * number))
-    assert [event.reason for event in evicted] == [EvictionReason.LIFETIME] * 2
+        expired += of_kind(SetExpired, feed(reassembler, [first], now=290_000 * number))
+    assert len(expired) == 1, "its copies open nothing while it is remembered"
 
 
 def test_a_lifetime_ends_on_time_even_where_nothing_comes():
     reassembler = Reassembler(replace(CONFIG, set_timeout_ms=500, max_set_lifetime_ms=200))
     feed(reassembler, send(payload(1), CONFIG)[:1], now=100)
     assert reassembler.next_due() == 300
-    (evicted,) = reassembler.expire(300)
-    assert (evicted.reason, evicted.evicted_at) == (EvictionReason.LIFETIME, 300)
-    assert reassembler.next_due() is None
+    (expired,) = reassembler.expire(300)
+    assert (type(expired), expired.expired_at) == (SetExpired, 300)
+    assert reassembler.open_sets == 0
 
 
 def test_completed_messages_are_remembered_up_to_a_number():

@@ -153,20 +153,22 @@ class SegmentNoteState(_message.Message):
     def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
 
 class UnreportedEvent(_message.Message):
-    __slots__ = ("report_key", "at", "received", "sent", "delivered", "error")
+    __slots__ = ("report_key", "at", "received", "sent", "delivered", "error", "lost")
     REPORT_KEY_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     report_key: str
     at: int
     received: UnreportedMessage
     sent: UnreportedSend
     delivered: UnreportedSend
     error: UnreportedSend
-    def __init__(self, report_key: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UnreportedMessage, _Mapping]] = ..., sent: _Optional[_Union[UnreportedSend, _Mapping]] = ..., delivered: _Optional[_Union[UnreportedSend, _Mapping]] = ..., error: _Optional[_Union[UnreportedSend, _Mapping]] = ...) -> None: ...
+    lost: UnreportedLoss
+    def __init__(self, report_key: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UnreportedMessage, _Mapping]] = ..., sent: _Optional[_Union[UnreportedSend, _Mapping]] = ..., delivered: _Optional[_Union[UnreportedSend, _Mapping]] = ..., error: _Optional[_Union[UnreportedSend, _Mapping]] = ..., lost: _Optional[_Union[UnreportedLoss, _Mapping]] = ...) -> None: ...
 
 class UnreportedMessage(_message.Message):
     __slots__ = ("payload", "sender_id", "sds_id", "lamport_timestamp", "late", "lost_dependencies")
@@ -183,6 +185,34 @@ class UnreportedMessage(_message.Message):
     late: bool
     lost_dependencies: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, payload: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., sds_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., late: _Optional[bool] = ..., lost_dependencies: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UnreportedLoss(_message.Message):
+    __slots__ = ("message_id", "sender_id", "reason", "held", "missing", "data_count", "parity_count", "lacking", "held_bytes", "sds_ids", "first_seen", "last_seen")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SDS_IDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    sender_id: str
+    reason: str
+    held: _containers.RepeatedScalarFieldContainer[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    data_count: int
+    parity_count: int
+    lacking: int
+    held_bytes: int
+    sds_ids: _containers.RepeatedScalarFieldContainer[str]
+    first_seen: int
+    last_seen: int
+    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., reason: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., lacking: _Optional[int] = ..., held_bytes: _Optional[int] = ..., sds_ids: _Optional[_Iterable[str]] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ...) -> None: ...
 
 class UnreportedSend(_message.Message):
     __slots__ = ("request_id", "message_id", "after_error", "error")

@@ -33,7 +33,7 @@ class NextSend(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ...) -> None: ...
 
 class OpenSetState(_message.Message):
-    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "mismatch", "tried", "lengths_key", "lengths_tried", "credit", "unfinished", "search_due")
+    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "mismatch", "tried", "lengths_key", "lengths_tried", "credit", "unfinished", "search_due", "asks", "ask_due")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,8 @@ class OpenSetState(_message.Message):
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     SEARCH_DUE_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
+    ASK_DUE_FIELD_NUMBER: _ClassVar[int]
     scope: _containers.RepeatedScalarFieldContainer[str]
     entire_message_hash: bytes
     send: int
@@ -74,7 +76,9 @@ class OpenSetState(_message.Message):
     credit: int
     unfinished: bool
     search_due: int
-    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ..., tried: _Optional[_Iterable[int]] = ..., lengths_key: _Optional[int] = ..., lengths_tried: _Optional[int] = ..., credit: _Optional[int] = ..., unfinished: _Optional[bool] = ..., search_due: _Optional[int] = ...) -> None: ...
+    asks: int
+    ask_due: int
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ..., tried: _Optional[_Iterable[int]] = ..., lengths_key: _Optional[int] = ..., lengths_tried: _Optional[int] = ..., credit: _Optional[int] = ..., unfinished: _Optional[bool] = ..., search_due: _Optional[int] = ..., asks: _Optional[int] = ..., ask_due: _Optional[int] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("slot", "sds_id", "lamport", "payload", "number")
@@ -91,7 +95,7 @@ class ShardState(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ..., payload: _Optional[bytes] = ..., number: _Optional[int] = ...) -> None: ...
 
 class CompletedSetState(_message.Message):
-    __slots__ = ("scope", "entire_message_hash", "send", "data_count", "parity_count", "origin", "completed_at", "slots", "sds_ids", "strange_slots", "strange_lamports")
+    __slots__ = ("scope", "entire_message_hash", "send", "data_count", "parity_count", "origin", "completed_at", "slots", "sds_ids", "strange_slots", "strange_lamports", "lost")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +107,7 @@ class CompletedSetState(_message.Message):
     SDS_IDS_FIELD_NUMBER: _ClassVar[int]
     STRANGE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     STRANGE_LAMPORTS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     scope: _containers.RepeatedScalarFieldContainer[str]
     entire_message_hash: bytes
     send: int
@@ -114,7 +119,8 @@ class CompletedSetState(_message.Message):
     sds_ids: _containers.RepeatedScalarFieldContainer[str]
     strange_slots: _containers.RepeatedScalarFieldContainer[int]
     strange_lamports: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., origin: _Optional[int] = ..., completed_at: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., sds_ids: _Optional[_Iterable[str]] = ..., strange_slots: _Optional[_Iterable[int]] = ..., strange_lamports: _Optional[_Iterable[int]] = ...) -> None: ...
+    lost: bool
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., origin: _Optional[int] = ..., completed_at: _Optional[int] = ..., slots: _Optional[_Iterable[int]] = ..., sds_ids: _Optional[_Iterable[str]] = ..., strange_slots: _Optional[_Iterable[int]] = ..., strange_lamports: _Optional[_Iterable[int]] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class ChunkGateState(_message.Message):
     __slots__ = ("version", "waiting", "verified")

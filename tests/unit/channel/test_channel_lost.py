@@ -1,0 +1,312 @@
+"""A message reported as delivered is never absent at a participant that listens and reaches the store: incomplete sets
+are kept and asked for, and a message that is given up is said to be lost and no longer acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from channel_world import Recorder, World, quick
+
+from reliable_channel.channel import (
+    MemoryPersistence,
+    MessageDelivered,
+    MessageLost,
+    MessageReceived,
+    MessageSendError,
+    ReliableChannelConfig,
+)
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
+from reliable_channel.core.wire.waku import WakuMessage
+
+MINUTE = 60_000
+DAY = 24 * 60 * MINUTE
+EPOCH_MS = 600_000
+PUBSUB_TOPIC = "/waku/2/rs/0/0"
+SEGMENTS = SegmentationConfig(segment_size_bytes=64, max_message_bytes=1_024)
+WITH_PARITY = replace(SEGMENTS, enable_reed_solomon=True, parity_rate=0.5)
+TWO = bytes(range(100))
+
+
+def segment_number(message: WakuMessage) -> int | None:
+    """The index of the data segment in an envelope; ``None`` for everything else."""
+    sds = decode_sds_message(message.payload, WireFamily.SPEC)
+    segment = decode_segment((sds.content if isinstance(sds, SdsMessage) else None) or b"")
+    return segment.index if isinstance(segment, Segment) and not segment.is_parity else None
+
+
+def no_second(_sender: str, _receiver: str, message: WakuMessage) -> tuple[float, ...]:
+    """A link that loses every second segment."""
+    return () if segment_number(message) == 1 else (0.0,)
+
+
+def sleep(world: World, name: str) -> Recorder:
+    """Take a participant's process away without a goodbye; returns what it told until now."""
+    world.blocked.add(name)
+    return world.recorders.pop(name)
+
+
+def wake(world: World, recorder: Recorder, name: str) -> None:
+    world.blocked.discard(name)
+    world.recorders[name] = recorder
+
+
+def truthful(sender: Recorder, *receivers: Recorder) -> bool:
+    """Whether nothing is delivered at the sender and absent at a receiver."""
+    told = {event.message_id for event in sender.of(MessageDelivered)}
+    return all(told <= {event.message_id for event in each.of(MessageReceived)} for each in receivers)
+
+
+@pytest.mark.parametrize("segmentation", [SEGMENTS, WITH_PARITY])
+def test_a_sender_that_sleeps_for_seven_minutes_completes_its_message(segmentation: SegmentationConfig) -> None:
+    world = World()
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=segmentation)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    seen: list[int] = []
+
+    def only_first(sender: str, _receiver: str, message: WakuMessage) -> tuple[float, ...]:
+        if sender == "alice" and (seen or segment_number(message) != 0):
+            return ()
+        if sender == "alice":
+            seen.append(0)
+        return (0.0,)
+
+    world.link = only_first
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    world.run(7 * MINUTE, step_ms=1_000)
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(2 * MINUTE, step_ms=1_000)
+    assert bob.payloads == [TWO]
+    assert len(alice.of(MessageDelivered)) == 1
+    assert bob.of(MessageLost) == []
+
+
+def test_a_trailing_segment_that_nobody_names_is_fetched_from_the_store_by_time() -> None:
+    world = World(no_second)
+    config = quick(segmentation=SEGMENTS, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    world.run(4 * MINUTE, step_ms=1_000)
+    assert bob.payloads == []
+    world.run(2 * MINUTE, step_ms=1_000)
+    assert bob.payloads == [TWO]
+
+
+def test_a_segment_from_before_observation_is_asked_for_at_the_others() -> None:
+    """Bob, who keeps nothing over a restart, got only the second segment, and no store has the first."""
+    world = World()
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=SEGMENTS)
+    alice, carol = world.join("alice", config), world.join("carol", config)
+    alice.channel.send(TWO)
+    world.run(500)
+    sleep(world, "alice")
+    second = next(message for _, message in world.on_wire if segment_number(message) == 1)
+    bob = world.join("bob", config)
+    world.run(500)
+    world.node("bob").arrive(replace(second, timestamp=1), PUBSUB_TOPIC)
+    world.run(15 * MINUTE, step_ms=1_000)
+    assert carol.payloads == [TWO]
+    assert bob.payloads == [TWO]
+
+
+@pytest.mark.parametrize("segmentation", [SEGMENTS, WITH_PARITY])
+def test_messages_of_several_segments_arrive_at_one_envelope_per_epoch(segmentation: SegmentationConfig) -> None:
+    world = World()
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=1)
+    sds = {"max_retransmissions": 1, "acknowledge_within_ms": 100}
+    config = quick(segmentation=replace(segmentation, max_message_bytes=256), rate_limit=limit, sds=sds)
+    alice = world.join("alice", config)
+    bob = world.join("bob", quick(segmentation=segmentation, sds=sds))
+    payloads = [bytes(range(150)), bytes(range(50, 200))]
+    for payload in payloads:
+        alice.channel.send(payload)
+    world.run(18 * EPOCH_MS, step_ms=5_000)
+    assert bob.payloads == payloads
+    assert len(alice.of(MessageDelivered)) == 2
+
+
+@pytest.mark.parametrize("parity", [False, True])
+def test_four_messages_of_700_kb_arrive_at_twenty_envelopes_per_epoch(parity: bool) -> None:
+    world = World()
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=20)
+    segmentation = SegmentationConfig(enable_reed_solomon=parity)
+    config = quick(segmentation=segmentation, rate_limit=limit, query_on_connect=False)
+    alice, bob = world.join("alice", config), world.join("bob", quick(segmentation=segmentation))
+    payloads = [bytes([number]) * 700_000 for number in range(4)]
+    for payload in payloads:
+        alice.channel.send(payload)
+    world.run(3 * EPOCH_MS, step_ms=10_000)
+    assert bob.payloads == payloads
+    assert truthful(alice, bob)
+
+
+def test_a_receiver_that_restarts_between_the_segments_keeps_the_first_one() -> None:
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=SEGMENTS)
+    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True), max_journal_entries=1)
+    alice, bob = world.join("alice", config), world.join("bob", kept)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    world.run(6 * MINUTE, step_ms=1_000)
+    bob.channel.close()
+    bob = world.join("bob", kept)
+    world.run(MINUTE, step_ms=1_000)
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(2 * MINUTE, step_ms=1_000)
+    assert bob.payloads == [TWO]
+    assert len(alice.of(MessageDelivered)) == 1
+
+
+# ---- giving up -----------------------------------------------------------------------------------------------------
+
+SHORT = replace(SEGMENTS, set_timeout_ms=10_000, max_set_lifetime_ms=400_000)
+
+
+def give_up(restart: bool) -> tuple[World, Recorder, Recorder, ReliableChannelConfig]:
+    """Bob gave a message up of which he holds the first segment; Alice, who slept, comes back afterwards."""
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=SHORT)
+    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True))
+    alice, bob = world.join("alice", config), world.join("bob", kept)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
+    (lost,) = bob.of(MessageLost)
+    assert (lost.held, lost.missing, lost.lacking, lost.data_count) == ((0,), (1,), 1, 2)
+    assert (lost.held_bytes, lost.reason, lost.sender_id) == (64, "expired", "alice")
+    if restart:
+        bob.channel.close()
+        bob = world.join("bob", kept)
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(1_000)
+    return world, alice, bob, kept
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_was_given_up_is_not_acknowledged_any_more_and_its_sender_learns_of_it(restart: bool) -> None:
+    world, alice, bob, _ = give_up(restart)
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert bob.payloads == []
+    assert alice.of(MessageDelivered) == []
+    assert len(alice.of(MessageSendError)) == 1
+    assert len(bob.of(MessageLost)) == (0 if restart else 1), "a restart repeats nothing"
+
+
+def test_later_messages_that_name_a_segment_of_a_lost_message_do_not_wait() -> None:
+    world, alice, bob, _ = give_up(restart=False)
+    second = next(m for _, m in reversed(world.on_wire) if segment_number(m) == 1)
+    sds = decode_sds_message(second.payload, WireFamily.SPEC)
+    assert isinstance(sds, SdsMessage)
+    alice.channel.send(b"later")
+    world.run(MINUTE, step_ms=1_000)
+    assert bob.payloads == [b"later"]
+    assert bob.of(MessageReceived)[0].lost_dependencies == (sds.message_id,)
+    assert bob.channel.status()["missing_segments"] == 0
+
+
+def test_the_same_payload_sent_anew_after_it_was_lost_is_delivered() -> None:
+    world, alice, bob, _ = give_up(restart=False)
+    world.run(6 * MINUTE, step_ms=1_000)
+    alice.channel.send(TWO)
+    world.run(MINUTE, step_ms=1_000)
+    assert bob.payloads == [TWO]
+
+
+def test_a_loss_that_was_not_reported_is_reported_after_the_restart() -> None:
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    kept = replace(quick(segmentation=SHORT), persistence=MemoryPersistence(keeps_journal=True))
+    alice = world.join("alice", quick(segmentation=SHORT))
+    bob = world.join("bob", kept)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    bob.channel.close()
+    world.recorders.pop("bob")
+    bob = world.join("bob", kept, sender_id="bob")
+    bob.channel.message_events._listeners.clear()  # nobody listens yet
+    bob.events.clear()
+    world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
+    bob.channel.close()
+    bob = world.join("bob", kept)
+    world.run(1_000)
+    (lost,) = bob.of(MessageLost)
+    assert (lost.held, lost.missing, lost.redelivered) == ((0,), (1,), True)
+    bob.channel.close()
+    bob = world.join("bob", kept)
+    world.run(1_000)
+    assert bob.of(MessageLost) == []
+
+
+def test_a_message_over_the_receivers_limit_is_lost_and_not_acknowledged() -> None:
+    world = World()
+    alice = world.join("alice", quick(segmentation=SEGMENTS))
+    bob = world.join("bob", quick(segmentation=replace(SEGMENTS, max_message_bytes=128)))
+    alice.channel.send(bytes(range(250)))
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert [event.reason for event in bob.of(MessageLost)] == ["over_message_limit"]
+    assert alice.of(MessageDelivered) == []
+    assert len(alice.of(MessageSendError)) == 1
+
+
+def test_a_message_evicted_for_its_bytes_is_lost_and_not_acknowledged() -> None:
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    tight = replace(SEGMENTS, max_buffered_bytes=100)
+    alice, bob = world.join("alice", quick(segmentation=SEGMENTS)), world.join("bob", quick(segmentation=tight))
+    alice.channel.send(TWO)
+    alice.channel.send(TWO[::-1])
+    world.run(6 * MINUTE, step_ms=1_000)
+    (lost,) = bob.of(MessageLost)
+    assert (lost.reason, lost.held, lost.missing) == ("buffered_bytes", (0,), (1,))
+    world.link = lambda *_: (0.0,)
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert truthful(alice, bob)
+
+
+def test_content_in_a_dialect_that_is_not_read_is_not_acknowledged() -> None:
+    world = World()
+    alice = world.join("alice")
+    only = frozenset({Dialect.LIP243})
+    bob = world.join("bob", quick(segmentation=SegmentationConfig(accepted_dialects=only)))
+    alice.channel.send(b"plain")
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert bob.payloads == []
+    assert "malformed" in bob.problems()
+    assert alice.of(MessageDelivered) == []
+
+
+# ---- configuration -------------------------------------------------------------------------------------------------
+
+
+def test_a_lifetime_below_what_the_settings_need_is_refused_with_the_sum() -> None:
+    world = World()
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=1)
+    config = quick(rate_limit=limit, segmentation=SegmentationConfig(max_set_lifetime_ms=3_600_000))
+    with pytest.raises(ConfigurationError, match=r"= 41\d{6} ms\."):
+        world.join("alice", config)
+
+
+def test_the_defaults_hold_with_one_envelope_per_epoch_and_with_parity() -> None:
+    world = World()
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=1)
+    segmentation = SegmentationConfig(enable_reed_solomon=True)
+    config = ReliableChannelConfig(rate_limit=limit, segmentation=segmentation)
+    assert world.join("alice", config).channel.is_started
