@@ -4,7 +4,10 @@ Look-ups by id are O(1), appending is O(1), and a restored log decodes an entry 
 to a channel reads and writes a snapshot, and most accesses need few entries.
 
 The log is bounded in entries and bytes. When it is full, the senders that use most of it lose their oldest entries, so
-no sender can displace the entries of another. Each sender has a *horizon*: entries before it may have been dropped.
+no sender can displace the entries of another. Names cost nothing, so shares alone do not protect against many of them:
+the newest entries are never dropped, and the senders that have been in the log longest (:data:`SENIORS`) share half of
+it among themselves, whatever number of names comes later. Each sender has a *horizon*: entries before it may have been
+dropped.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from reliable_channel.core.sds.shares import size_of
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
@@ -25,6 +29,14 @@ KEPT_HISTORY_BYTES = 4_096
 
 MAX_HORIZONS = 1_000
 """Senders with their own horizon; beyond this number, the lowest horizons are merged into one for all senders."""
+
+
+SENIORS, SENIOR_ENTRIES = 256, 16
+"""The senders that entered the log first, and have entries in it, share at least half of its room: so many of them that
+each has room for :data:`SENIOR_ENTRIES` at least, and no more than :data:`SENIORS`."""
+
+NEWEST_RESERVE = 4
+"""One part in this many of the log, its newest entries, is never dropped: what has just been delivered is known."""
 
 
 def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
@@ -134,10 +146,11 @@ class MessageLog:
         self._max = max_entries
         self._unit = max(1, max_bytes // max_entries)
         """The minimum bytes that an entry counts, so that one bound limits both entries and bytes."""
+        self._seniors = max(1, min(SENIORS, max_entries // (2 * SENIOR_ENTRIES)))
         self._slack = max(1, max_entries // 16)
         self._weight = 0
         self._held: Counter[str] = Counter()
-        """The weight of each sender's entries."""
+        """The weight of each sender's entries, the sender that has been here longest first."""
         self._entries: dict[str, LogEntry | _Stored] = {}
         self.holds = self._entries.__contains__
         """Return whether an id is in the log."""
@@ -222,38 +235,60 @@ class MessageLog:
         self._weight = 0
 
     def _make_room(self, now: int) -> None:
-        """Drop the oldest entries of the senders with the largest shares, down to a common level.
+        """Drop entries until the log is within its bound: the oldest of the senders with the largest shares, and of
+        the newest entries none.
 
         A horizon is never later than ``now``: otherwise a sender could date its messages ahead and, once they are
         dropped, cause everything sent until then to be refused."""
-        level = _level(sorted(self._held.values()), self._max * self._unit)
-        surplus = {sender_id: weight - level for sender_id, weight in self._held.items() if weight > level}
-        kept: list[Position] = []
         order = self._order
+        droppable = len(order) - len(order) // NEWEST_RESERVE
+        gone = self._choose(order[:droppable])
+        over = self._weight - self._max * self._unit - sum(map(self._weight_of_id, gone))
+        for _, message_id in order[:droppable]:  # shares did not suffice, because the newest entries stay
+            if over <= 0:
+                break
+            if message_id not in gone:
+                gone[message_id] = None
+                over -= self._weight_of_id(message_id)
         latest = (now, "")
-        for index, position in enumerate(order):
+        for position in order[:droppable]:
             message_id = position[1]
-            entry = self._entries[message_id]
-            sender_id = _sender_of(entry)
-            left = surplus.get(sender_id)
-            if left is None:
-                kept.append(position)
+            if message_id not in gone:
                 continue
-            del self._entries[message_id]
-            weight = self._weight_of(entry)
-            self._weigh(sender_id, -weight)
+            entry = self._entries.pop(message_id)
+            sender_id = _sender_of(entry)
+            self._weigh(sender_id, -self._weight_of(entry))
             horizon = min(position, latest)
             self._horizons[sender_id] = max(horizon, self._horizons.get(sender_id, horizon))
-            left -= weight
-            if left > 0:
-                surplus[sender_id] = left
-            else:
-                del surplus[sender_id]
-                if not surplus:
-                    kept += order[index + 1 :]
-                    break
-        self._order = kept
+        self._order = [position for position in order if position[1] not in gone]
         self._join_horizons()
+
+    def _choose(self, candidates: list[Position]) -> dict[str, None]:
+        """The ids, among these positions, that the shares of their senders do not cover.
+
+        Seniors are cut to a common level, and so are the others, unless there are more of them than entries: then the
+        oldest of their entries go, whoever sent them."""
+        limit = self._max * self._unit
+        seniors = dict(islice(self._held.items(), self._seniors))
+        others = dict(islice(self._held.items(), self._seniors, None))
+        room = max(limit // 2, limit - sum(others.values()))
+        surplus = _surplus(seniors, room)
+        left = limit - min(room, sum(seniors.values()))
+        pooled = max(0, sum(others.values()) - left) if len(others) * self._unit > left else 0
+        if not pooled:
+            surplus |= _surplus(others, left)
+        gone: dict[str, None] = {}
+        for _, message_id in candidates:
+            entry = self._entries[message_id]
+            sender_id, weight = _sender_of(entry), self._weight_of(entry)
+            if pooled > 0 and sender_id in others:
+                pooled -= weight
+            elif surplus.get(sender_id, 0) > 0:
+                surplus[sender_id] -= weight
+            else:
+                continue
+            gone[message_id] = None
+        return gone
 
     def _join_horizons(self) -> None:
         """Limit the horizons of single senders: the lowest surplus ones are merged into the one for all senders."""
@@ -278,6 +313,9 @@ class MessageLog:
         else:
             del self._held[sender_id]
 
+    def _weight_of_id(self, message_id: str) -> int:
+        return self._weight_of(self._entries[message_id])
+
     def _weight_of(self, entry: LogEntry | _Stored) -> int:
         return max(self._unit, entry.size if isinstance(entry, LogEntry) else entry[3])
 
@@ -289,10 +327,10 @@ class MessageLog:
         state.log_ids.extend([message_id for _, message_id in self._order])
         state.log_entries.extend(self._encoded())
         entries = self._entries
-        numbers: dict[str, int] = {}
+        numbers = {sender_id: number for number, sender_id in enumerate(self._held)}
         ordered = [entries[message_id] for _, message_id in self._order]
         senders = [entry[2] if isinstance(entry, tuple) else entry.sender_id for entry in ordered]
-        state.log_senders.extend([numbers.setdefault(sender_id, len(numbers)) for sender_id in senders])
+        state.log_senders.extend([numbers[sender_id] for sender_id in senders])
         if self._weight > len(ordered) * self._unit:
             state.log_sizes.extend([entry[3] if isinstance(entry, tuple) else entry.size for entry in ordered])
         state.log_sender_ids.extend(numbers)
@@ -326,7 +364,9 @@ class MessageLog:
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
         log._entries.update(zip(ids, columns, strict=True))
         unit = log._unit
-        log._held.update({sender_id: count * unit for sender_id, count in Counter(senders).items()})
+        counts = Counter(senders)
+        seniority = dict.fromkeys([*state.log_sender_ids, *senders])
+        log._held.update({sender_id: counts[sender_id] * unit for sender_id in seniority if counts[sender_id]})
         for sender_id, size in zip(senders, sizes, strict=True):
             if size > unit:
                 log._held[sender_id] += size - unit
@@ -343,6 +383,12 @@ _Stored = tuple[int, bytes, str, int]
 
 def _sender_of(entry: LogEntry | _Stored) -> str:
     return entry.sender_id if isinstance(entry, LogEntry) else entry[2]
+
+
+def _surplus(held: dict[str, int], limit: int) -> dict[str, int]:
+    """How much each sender must give up so that all together hold at most ``limit``."""
+    level = _level(sorted(held.values()), limit)
+    return {sender_id: weight - level for sender_id, weight in held.items() if weight > level}
 
 
 def _level(held: list[int], limit: int) -> int:
