@@ -1,4 +1,4 @@
-"""Writes sender records for facts about a channel's sends that envelopes do not show.
+"""Writes records of facts about a channel that envelopes do not show: of its sends, and of messages that it lost.
 
 The Messaging API records every segment that reaches it. Only the channel knows of a send that the rate limit delays, or
 that never reached the API. Without these rows a verdict could not distinguish *rate-limited* from *never sent*.
@@ -13,11 +13,12 @@ from reliable_channel.channel.events import (
     ChannelEvent,
     EphemeralMessageDropped,
     MessageDelayed,
+    MessageLost,
     MessageSendError,
     MessageSent,
 )
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, SenderEventSink
+from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, SenderEventSink
 
 MAX_REMEMBERED = 100_000
 """The number of dispatched sends that are remembered."""
@@ -46,6 +47,8 @@ class ChannelEvidence:
             self._dispatched[event.request_id] = None
             if len(self._dispatched) > MAX_REMEMBERED:
                 self._dispatched.popitem(last=False)
+        elif isinstance(event, MessageLost):
+            self._report_loss(event)
         elif isinstance(event, MessageDelayed):
             self._record(SenderEventKind.RATE_LIMITED, event, event.request_id, f"held back until {event.until} ms")
         elif isinstance(event, EphemeralMessageDropped):
@@ -54,6 +57,24 @@ class ChannelEvidence:
         elif isinstance(event, MessageSendError) and event.request_id not in self._dispatched:
             # Whether it was ever acknowledged is recorded by the ack job.
             self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
+
+    def _report_loss(self, event: MessageLost) -> None:
+        needed = "an unknown number of" if event.data_count is None else event.data_count
+        self._sink.record(
+            LossReport(
+                at_ms=event.at,
+                reported_by=self._channel.sender_id,
+                pubsub_topic=self._pubsub_topic,
+                content_topic=self._channel.content_topic,
+                channel_id=self._channel.channel_id,
+                sender_id=event.sender_id,
+                entire_message_hash=bytes.fromhex(event.message_id),
+                sds_ids=event.sds_ids,
+                data_count=event.data_count,
+                reason=event.reason,
+                detail=f"{len(event.sds_ids)} segments held, {needed} needed",
+            )
+        )
 
     def _record(
         self, kind: SenderEventKind, event: ChannelEvent, request_id: str, detail: str, message_id: str | None = None

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging.sender_events import SenderEvent, to_json
+from reliable_channel.messaging.sender_events import LossReport, SenderEvent, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.recent import RecentHashes
@@ -38,7 +38,7 @@ class Feed(Protocol):
         """Flush and end."""
         ...
 
-    def record(self, event: SenderEvent) -> None:
+    def record(self, event: SenderEvent | LossReport) -> None:
         """One row of the sender's own records."""
         ...
 
@@ -60,7 +60,7 @@ class NoFeed:
     def stop(self) -> None:
         """Nothing to end."""
 
-    def record(self, event: SenderEvent) -> None:
+    def record(self, event: SenderEvent | LossReport) -> None:
         """Forget it."""
 
     def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
@@ -104,7 +104,7 @@ class KafkaFeed:
         if producer is not None:
             producer.close(10.0)
 
-    def record(self, event: SenderEvent) -> None:
+    def record(self, event: SenderEvent | LossReport) -> None:
         """Key: the content topic, so that rows of one channel stay in order."""
         if self._producer is None:
             self._settled(FailureReason.STOPPED, "not started")

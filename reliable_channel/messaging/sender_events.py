@@ -2,7 +2,8 @@
 
 One row per step of a request; :func:`to_json` is its record in the evidence topic, beside the bridge's records and told
 apart from them by ``"kind": "sender"``. Envelopes that are plain SDS messages name their channel, sender and SDS id, so
-that a verdict can be *never sent* for a message that no other participant saw.
+that a verdict can be *never sent* for a message that no other participant saw. A :class:`LossReport` has
+``"kind": "loss"``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
@@ -45,6 +46,7 @@ class SenderEvent:
     ``channel_id``, ``sender_id``, ``sds_id`` and ``entire_message_hash`` are None unless the payload is a readable SDS
     message (an encrypted one is not)."""
 
+    kind: ClassVar[str] = "sender"
     event: SenderEventKind
     at_ms: int
     request_id: str
@@ -58,10 +60,29 @@ class SenderEvent:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class LossReport:
+    """A participant's report that it gave up a message of ``sender_id``. ``at_ms`` is Unix ms by its own clock;
+    ``sds_ids`` are those of the segments it held; ``data_count`` is None if it never learned the number of segments."""
+
+    kind: ClassVar[str] = "loss"
+    at_ms: int
+    reported_by: str
+    pubsub_topic: str
+    content_topic: str
+    channel_id: str
+    sender_id: str
+    entire_message_hash: bytes
+    sds_ids: tuple[str, ...]
+    data_count: int | None
+    reason: str
+    detail: str = ""
+
+
 class SenderEventSink(Protocol):
     """Receives sender records. Must neither block for long nor raise."""
 
-    def record(self, event: SenderEvent) -> None:
+    def record(self, event: SenderEvent | LossReport) -> None:
         """Take one row."""
         ...
 
@@ -96,9 +117,9 @@ def sender_event(
     )
 
 
-def to_json(event: SenderEvent) -> bytes:
+def to_json(event: SenderEvent | LossReport) -> bytes:
     """The record value: one JSON object, hashes as lower-case hex, what is absent left out."""
-    row = {"kind": "sender"} | {
+    row = {"kind": event.kind} | {
         name: value.hex() if isinstance(value, bytes) else value
         for name, value in asdict(event).items()
         if value is not None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from reliable_channel.channel.events import MessageDelayed, MessageSendError, MessageSent
+from reliable_channel.channel.events import MessageDelayed, MessageLost, MessageSendError, MessageSent
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging import channel_evidence
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
+from reliable_channel.messaging.sender_events import to_json
 from tests.support.messaging_world import CONTENT, PUBSUB, KeptFeed
 
 WHOLE = keccak256(b"whole")
@@ -85,3 +87,39 @@ def test_what_was_dispatched_is_remembered_within_bounds(
     for number in range(3):
         channel.tell(failed(str(number)))
     assert [row.sds_id for row in feed.rows] == ["0"]
+
+
+def test_a_message_that_this_participant_gave_up_is_a_report_of_its_own(channel: FakeChannel, feed: KeptFeed) -> None:
+    channel.tell(
+        MessageLost(
+            channel_id="lobby",
+            at=5,
+            message_id=WHOLE.hex(),
+            sender_id="bob",
+            reason="expired",
+            held=(0,),
+            missing=(1,),
+            data_count=2,
+            parity_count=None,
+            lacking=1,
+            held_bytes=64,
+            sds_ids=("bobs-first",),
+            first_seen=1,
+            last_seen=2,
+        )
+    )
+    (row,) = feed.rows
+    assert json.loads(to_json(row)) == {
+        "kind": "loss",
+        "at_ms": 5,
+        "reported_by": "alice",
+        "pubsub_topic": PUBSUB,
+        "content_topic": CONTENT,
+        "channel_id": "lobby",
+        "sender_id": "bob",
+        "entire_message_hash": WHOLE.hex(),
+        "sds_ids": ["bobs-first"],
+        "data_count": 2,
+        "reason": "expired",
+        "detail": "1 segments held, 2 needed",
+    }
