@@ -1,7 +1,8 @@
 """Fetches missing envelopes from store nodes and writes them to Kafka.
 
-``refetch_requests``, and messages that senders dispatched but nobody saw, are queried by hash; requests without a hint
-by content topic and the time range before the request; ``source_gaps`` by time range. The envelopes go to
+``refetch_requests``, and messages that senders dispatched but nobody saw, are queried by hash; requests without a hint,
+and the missing segments of overdue sets (:mod:`~reliable_channel.evidence.overdue_sets`), by content topic and the time
+range before the request; ``source_gaps`` by time range. The envelopes go to
 ``waku.envelopes`` with ``source=store``. ``store_presence`` gets one row per node and envelope, which makes disagreeing
 stores visible. A sample of everything seen is audited as well (:mod:`~reliable_channel.evidence.audit`). This is a
 batch job without Spark, because it mostly waits for responses. It delivers at least once: a crash repeats its queries,
@@ -21,9 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
+from reliable_channel.config.channels import ChannelTopic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.segment import Segment, decode_segment
 from reliable_channel.evidence.audit import Audited, to_audit
+from reliable_channel.evidence.overdue_sets import PURPOSE, OverdueSet, open_sets
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table, public_dataset, rows_of
@@ -100,7 +104,8 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     unhinted = [request for request in every if not request.retrieval_hint]
     requests += sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
     written = _by_hash(settings, client, write_back, requests) if requests else 0
-    written += _by_range(settings, client, write_back, unhinted)
+    sets = open_sets(settings, asked.filter(pc.equal(asked["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
+    written += _by_range(settings, client, write_back, [*unhinted, *sets])
     done = {row["detail"] for row in asked.filter(pc.equal(asked["purpose"], "gap")).to_pylist()}
     gaps = _gaps(settings, done)
     for gap in gaps:
@@ -108,7 +113,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     audited = set(asked.filter(pc.equal(asked["purpose"], "audit"))["message_hash"].to_pylist())
     sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
     _audit(settings, client, sample)
-    return RefetchResult(len(requests) + len(unhinted), len(gaps), written, len(sample))
+    return RefetchResult(len(requests) + len(unhinted) + len(sets), len(gaps), written, len(sample))
 
 
 def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
@@ -233,12 +238,17 @@ def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | No
     return (message.channel_id, message.message_id) == (request.channel_id, request.sds_id)
 
 
-def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: list[Request]) -> int:
+Ranged = Request | OverdueSet
+"""What is requested by content topic and time."""
+
+
+def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: Sequence[Ranged]) -> int:
     """Query every node for the content topics of requests without a hint, in the time range before the requests.
 
-    Writes back the envelopes with one of the missing ids, and on topics with keys all envelopes that are not here:
-    stores cannot filter by sender or SDS id, and nothing is decrypted here. The presence rows have no message hash."""
-    topics: dict[tuple[str, str], list[Request]] = {}
+    Writes back the envelopes with one of the missing ids or a segment of one of the sets, and on topics with keys all
+    envelopes that are not here: stores cannot filter by sender or SDS id, and nothing is decrypted here. The presence
+    rows have no message hash."""
+    topics: dict[tuple[str, str], list[Ranged]] = {}
     for request in requests:
         if request.event_time is not None:
             topics.setdefault((request.pubsub_topic, request.content_topic), []).append(request)
@@ -248,51 +258,78 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
             content_topics=(content_topic,),
-            start_time_ns=_ns(min(times), -NAMED_WITHIN),
+            start_time_ns=_ns(min(map(_since, wanted)), -NAMED_WITHIN),
             end_time_ns=_ns(max(times), GAP_MARGIN),
         )
         channel = settings.channels.topic_for(content_topic, pubsub_topic or "")
-        family = WireFamily.SPEC if channel is None else channel.family
         encrypted = channel is not None and bool(channel.decryption_key_files)
-        missing = {(request.channel_id, request.sds_id) for request in wanted}
-        found: dict[str, set[tuple[str, str]]] = {}
+        missing = {_identity(request) for request in wanted}
+        found: dict[str, set[bytes]] = {}
         faults: dict[str, str] = {}
-        taken: dict[bytes, StoreEntry] = {}
+        taken: dict[bytes, tuple[StoreEntry, frozenset[Identity]]] = {}
         for node, page in client.walk_each(query):
-            ids = found.setdefault(node, set())
+            hashes = found.setdefault(node, set())
             if isinstance(page, StoreNodeError):
                 faults[node] = page.fault.value
                 continue
             for entry in page.entries:
                 if entry.message is None:
                     continue
-                message = decode_sds_message(entry.message.payload, family)
-                named = None if isinstance(message, Malformed) else (message.channel_id, message.message_id)
-                if named is not None:
-                    ids.add(named)
-                if (named in missing or (named is None and encrypted)) and len(taken) < MAX_OF_A_TOPIC:
-                    taken.setdefault(entry.message_hash, entry)
-        entries = _not_here(settings, list(taken.values()))
+                contained = _identities(entry.message.payload, channel)
+                if (contained & missing or (not contained and encrypted)) and len(taken) < MAX_OF_A_TOPIC:
+                    taken.setdefault(entry.message_hash, (entry, contained))
+                    hashes.add(entry.message_hash)
+        # Of a set, stores also have the segments that arrived; they do not complete it.
+        named = {each for _, contained in taken.values() for each in contained if isinstance(each[1], str)}
+        arrived = {each[2:] for each in _arrived(settings, {str(sds_id) for _, sds_id in named})}
+        taken = {hash_: one for hash_, one in taken.items() if not one[1] & arrived}
+        entries = _not_here(settings, [entry for entry, _ in taken.values()])
         write_back(entries)
         written += len(entries)
         rows = [
-            _presence(
-                node,
-                None,
-                "present" if (request.channel_id, request.sds_id) in ids else "error" if node in faults else "absent",
-                "range",
-                faults.get(node),
-                pubsub_topic=pubsub_topic,
-                content_topic=content_topic,
-                channel_id=request.channel_id,
-                sds_id=request.sds_id,
-                attempt=request.attempt,
-            )
-            for node, ids in found.items()
+            _range_row(node, request, any(_identity(request) in taken[h][1] for h in hashes & taken.keys()), fault)
+            for node, hashes in found.items()
+            for fault in (faults.get(node),)
             for request in wanted
         ]
         append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
     return written
+
+
+Identity = tuple[str | None, str | bytes | None]
+"""What an envelope can contain: channel id with an SDS id, or with the hash of the payload that it has a segment of."""
+
+
+def _since(request: Ranged) -> dt.datetime:
+    """The start of the range, but for a margin: a set was requested before, up to its previous request."""
+    previous = request.previous if isinstance(request, OverdueSet) else None
+    return previous or request.event_time or dt.datetime.max.replace(tzinfo=dt.UTC)
+
+
+def _identity(request: Ranged) -> Identity:
+    return request.channel_id, request.entire_message_hash if isinstance(request, OverdueSet) else request.sds_id
+
+
+def _identities(payload: bytes, channel: ChannelTopic | None) -> frozenset[Identity]:
+    """What a payload contains; nothing if it cannot be decoded."""
+    message = decode_sds_message(payload, WireFamily.SPEC if channel is None else channel.family)
+    if isinstance(message, Malformed):
+        return frozenset()
+    contained: set[Identity] = {(message.channel_id, message.message_id)}
+    if message.content and channel is not None:
+        segment = decode_segment(message.content, channel.dialects)
+        if isinstance(segment, Segment):
+            contained.add((message.channel_id, segment.entire_message_hash))
+    return frozenset(contained)
+
+
+def _range_row(node: str, request: Ranged, present: bool, fault: str | None) -> dict[str, Any]:
+    """The presence row of a request by range. A node that failed after it returned what was missing has it."""
+    outcome = "present" if present else "absent" if fault is None else "error"
+    common = {name: getattr(request, name) for name in (*CHANNEL_KEY, "attempt")}
+    if isinstance(request, OverdueSet):
+        return _presence(node, None, outcome, PURPOSE, fault or request.entire_message_hash.hex(), **common)
+    return _presence(node, None, outcome, "range", fault, sds_id=request.sds_id, **common)
 
 
 def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:

@@ -279,6 +279,7 @@ class MessageRows:
             sender_id=message.sender,
             entire_message_hash=message.payload_hash,
             event_time=at(seen[-1].sent_s + 300.1),
+            status="given_up",
             reason=reason,
             data_count=message.data_count,
             parity_count=message.parity_count or None,

@@ -11,8 +11,8 @@ report.
                        if losses did not know of each other)
 ``by_segment_index``   segment_kind, segment_index, expected, lost, loss (share)
 ``parity``             parity_count, outcome (whole, repaired, one short, more short), messages
-``incomplete``         event_time, content_topic, channel_id, sender_id, payload_hash (hex), reason, data_count,
-                       parity_count, data_held, parity_held (numbers), short (segments), data_missing (text)
+``incomplete``         event_time, content_topic, channel_id, sender_id, payload_hash (hex), status, reason,
+                       data_count, parity_count, data_held, parity_held (numbers), short (segments), data_missing (text)
 ``stores``             node, purpose, asked, present, absent, error
 ``store_disagreement`` message_hash (hex), channel_id, sds_id, present (nodes), absent (nodes); newest first
 ``refetch``            attempt, requests, answered, found, failed; ``found`` is at any node
@@ -107,7 +107,7 @@ _SETS = """
     UNION ALL
     SELECT content_topic, channel_id, data_count, coalesce(parity_count, 0), false, data_missing, len(data_held),
            len(parity_held)
-    FROM incomplete_messages WHERE data_count IS NOT NULL AND reason = 'expired'
+    FROM incomplete_messages WHERE data_count IS NOT NULL AND status = 'given_up' AND reason = 'expired'
 """
 """Every finished set of segments, complete or not. In a complete set, the missing data segments are those that parity
 rebuilt; if a set was complete before all of its segments arrived, fewer may be counted as missing than were lost."""
@@ -146,14 +146,22 @@ def parity(source: TableWindow) -> pd.DataFrame:
 
 
 def incomplete(source: TableWindow, limit: int = 100) -> pd.DataFrame:
-    """The newest sets of segments that were given up, and how many more segments would have completed them."""
+    """The newest sets of segments that stayed incomplete, and how many more segments would have completed them: of each
+    the last report, unless the message was rebuilt later."""
     return source.query(
         """
         SELECT event_time, content_topic, channel_id, sender_id, lower(hex(entire_message_hash)) AS payload_hash,
-               reason, data_count, coalesce(parity_count, 0) AS parity_count, len(data_held) AS data_held,
+               status, reason, data_count, coalesce(parity_count, 0) AS parity_count, len(data_held) AS data_held,
                len(parity_held) AS parity_held, data_count - len(data_held) - len(parity_held) AS short,
                array_to_string(data_missing, ', ') AS data_missing
-        FROM incomplete_messages
+        FROM incomplete_messages i
+        WHERE NOT EXISTS (
+            SELECT 1 FROM reassembled_messages r WHERE r.entire_message_hash = i.entire_message_hash
+              AND r.channel_id = i.channel_id AND r.content_topic = i.content_topic AND r.sender_id = i.sender_id
+              AND list_has_all(r.sds_ids, i.sds_ids))
+        QUALIFY row_number() OVER (
+            PARTITION BY pubsub_topic, content_topic, channel_id, sender_id, entire_message_hash, first_seen
+            ORDER BY event_time DESC, status, sds_ids) = 1
         ORDER BY event_time DESC, payload_hash, content_topic, channel_id, sender_id, sds_ids, pubsub_topic LIMIT $limit
         """,
         limit=limit,

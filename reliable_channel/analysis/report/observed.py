@@ -34,7 +34,7 @@ class DeliveredSegment:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteMessage:
-    """A row of ``incomplete_messages``: what an expired set held and lacks. ``payload_hash`` is lower-case hex."""
+    """A row of ``incomplete_messages``: what a given-up set held and lacks. ``payload_hash`` is lower-case hex."""
 
     channel_id: str
     sender: str

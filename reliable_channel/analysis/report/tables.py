@@ -67,8 +67,11 @@ def read_observed(data_dir: str | Path) -> Observed:
                 data_count=row["data_count"],
             )
             for row in _rows(
-                data_dir, "incomplete_messages", "channel_id sender_id entire_message_hash data_missing data_count"
+                data_dir,
+                "incomplete_messages",
+                "channel_id sender_id entire_message_hash data_missing data_count status",
             )
+            if row["status"] != "overdue"
         ],
         lost=_lost(data_dir),
         acks=[

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,7 +99,10 @@ def demo_settings(settings: Settings, place: Path) -> Settings:
     pipeline = settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_DELAY_MS})
     topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
     kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
-    return settings.with_run_dir(place).model_copy(update={"kafka": kafka, "pipeline": pipeline})
+    # A set is given up before the conversation is closed, an hour after its last record.
+    segmentation = replace(settings.segmentation, max_set_lifetime_ms=HOUR_MS)
+    update = {"kafka": kafka, "pipeline": pipeline, "segmentation": segmentation}
+    return settings.with_run_dir(place).model_copy(update=update)
 
 
 def simulated(seed: int, small: bool, hostile: bool = False) -> World:

@@ -170,6 +170,10 @@ class Reassembler:
         self._sets.order_sends({})
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
+    def forget_lost(self) -> None:
+        """Forget the sends that were given up: what still arrives of one then opens another set."""
+        self._sets.keep_lost(0)
+
     def expire(self, now: int) -> list[SegmentationEvent]:
         """Give up every incomplete set whose lifetime ended, oldest first, report overdue ones, forget finished ones
         whose time is up, and continue due searches within the work of one segment."""

@@ -106,21 +106,22 @@ STORE_PRESENCE = Table(
         Column(
             "attempt",
             "INT",
-            "refetch_requests.attempt; 0 if only sender_events name the envelope",
+            "refetch_requests.attempt; 0 if only sender_events name the envelope; set: number of its overdue rows",
             example="1",
         ),
         Column("outcome", "STRING", "present, absent or error", example="present"),
         Column(
             "purpose",
             "STRING",
-            "refetch (by hash), range (by content topic and time, without a hint), gap or audit",
+            "refetch (by hash), range (by content topic and time, without a hint), set (likewise, for an overdue"
+            " set of segments), gap or audit",
             example="refetch",
         ),
         Column(
             "detail",
             "STRING",
-            "gap: source_gaps.name; `unproven`: present, but encrypted, so it may contain another message; else"
-            " why it failed",
+            "gap: source_gaps.name; set: entire_message_hash (hex); `unproven`: present, but encrypted, so it may"
+            " contain another message; else why it failed",
             example="unreachable",
         ),
         Column("asked_at", "TIMESTAMP", "wall clock when the node was queried", example="2026-11-21T14:26:26.834148Z"),

@@ -148,7 +148,8 @@ REASSEMBLED_MESSAGES = Table(
 
 INCOMPLETE_MESSAGES = Table(
     "incomplete_messages",
-    "Segment sets that were given up incomplete, and what they lack.",
+    "Segment sets that stayed incomplete, and what they lack: a row each time a set is overdue, and one when it is"
+    " given up. A set that was overdue and is not given up is still open, or its message was rebuilt late.",
     "jobs/reassembly.py",
     (
         *CHANNEL,
@@ -157,14 +158,20 @@ INCOMPLETE_MESSAGES = Table(
         Column(
             "event_time",
             "TIMESTAMP",
-            "event time at which it was given up; if expired, when due",
+            "event time at which it was overdue or given up; for a timer, when due",
             example="2026-01-01T00:09:03.285Z",
+        ),
+        Column(
+            "status",
+            "STRING",
+            "overdue (still open; store nodes are asked for its segments) or given_up",
+            example="overdue",
         ),
         Column(
             "reason",
             "STRING",
-            "expired, hash_mismatch or over_limit",
-            example="expired",
+            "overdue: silent; given_up: expired or over_limit; both: hash_mismatch",
+            example="silent",
         ),
         Column(
             "detail",
@@ -193,7 +200,7 @@ INCOMPLETE_MESSAGES = Table(
         ),
         Column("last_seen", "TIMESTAMP", "event time of the last segment received", example="2026-01-01T00:04:03.285Z"),
     ),
-    (*CHANNEL_KEY, "sender_id", "entire_message_hash", "event_time"),
+    (*CHANNEL_KEY, "sender_id", "entire_message_hash", "event_time", "status"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )

@@ -1,4 +1,4 @@
-"""Drops expired segment sets whose message was already rebuilt or already reported incomplete.
+"""Drops reports of segment sets whose message was already rebuilt or already given up.
 
 A store may return a few segments again a day or a year later. Their message is looked up in ``reassembled_messages``,
 in files with about the same Lamport timestamps, and by its hash in ``incomplete_messages``, which is small.
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.pipeline.reassembly.set_results import OVERDUE
 
 Range = tuple[int, int]
 """The first and last Lamport timestamp (ms) of a range, inclusive."""
@@ -29,36 +30,47 @@ SPREAD_MS = 3_600_000
 MAX_RANGES = 32
 
 _SCOPE = [*CHANNEL_KEY, "sender_id", "entire_message_hash"]
-_ALWAYS = -1 << 63
 
 
-def without_already_reported(given_up: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
-    """Keep the ``incomplete`` results with a segment that no earlier row of their message contains."""
-    hashes = sorted({_scope(each)[-1] for each in given_up})
+def without_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
+    """Keep the reports that no row of the tables, and no other report, covers."""
+    hashes = sorted({_scope(each)[-1] for each in reported})
     sent_at = [
-        (each["oldest_lamport"], each["newest_lamport"]) for each in given_up if each["oldest_lamport"] is not None
+        (each["oldest_lamport"], each["newest_lamport"]) for each in reported if each["oldest_lamport"] is not None
     ]
     sent, of_these = pc.field("first_lamport_timestamp"), pc.field("entire_message_hash").isin(hashes)
     at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merged(sent_at)], sent.is_null())
-    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, [*_SCOPE, "sds_ids"], of_these & at_about)
-    reported_before = _rows(paths, INCOMPLETE_MESSAGES, [*_SCOPE, "sds_ids", "event_time"], of_these)
-    known: dict[tuple[Any, ...], list[tuple[int, set[str]]]] = defaultdict(list)
-    for row in (*rebuilt, *reported_before, *given_up):
-        known[_scope(row)].append((row.get("event_time", _ALWAYS), set(row["sds_ids"])))
+    columns = [*_SCOPE, "sds_ids", "event_time"]
+    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, columns, of_these & at_about)
+    before = _rows(paths, INCOMPLETE_MESSAGES, [*columns, "status"], of_these)
+    return without_covered(reported, (*rebuilt, *before))
+
+
+def without_covered(
+    reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Keep the reports with a segment that no earlier rebuilt or given-up row of their message contains, among ``rows``
+    and the reports. Times are µs.
+
+    An overdue row covers nothing: each later one is another request for the missing segments, and the set may be given
+    up yet. *Earlier* is by event time: a set that is rebuilt after it was overdue, in the same micro-batch or in a
+    later one, was overdue."""
+    final: dict[tuple[Any, ...], list[tuple[int, set[str]]]] = defaultdict(list)
+    for row in (*rows, *reported):
+        if row.get("status") != OVERDUE:
+            final[_scope(row)].append((row["event_time"], set(row["sds_ids"])))
     return [
         each
-        for each in given_up
-        if not any(at < each["event_time"] and ids.issuperset(each["sds_ids"]) for at, ids in known[_scope(each)])
+        for each in reported
+        if not any(at < each["event_time"] and ids.issuperset(each["sds_ids"]) for at, ids in final[_scope(each)])
     ]
 
 
 def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
     """Read rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    found = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
-    if "event_time" in columns:
-        place = found.schema.get_field_index("event_time")
-        found = found.set_column(place, "event_time", found["event_time"].cast(pa.int64()))
-    return list(found.drop_null().to_pylist())
+    rows = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
+    place = rows.schema.get_field_index("event_time")
+    return list(rows.set_column(place, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:

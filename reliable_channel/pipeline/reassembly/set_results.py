@@ -35,8 +35,13 @@ Message, Ordered = row_type(tables.REASSEMBLED_MESSAGES), row_type(tables.ORDERE
 Event = row_type(tables.CHANNEL_EVENTS)
 
 
-class GivenUpSet(NamedTuple):
-    """A set that was given up, for the driver: the columns of ``incomplete_messages``, with the hash in hex."""
+OVERDUE, GIVEN_UP = "overdue", "given_up"
+"""The values of ``incomplete_messages.status``."""
+
+
+class ReportedSet(NamedTuple):
+    """A set that is overdue or was given up, for the driver: the columns of ``incomplete_messages``, with the hash in
+    hex."""
 
     fields: dict[str, Any]
 
@@ -126,27 +131,31 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
         }
 
 
-def incomplete_result(given_up: IncompleteSet, reason: str, detail: str | None, at: int) -> GivenUpSet:
-    """Create the result for a set that was given up."""
-    lamports = [segment.lamport for segment in given_up.held if segment.lamport is not None]
+def incomplete_result(
+    incomplete: IncompleteSet, status: str, reason: str, at: int, detail: str | None = None
+) -> ReportedSet:
+    """Create the result for a set that is overdue, or was given up, at ``at`` (ms). A set that segments could not
+    rebuild has the reason ``hash_mismatch`` unless a bound evicted it."""
+    lamports = [segment.lamport for segment in incomplete.held if segment.lamport is not None]
     fields = {
-        **_scope(given_up.scope),
-        "entire_message_hash": given_up.entire_message_hash.hex(),
+        **_scope(incomplete.scope),
+        "entire_message_hash": incomplete.entire_message_hash.hex(),
         "event_time": at * 1000,
-        "reason": reason,
+        "status": status,
+        "reason": "hash_mismatch" if incomplete.mismatch and reason != "over_limit" else reason,
         "detail": detail,
-        "data_count": given_up.data_count,
-        "parity_count": given_up.parity_count,
-        "data_held": [s.index for s in given_up.held if not s.is_parity],
-        "parity_held": [s.index for s in given_up.held if s.is_parity],
-        "data_missing": list(given_up.missing_data) if given_up.data_count is not None else None,
-        "sds_ids": [s.sds_id for s in given_up.held],
-        "first_seen": given_up.first_seen * 1000,
-        "last_seen": given_up.last_seen * 1000,
+        "data_count": incomplete.data_count,
+        "parity_count": incomplete.parity_count,
+        "data_held": [s.index for s in incomplete.held if not s.is_parity],
+        "parity_held": [s.index for s in incomplete.held if s.is_parity],
+        "data_missing": list(incomplete.missing_data) if incomplete.data_count is not None else None,
+        "sds_ids": [s.sds_id for s in incomplete.held],
+        "first_seen": incomplete.first_seen * 1000,
+        "last_seen": incomplete.last_seen * 1000,
         "oldest_lamport": min(lamports, default=None),  # not columns, but input of reassembly/already_reported.py
         "newest_lamport": max(lamports, default=None),
     }
-    return GivenUpSet(fields)
+    return ReportedSet(fields)
 
 
 NAMED_IDS = 16

@@ -27,6 +27,7 @@ from reliable_channel.core.segmentation import (
     SegmentRefused,
     SetEvicted,
     SetExpired,
+    SetOverdue,
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
@@ -37,6 +38,8 @@ from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.ingest.decryption import Decryptor
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (
+    GIVEN_UP,
+    OVERDUE,
     Message,
     completed_results,
     event_result,
@@ -108,7 +111,7 @@ class HashSets:
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
     def add(self, row: SegmentRow) -> list[Row]:
-        """Apply one segment, in record order; returns rows of tables, and ``GivenUpSet``. Timers due before it run
+        """Apply one segment, in record order; returns rows of tables, and ``ReportedSet``. Timers due before it run
         first."""
         place, scope = (row.kafka_topic, row.kafka_partition), row.scope
         reassembler = self._reassembler(scope, place)
@@ -201,6 +204,12 @@ class HashSets:
             restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
         return restored
 
+    def _forget_lost(self, scope: Scope) -> None:
+        """Drop what a Reassembler remembers of a set that it has given up: an observer reports what arrives later, and
+        a stranger with many names could fill the state of one hash with such memories."""
+        self._must_persist = True
+        self._scopes[scope][1].forget_lost()
+
     def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Row]:
         match event:
             case MessageCompleted():
@@ -221,13 +230,15 @@ class HashSets:
             case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
                 self._known.add((event.scope, event.sds_id))
                 self._must_persist = True
+            case SetOverdue():
+                self._must_persist = True
+                yield incomplete_result(event.incomplete, OVERDUE, "silent", event.overdue_at)
             case SetExpired(incomplete, at):
-                self._must_persist = True
-                reason = "hash_mismatch" if incomplete.mismatch else "expired"
-                yield incomplete_result(incomplete, reason, None, at)
+                self._forget_lost(event.incomplete.scope)
+                yield incomplete_result(incomplete, GIVEN_UP, "expired", at)
             case SetEvicted(incomplete, why, at):
-                self._must_persist = True
-                yield incomplete_result(incomplete, "over_limit", why.value, at)
+                self._forget_lost(event.incomplete.scope)
+                yield incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
             case HashMismatch():
                 yield mismatch_result(event, offset, place, now)
             case SegmentRefused():

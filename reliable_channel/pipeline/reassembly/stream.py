@@ -35,7 +35,7 @@ from reliable_channel.pipeline import guarded, timers
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
 from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, TICK, TICKS, Combiner
-from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, failed_result
+from reliable_channel.pipeline.reassembly.set_results import ReportedSet, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Result, packed, written_results
 
@@ -201,18 +201,18 @@ def written(rows: DataFrame, sink: BatchSink) -> None:
     sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES, TIMERS)
     results = written_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
-    given_up = _incomplete_files(results.of(GivenUpSet), sink.paths)
+    incomplete = _incomplete_files(results.of(ReportedSet), sink.paths)
     sink.together(
         *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
-        partial(sink.add_files, INCOMPLETE_MESSAGES, given_up),
+        partial(sink.add_files, INCOMPLETE_MESSAGES, incomplete),
         partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
     )
 
 
-def _incomplete_files(given_up: Sequence[GivenUpSet], paths: PathSettings) -> list[WrittenFile]:
-    """Write the given-up sets that hold something new to a file of ``incomplete_messages``. They are few."""
+def _incomplete_files(reported: Sequence[ReportedSet], paths: PathSettings) -> list[WrittenFile]:
+    """Write the reported sets that hold something new to a file of ``incomplete_messages``. They are few."""
     sets = [
-        {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in given_up
+        {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in reported
     ]
     rows = without_already_reported(sets, paths) if sets else []
     if not rows:

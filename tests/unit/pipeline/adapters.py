@@ -16,7 +16,7 @@ from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import Ack, Delivery, LostDependency
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, Message, Ordered
+from reliable_channel.pipeline.reassembly.set_results import Message, Ordered, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 TOPIC = "waku.envelopes"
@@ -41,7 +41,7 @@ class Adapters:
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
         self.rebuilt: list[Row] = []
-        self.given_up: list[GivenUpSet] = []
+        self.given_up: list[ReportedSet] = []
 
     def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
         """One Kafka record."""
@@ -74,7 +74,7 @@ class Adapters:
     def _note(self, result: Row) -> None:
         if isinstance(result, Message):
             self.rebuilt.append(result)
-        elif isinstance(result, GivenUpSet):
+        elif isinstance(result, ReportedSet):
             self.given_up.append(result)
 
     def close(self, at_ms: int) -> Observed:

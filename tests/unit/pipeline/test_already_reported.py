@@ -60,18 +60,45 @@ def store(paths: PathSettings, table: Table, *rows: Mapping[str, Any]) -> None:
     write_deltalake(paths.table(table.name), as_arrow(rows, table), mode="append")
 
 
-def given_up(after_s: int, *ids: str, sender: str = "alice", lamport: int | None = AT_US // 1000) -> dict[str, Any]:
-    """A set that expired ``after_s`` after the first."""
+def given_up(
+    after_s: int,
+    *ids: str,
+    sender: str = "alice",
+    lamport: int | None = AT_US // 1000,
+    status: str = "given_up",
+) -> dict[str, Any]:
+    """A set that was given up ``after_s`` after the first."""
     row = {**SCOPE, "sender_id": sender, "entire_message_hash": HASH}
     lamports = {"oldest_lamport": lamport, "newest_lamport": lamport}
-    return {**row, "event_time": AT_US + after_s * 1_000_000, "reason": "expired", "sds_ids": [*ids], **lamports}
+    return {**row, "event_time": AT_US + after_s * 1_000_000, "status": status, "sds_ids": [*ids], **lamports}
 
 
 def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
     return [row["sds_ids"] for row in without_already_reported(rows, paths)]
 
 
-def test_what_expires_is_told_once(paths: PathSettings) -> None:
+def overdue(after_s: int, *ids: str) -> dict[str, Any]:
+    return given_up(after_s, *ids, status="overdue")
+
+
+def test_a_set_is_reported_each_time_it_is_overdue_and_then_given_up_once(paths: PathSettings) -> None:
+    """Each row is another request for its segments; later copies of them are not."""
+    rows = [overdue(0, "a"), overdue(600, "a"), overdue(1200, "a", "b"), given_up(3600, "a", "b"), overdue(9000, "b")]
+    assert told(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]]
+    store(paths, INCOMPLETE_MESSAGES, *rows[:4])
+    assert told(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]], "a replay reports the same"
+    assert told(paths, rows[4]) == []
+
+
+def test_a_set_that_was_overdue_before_it_was_rebuilt_is_reported(paths: PathSettings) -> None:
+    """In one micro-batch the rebuilt message is written first; the cut decides nothing."""
+    message = {**SCOPE, "entire_message_hash": HASH, "sds_ids": ["a", "b"], "event_time": AT_US + 600_000_000}
+    message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": AT_US // 1000}
+    store(paths, REASSEMBLED_MESSAGES, message)
+    assert told(paths, overdue(300, "a"), overdue(900, "b")) == [["a"]]
+
+
+def test_what_is_given_up_is_told_once(paths: PathSettings) -> None:
     """A copy of a segment comes when its set has expired, in the same micro-batch or in a later one."""
     rows = [given_up(0, "a", "b"), given_up(600, "b"), given_up(1200, "b", "c")]
     assert told(paths, *rows) == [["a", "b"], ["b", "c"]]

@@ -28,16 +28,24 @@ from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
+from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly import combiner, memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.reassembly.set_results import GivenUpSet
+from reliable_channel.pipeline.reassembly.already_reported import without_covered
+from reliable_channel.pipeline.reassembly.set_results import ReportedSet
 from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, unpacked
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 START = 1_767_225_600_000
 PLACE = ("waku.envelopes", 0)
-CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5, set_timeout_ms=60_000)
+CONFIG = SegmentationConfig(
+    segment_size_bytes=64,
+    enable_reed_solomon=True,
+    parity_rate=0.5,
+    set_timeout_ms=60_000,
+    max_set_lifetime_ms=600_000,
+)
 
 
 class FakeState:
@@ -112,7 +120,7 @@ class Reassembly:
             elif isinstance(result, FailedRows):
                 self.failed_rows += result.rows
             else:
-                assert isinstance(result, GivenUpSet)
+                assert isinstance(result, ReportedSet)
                 self.incomplete.append(result.fields)
 
     def _completed(self) -> dict[bytes, list[memory.Done]]:
@@ -122,15 +130,21 @@ class Reassembly:
             found.setdefault(row["entire_message_hash"], []).append(memory.done(row))
         return found
 
+    def rebuilt(self) -> list[dict[str, Any]]:
+        """The rows of ``reassembled_messages`` in the form of a reported set."""
+        rows = [row for table, row in self.rows if table == "reassembled_messages"]
+        return [
+            {**row, "event_time": micros(row["event_time"]), "entire_message_hash": row["entire_message_hash"].hex()}
+            for row in rows
+        ]
+
     def tables(self) -> dict[str, list[str]]:
-        """What the tables would hold; a set of late leftovers of a rebuilt message is not incomplete."""
+        """What the tables would hold."""
         found: dict[str, list[str]] = {}
-        known = [set(row["sds_ids"]) for table, row in self.rows if table == "reassembled_messages"]
         for table, row in self.rows:
             found.setdefault(table, []).append(repr(sorted(row.items())))
-        for fields in self.incomplete:
-            if not any(set(fields["sds_ids"]) <= ids for ids in known):
-                found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
+        for fields in without_covered(self.incomplete, self.rebuilt()):
+            found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
         return {kind: sorted(rows) for kind, rows in found.items()}
 
 

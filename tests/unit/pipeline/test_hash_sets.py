@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
-from reliable_channel.pipeline.reassembly.set_results import GivenUpSet, Message
+from reliable_channel.pipeline.reassembly.set_results import Message, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
@@ -30,9 +30,11 @@ def test_segments_that_do_not_hash_are_an_event_with_their_ids_and_later_an_inco
     assert event.event == "hash_mismatch"
     assert event.sds_id == "alice-0"
     assert event.detail.endswith("further ones may help; held: alice-0, alice-1, alice-2, alice-3")
-    (incomplete,) = sets.tick(("t", 0), 9, CONFIG.set_timeout_ms * 1000)
-    assert incomplete.fields["reason"] == "hash_mismatch"
-    assert incomplete.fields["sds_ids"] == ["alice-0", "alice-1", "alice-2", "alice-3"]
+    reported = sets.tick(("t", 0), 9, CONFIG.max_set_lifetime_ms * 1000)
+    assert [each.fields["status"] for each in reported] == [*["overdue"] * (len(reported) - 1), "given_up"]
+    assert {each.fields["reason"] for each in reported} == {"hash_mismatch"}
+    assert reported[-1].fields["sds_ids"] == ["alice-0", "alice-1", "alice-2", "alice-3"]
+    assert sets.is_blank, "nothing of a set that was given up stays"
 
 
 def test_the_senders_of_one_hash_share_a_bound_and_who_holds_most_makes_room():
@@ -45,7 +47,7 @@ def test_the_senders_of_one_hash_share_a_bound_and_who_holds_most_makes_room():
     results += sets.add(row(40, 3, sender="alice"))
     messages = [each for each in results if isinstance(each, Message)]
     assert [each.sender_id for each in messages] == ["alice"]
-    given_up = [each.fields for each in results if isinstance(each, GivenUpSet)]
+    given_up = [each.fields for each in results if isinstance(each, ReportedSet)]
     assert {(each["sender_id"], each["reason"]) for each in given_up} == {("mallory", "over_limit")}
 
 
@@ -54,7 +56,7 @@ def test_the_open_sets_of_one_hash_are_bounded_over_all_senders():
     sets, results = HashSets(config), []
     for offset in range(50):
         results += sets.add(row(offset, 0, sender=f"mallory{offset}"))
-    assert len([each for each in results if isinstance(each, GivenUpSet)]) == 45
+    assert len([each for each in results if isinstance(each, ReportedSet)]) == 45
     assert len(sets.to_bytes()) < 5 * 400
 
 

@@ -15,7 +15,7 @@ from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, BY_NAME, INCOMPLETE_MESSAGES
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.reassembly.set_results import GivenUpSet
+from reliable_channel.pipeline.reassembly.set_results import ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.simulation.world import simulate
 
@@ -36,7 +36,7 @@ def test_every_field_of_every_row_is_a_column_of_its_type() -> None:
         def call(self: Any, *given: Any) -> Any:
             found = real(self, *given)
             for result in found:
-                if isinstance(result, GivenUpSet):
+                if isinstance(result, ReportedSet):
                     hash_ = bytes.fromhex(result.fields["entire_message_hash"])
                     kept = {name: value for name, value in result.fields.items() if name not in FOR_THE_DRIVER}
                     rows[INCOMPLETE_MESSAGES.name].append({**kept, "entire_message_hash": hash_})

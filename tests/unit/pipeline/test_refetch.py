@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import Settings, StoreAuditSettings, load
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.evidence.audit import threshold_of
@@ -481,3 +483,63 @@ def test_a_request_without_a_hint_is_asked_by_content_topic_and_time(settings: S
     asked = node.asked
     assert run(settings, node)[0] == RefetchResult()
     assert node.asked == asked, "one attempt is asked for once"
+
+
+WHOLE = contents_for(bytes(range(200)), SegmentationConfig(segment_size_bytes=128))
+FIRST, SECOND = (carrying("talk", f"part {number}", content) for number, content in enumerate(WHOLE))
+RECORD = {"kafka_topic": "waku.envelopes", "kafka_partition": 0, "kafka_offset": 0}
+HASH = keccak256(bytes(range(200)))
+
+
+def overdue(settings: Settings, after_s: int = 300, status: str = "overdue") -> None:
+    """The set of ``WHOLE``, of which only the first segment arrived."""
+    create_tables(settings.paths, (tables.INCOMPLETE_MESSAGES, tables.REASSEMBLED_MESSAGES))
+    row = {"pubsub_topic": PUBSUB, "content_topic": TOPIC, "channel_id": "talk", "sender_id": "alice"}
+    row |= {"entire_message_hash": HASH, "event_time": (START_S + after_s) * 10**6, "status": status}
+    append_rows(settings.paths, tables.INCOMPLETE_MESSAGES, as_arrow([row], tables.INCOMPLETE_MESSAGES))
+
+
+def arrived(settings: Settings, sds_id: str) -> None:
+    row = {"pubsub_topic": PUBSUB, "content_topic": TOPIC, "channel_id": "talk", "sds_id": sds_id, **RECORD}
+    table = [column for column in tables.SDS_MESSAGES.columns if "STRUCT" not in column.type]
+    simple = tables.Table(tables.SDS_MESSAGES.name, "", "", tuple(table), ())
+    append_rows(settings.paths, simple, as_arrow([row], simple))
+
+
+def of_sets(settings: Settings) -> list[tuple[str, str, int]]:
+    rows = rows_of(open_table(settings.paths, tables.STORE_PRESENCE))
+    return sorted((row["node"], row["outcome"], row["attempt"]) for row in rows if row["purpose"] == "set")
+
+
+def test_the_missing_segments_of_an_overdue_set_are_asked_for_although_nobody_names_them(settings: Settings) -> None:
+    overdue(settings)
+    arrived(settings, "part 0")
+    outcome, written = run(settings, MemoryNode("a", FIRST), MemoryNode("b", FIRST, SECOND))
+    assert [entry.message for entry in written] == [SECOND], "what arrived completes nothing"
+    assert outcome.requests == 1
+    assert of_sets(settings) == [("a", "absent", 1), ("b", "present", 1)]
+    assert run(settings, MemoryNode("b", FIRST, SECOND)) == (RefetchResult(), []), "a request is made once"
+    overdue(settings, after_s=900)
+    assert run(settings, MemoryNode("b", FIRST, SECOND))[0].requests == 1, "overdue again: another request"
+
+
+def test_a_request_for_a_set_that_only_failed_is_repeated(settings: Settings) -> None:
+    overdue(settings)
+    assert run(settings, MemoryNode("a", broken=True))[1] == []
+    assert [entry.message for entry in run(settings, MemoryNode("a", SECOND))[1]] == [SECOND]
+    assert of_sets(settings) == [("a", "error", 1), ("a", "present", 1)]
+
+
+@pytest.mark.parametrize("how", ["rebuilt", "given up"])
+def test_a_set_that_has_ended_is_not_asked_for(settings: Settings, how: str) -> None:
+    overdue(settings)
+    if how == "given up":
+        overdue(settings, after_s=3_600, status="given_up")
+    else:
+        row = {"pubsub_topic": PUBSUB, "content_topic": TOPIC, "channel_id": "talk", **RECORD}
+        row["entire_message_hash"] = HASH
+        row["event_time"] = (START_S + 420) * 10**6
+        append_rows(settings.paths, tables.REASSEMBLED_MESSAGES, as_arrow([row], tables.REASSEMBLED_MESSAGES))
+    node = MemoryNode("a", SECOND)
+    assert run(settings, node)[0].requests == 0
+    assert node.asked == 0

@@ -38,6 +38,7 @@ def rows() -> dict[tables.Table, list[Row]]:
     ]
     incomplete = [
         {**channel, **common, "sender_id": sender, "data_count": 3, "sds_ids": [sds_id], "reason": "expired"}
+        | {"status": "given_up"}
         | {"data_held": [], "parity_held": [], "data_missing": [missing]}
         for channel in channels
         for sender in ("alice", "bob")

@@ -67,7 +67,7 @@ class PlainObserver:
         self.tables = Observed()
         self._channels: dict[str, Channel] = {}
         self._reassemblers: dict[str, Reassembler] = defaultdict(
-            lambda: Reassembler(SegmentationConfig(set_timeout_ms=600_000))
+            lambda: Reassembler(SegmentationConfig(max_set_lifetime_ms=CLOSING_MS))
         )
 
     def finish(self, now: int) -> Observed:
