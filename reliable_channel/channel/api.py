@@ -35,11 +35,13 @@ from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.journal import Journal, replay
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingPipeline
+from reliable_channel.channel.parked import ParkedSegments
 from reliable_channel.channel.persistence import ChannelKey, Persistence
 from reliable_channel.channel.retrieval import StoreRetrieval
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.sds.room import largest_sds_header
 from reliable_channel.core.segmentation.lifetime import check_lifetime
+from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.sds import MAX_ID_CHARACTERS
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
@@ -90,7 +92,8 @@ def create_reliable_channel(
         shared.reserve(key)
         releases.append(lambda: shared.release(key))
         releases.append(persistence.acquire(sender_id, key))
-        machine = build_machine(key, config, hook)
+        keeps = bool(getattr(persistence, "keeps_journal", True))
+        machine = build_machine(key, config, hook, ParkedSegments(persistence, key) if keeps else None)
         node.limit_rate(config.rate_limit, KeptCount(persistence))
         emitter, wake = EventEmitter(), threading.Event()
         outgoing = OutgoingPipeline(key, node, hook)
@@ -222,7 +225,9 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
     return channel.send_ephemeral(inner.payload) if inner.ephemeral else channel.send(inner.payload)
 
 
-def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None) -> ChannelMachine:
+def build_machine(
+    key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None, store: SegmentStore | None = None
+) -> ChannelMachine:
     """Create a fresh state machine whose segment size is what header and encryption leave of an envelope (Segmentation
     0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
@@ -231,14 +236,15 @@ def build_machine(key: ChannelKey, config: ReliableChannelConfig, hook: Encrypti
     # A segment that comes after its message was forgotten would open a set that nothing completes.
     memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms)
     segmentation = replace(segmentation, completed_memory_ms=memory_ms)
-    return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation)
+    return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation, store)
 
 
 def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence) -> dict[str, Any]:
     """Summarize in numbers what a database stores of a channel, without a node and without changing anything. Raises
     ``ChangedConfigurationError`` and ``DamagedStore``."""
     stored = persistence.load(key)
-    machine = build_machine(key, config, bound_encryption(config.encryption, key.pubsub_topic, key.content_topic))
+    hook = bound_encryption(config.encryption, key.pubsub_topic, key.content_topic)
+    machine = build_machine(key, config, hook, ParkedSegments(persistence, key, read_only=True))
     unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
     waiting = sum(isinstance(pending.event, MessageReceived) for pending in unreported)
     return {**machine.summary(), "received": stored.sequence, "received_and_unreported": waiting}

@@ -36,6 +36,7 @@ from reliable_channel.core.segmentation import (
     SetOverdue,
     repaired_segments,
 )
+from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
@@ -99,11 +100,12 @@ class Inbox:
         *,
         verify_chunk_chain: bool = False,
         clock_unit_ms: int = 1,
+        store: SegmentStore | None = None,
     ) -> None:
         self.channel_id = channel_id
         self.content_topic = content_topic
         self.config = config
-        self.reassembler = Reassembler(config)
+        self.reassembler = Reassembler(config, store)
         self.overdue: list[AskForSegments] = []
         """The questions of the last :meth:`accept` or :meth:`expire`, for the owner to take."""
         self._clock_unit_ms = clock_unit_ms

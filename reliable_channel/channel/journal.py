@@ -233,6 +233,8 @@ class Journal:
             return
         snapshot = write_snapshot(self._machine, unreported)
         self._persistence.compact(self._key, snapshot, self.fingerprint)
+        if self._machine.store is not None:
+            self._machine.store.keep(self._machine.inbox.reassembler.parked_numbers())
         self._known = {pending.report_key for pending in unreported if pending.report_key}
         self._after_snapshot(len(snapshot))
 

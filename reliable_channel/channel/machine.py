@@ -70,12 +70,14 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
 
 
 class ChannelMachine:
-    """``segmentation`` is the configuration with the segment size that fits an envelope. Not safe for threads."""
+    """``segmentation`` is the configuration with the segment size that fits an envelope; ``store`` keeps the payloads
+    of overdue sets, which are part of the state. Not safe for threads."""
 
     def __init__(
         self,
@@ -84,12 +86,14 @@ class ChannelMachine:
         content_topic: str,
         config: ReliableChannelConfig,
         segmentation: SegmentationConfig,
+        store: SegmentStore | None = None,
     ) -> None:
         self.channel_id = channel_id
         self.sender_id = sender_id
         self.content_topic = content_topic
         self.config = config
         self.segmentation = segmentation
+        self.store = store
         self.sds_config = replace(config.sds, wait_for_sent=True)
         self.begin()
 
@@ -102,6 +106,7 @@ class ChannelMachine:
             self.segmentation,
             verify_chunk_chain=self.config.verify_chunk_chain,
             clock_unit_ms=self.sds_config.clock_unit_ms,
+            store=self.store,
         )
         self.sends = Sends()
         self.now = 0

@@ -91,7 +91,7 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
                 "Use the program that wrote it.",
             )
         machine.sds = SdsChannel.from_bytes(state.sds, machine.sds_config)
-        machine.inbox.reassembler = Reassembler.from_bytes(state.reassembler, machine.segmentation)
+        machine.inbox.reassembler = Reassembler.from_bytes(state.reassembler, machine.segmentation, machine.store)
         if machine.inbox.gate is not None and state.chunk_gate:
             machine.inbox.gate.restore(state.chunk_gate)
     except (DecodeError, LocalError) as error:

@@ -16,7 +16,7 @@ So a restart repeats sends that may not have happened (receivers recognise them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -97,6 +97,18 @@ class Persistence(Protocol):
 
     def forget(self, key: ChannelKey) -> None:
         """Remove everything kept of a channel."""
+        ...
+
+    def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
+        """Store payloads of segments by number; a number that is there is replaced."""
+        ...
+
+    def segments(self, key: ChannelKey, numbers: Collection[int]) -> dict[int, bytes]:
+        """The stored payloads of these numbers."""
+        ...
+
+    def keep_segments(self, key: ChannelKey, numbers: Collection[int]) -> None:
+        """Remove the stored payloads of all other numbers."""
         ...
 
     def get(self, name: str) -> bytes | None:

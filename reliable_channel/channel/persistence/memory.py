@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
@@ -18,6 +18,7 @@ class _ChannelRecords:
     sequence: int = 0
     fingerprint: str = ""
     labels: dict[str, LabelledSend] = field(default_factory=dict)
+    segments: dict[int, bytes] = field(default_factory=dict)
 
 
 class MemoryPersistence:
@@ -100,6 +101,20 @@ class MemoryPersistence:
     def forget(self, key: ChannelKey) -> None:
         with self._lock:
             self._channels.pop(key, None)
+
+    def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
+        with self._lock:
+            self._channels.setdefault(key, _ChannelRecords()).segments.update(payloads)
+
+    def segments(self, key: ChannelKey, numbers: Collection[int]) -> dict[int, bytes]:
+        with self._lock:
+            kept = self._channels.get(key, _ChannelRecords()).segments
+            return {number: kept[number] for number in numbers if number in kept}
+
+    def keep_segments(self, key: ChannelKey, numbers: Collection[int]) -> None:
+        with self._lock:
+            if (kept := self._channels.get(key)) is not None:
+                kept.segments = {number: data for number, data in kept.segments.items() if number in numbers}
 
     def get(self, name: str) -> bytes | None:
         with self._lock:

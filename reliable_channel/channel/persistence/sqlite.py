@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 CHECKPOINT_PAGES = 4_000
 """Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's own
@@ -45,6 +45,10 @@ CREATE TABLE labelled_segment (
   channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,
   PRIMARY KEY (channel, label, number)
 );
+CREATE TABLE segment (
+  channel INTEGER NOT NULL REFERENCES channel(id), number INTEGER NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY (channel, number)
+);
 CREATE TABLE value (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 
@@ -61,6 +65,12 @@ INSERT INTO snapshot SELECT id, snapshot FROM channel WHERE snapshot IS NOT NULL
 ALTER TABLE channel DROP COLUMN snapshot
 """,
     3: "ALTER TABLE told RENAME TO reported",
+    4: """
+CREATE TABLE segment (
+  channel INTEGER NOT NULL REFERENCES channel(id), number INTEGER NOT NULL, data BLOB NOT NULL,
+  PRIMARY KEY (channel, number)
+)
+""",
 }
 """From a schema version to the next."""
 
@@ -70,6 +80,7 @@ _TABLES = (
     ("reported", "channel"),
     ("labelled", "channel"),
     ("labelled_segment", "channel"),
+    ("segment", "channel"),
     ("channel", "id"),
 )
 
@@ -259,6 +270,25 @@ class SqlitePersistence:
             for table, column in _TABLES:
                 do.execute(f"DELETE FROM {table} WHERE {column}=?", (channel,))  # noqa: S608 — names from above
         self._ids.pop(key, None)
+
+    def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            rows = [(channel, number, data) for number, data in payloads.items()]
+            do.executemany("INSERT OR REPLACE INTO segment VALUES (?, ?, ?)", rows)
+
+    def segments(self, key: ChannelKey, numbers: Collection[int]) -> dict[int, bytes]:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            one = "SELECT number, data FROM segment WHERE channel=? AND number=?"
+            return dict(row for number in numbers for row in do.execute(one, (channel, number)))
+
+    def keep_segments(self, key: ChannelKey, numbers: Collection[int]) -> None:
+        with self._transaction() as do:
+            channel = self._id(do, key)
+            stored = do.execute("SELECT number FROM segment WHERE channel=?", (channel,)).fetchall()
+            gone = [(channel, number) for (number,) in stored if number not in numbers]
+            do.executemany("DELETE FROM segment WHERE channel=? AND number=?", gone)
 
     def get(self, name: str) -> bytes | None:
         with self._transaction() as do:

@@ -219,7 +219,7 @@ class HeldSets:
         derived."""
         for sends in self.by_key.values():
             sends.sort(key=lambda send: send.send)
-        self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: held.first_seen))
+        self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: (held.first_seen, _first_number(held))))
         self._next_send.update(next_send)
 
     def _sends(self, key: SetKey, send: int) -> list[OpenSet | CompletedSet]:
@@ -253,5 +253,5 @@ class HeldSets:
 
 
 def _first_number(held: OpenSet) -> int:
-    """The number of the set's first segment, which no other open set has."""
+    """The number of the set's first segment, which no other open set has: the order in which sets were opened."""
     return next(iter(held.slots.values()))[3]

@@ -81,6 +81,9 @@ class OpenSet:
     """How often its missing segments were asked for; above 0 it is *overdue*."""
     ask_due: int = 0
     """When (ms) they are asked for next, if it is overdue."""
+    parked: bool = False
+    """Whether the payloads of its segments are in a store, and empty here
+    (:mod:`~reliable_channel.core.segmentation.parking`)."""
     owner: Owner = field(default_factory=Owner, repr=False)
     """That of its sender, once the set is held; cached so that an update need not hash the scope again."""
 

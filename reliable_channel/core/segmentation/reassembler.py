@@ -27,6 +27,7 @@ from reliable_channel.core.segmentation.events import (
 )
 from reliable_channel.core.segmentation.held import HeldSets
 from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verifying_cost
+from reliable_channel.core.segmentation.parking import SegmentStore, park, unpark
 from reliable_channel.core.segmentation.pending import (
     MAX_CONFLICTS,
     MAX_OPEN_SENDS,
@@ -73,8 +74,10 @@ class Reassembler:
     ``max_work_per_segment`` bounds the cost of a call; ``work_spent`` is the cost of the last one.
     """
 
-    def __init__(self, config: SegmentationConfig | None = None) -> None:
+    def __init__(self, config: SegmentationConfig | None = None, store: SegmentStore | None = None) -> None:
+        """``store`` takes the payloads of overdue sets; without one they stay in memory."""
         self.config = config or SegmentationConfig()
+        self._store = store
         self._now = -_NEVER
         self._patience = min(self.config.set_timeout_ms, self.config.max_set_lifetime_ms)
         self._sets = HeldSets()
@@ -98,7 +101,7 @@ class Reassembler:
         slot = slot_of(segment)
         codec = "klauspost" if _is_status_go(segment) else self.config.codec
         key: SetKey = (scope, segment.entire_message_hash)
-        sends = self._sets.by_key.get(key)
+        sends = self._sends(key)
         chosen: OpenSet | None = None
         early: list[OpenSet] = []
         work: Work | None = None
@@ -226,7 +229,25 @@ class Reassembler:
         due = self._now + (config.set_timeout_ms << min(held.asks, 32))
         held.ask_due = min(due, last) if self._now < last else ends
         self._sets.mark_overdue(held)
+        if self._store is not None:
+            park(held, self._store)
         events.append(SetOverdue(held.incomplete(), held.asks, self._now))
+
+    def _sends(self, key: SetKey) -> list[OpenSet | CompletedSet] | None:
+        """The sends of a payload, with the payloads of their segments."""
+        sends = self._sets.by_key.get(key)
+        for send in sends or ():
+            if isinstance(send, OpenSet):
+                self._unpark(send)
+        return sends
+
+    def _unpark(self, held: OpenSet) -> None:
+        if held.parked and self._store is not None:
+            unpark(held, self._store)
+
+    def parked_numbers(self) -> set[int]:
+        """The numbers of the segments whose payloads are in the store."""
+        return {shard[3] for held in self._sets.all_open() if held.parked for shard in held.slots.values()}
 
     def _touch(self, held: OpenSet) -> None:
         """Record that a segment of the set, or a copy of one, arrived."""
@@ -239,9 +260,10 @@ class Reassembler:
 
     def is_lost(self, segment: Segment, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None) -> bool:
         """Whether a segment belongs to a send that was given up, so that it cannot complete anything."""
-        sends = self._sets.by_key.get((scope, segment.entire_message_hash), [])
-        if not any(isinstance(send, CompletedSet) and send.lost for send in sends):
+        key: SetKey = (scope, segment.entire_message_hash)
+        if not any(isinstance(send, CompletedSet) and send.lost for send in self._sets.by_key.get(key, ())):
             return False
+        sends = self._sends(key) or []
         send = self._send_of(sends, segment, scope, sds_id, lamport)
         return isinstance(send, CompletedSet) and send.lost
 
@@ -256,7 +278,7 @@ class Reassembler:
         finished already."""
         self._now = max(self._now, now)
         key: SetKey = (scope, segment.entire_message_hash)
-        send = self._send_of(self._sets.by_key.get(key, []), segment, scope, sds_id, lamport)
+        send = self._send_of(self._sends(key) or [], segment, scope, sds_id, lamport)
         if isinstance(send, CompletedSet):
             return None
         if send is not None:
@@ -286,6 +308,7 @@ class Reassembler:
     def _lose(self, held: OpenSet) -> IncompleteSet:
         """Give up a set, and remember that: later segments of its send complete nothing."""
         incomplete = held.incomplete()
+        self._unpark(held)
         memory = lost_memory_of(held, self._now, Work(self.config.max_work_per_segment))
         self._sets.complete(held, memory)
         self._sets.keep_lost(self.config.max_completed_sets)
@@ -312,14 +335,17 @@ class Reassembler:
         return self._sets.buffered_bytes
 
     def to_bytes(self) -> bytes:
-        """Encode a deterministic, versioned protobuf snapshot, proportional in size to the held data."""
+        """Encode a deterministic, versioned protobuf snapshot, proportional in size to the data held in memory;
+        payloads in the store are not part of it."""
         return write_snapshot(self._sets, self._now, self._next_number)
 
     @classmethod
-    def from_bytes(cls, data: bytes, config: SegmentationConfig | None = None) -> Reassembler:
+    def from_bytes(
+        cls, data: bytes, config: SegmentationConfig | None = None, store: SegmentStore | None = None
+    ) -> Reassembler:
         """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. Sets beyond the
         configured bounds are evicted at the next segment that needs the room."""
-        restored = cls(config)
+        restored = cls(config, store)
         restored._sets, restored._now, restored._next_number = read_snapshot(data)
         restored._due = min(restored._expiries(), default=_NEVER)
         return restored

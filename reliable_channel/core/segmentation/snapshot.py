@@ -47,7 +47,8 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
             held = _open_set(opened)
             sets.open(held)
             rivals = (shard for _, shard in held.conflicts)
-            sets.grow(held, sum(len(shard[2]) for shard in (*held.slots.values(), *rivals)))
+            size = sum(len(shard[2]) for shard in (*held.slots.values(), *rivals))
+            sets.grow(held, opened.parked_bytes if held.parked else size)
         for completed in state.completed:
             sets.remember(_completed_set(completed))
     except (DecodeError, ValueError) as error:
@@ -91,6 +92,7 @@ def _open_state(held: OpenSet) -> pb.OpenSetState:
         search_due=held.search_due,
         asks=held.asks,
         ask_due=held.ask_due,
+        parked_bytes=held.buffered_bytes if held.parked else None,
     )
 
 
@@ -117,6 +119,7 @@ def _open_set(state: pb.OpenSetState) -> OpenSet:
         search_due=state.search_due if state.HasField("search_due") else None,
         asks=state.asks,
         ask_due=state.ask_due,
+        parked=state.HasField("parked_bytes"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from reliable_channel.channel import ChannelKey, Persistence
@@ -68,6 +68,15 @@ class MortalPersistence:
 
     def forget(self, key: ChannelKey) -> None:
         self.inner.forget(key)
+
+    def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
+        self.fuse.burn(lambda: self.inner.put_segments(key, payloads))
+
+    def segments(self, key: ChannelKey, numbers: Collection[int]) -> dict[int, bytes]:
+        return self.inner.segments(key, numbers)
+
+    def keep_segments(self, key: ChannelKey, numbers: Collection[int]) -> None:
+        self.fuse.burn(lambda: self.inner.keep_segments(key, numbers))
 
     def get(self, name: str) -> bytes | None:
         return self.inner.get(name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from channel_world import Recorder, World, quick
+from crashes import Crash, Fuse, MortalPersistence, kill
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -310,3 +311,51 @@ def test_the_defaults_hold_with_one_envelope_per_epoch_and_with_parity() -> None
     segmentation = SegmentationConfig(enable_reed_solomon=True)
     config = ReliableChannelConfig(rate_limit=limit, segmentation=segmentation)
     assert world.join("alice", config).channel.is_started
+
+
+# ---- crashes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("operations", range(1, 8))
+def test_a_process_that_dies_while_it_gives_up_reports_the_loss_and_acknowledges_nothing_more(
+    operations: int, after: bool
+) -> None:
+    """Bob's process dies at one of the operations around the end of the lifetime: storing inputs, calling the
+    application, recording what it reported."""
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    kept, fuse = MemoryPersistence(keeps_journal=True), Fuse()
+    config = quick(segmentation=SHORT, sds={"sync_min_interval_ms": 0})
+    losses: list[MessageLost] = []
+
+    def born() -> Recorder:
+        mortal = replace(config, persistence=MortalPersistence(kept, fuse))
+        recorder = world.join("bob", mortal)
+        recorder.channel.on(MessageLost, lambda event: fuse.burn(lambda: losses.append(event)))
+        return recorder
+
+    alice, bob = world.join("alice", config), born()
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    world.run(SHORT.max_set_lifetime_ms - 2_000, step_ms=1_000)
+    assert losses == []
+    fuse.left, fuse.after = operations, after
+    try:
+        world.run(10_000, step_ms=1_000)
+    except Crash:
+        fuse.left = -1
+        world.recorders.pop("bob")
+        kill(world.network.node("bob"))
+        bob = born()
+        world.run(10_000, step_ms=1_000)
+    fuse.left = -1
+    assert len(losses) >= 1
+    assert sum(not event.redelivered for event in losses) <= 1
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert bob.payloads == []
+    assert alice.of(MessageDelivered) == []
+    assert len(losses) <= 2

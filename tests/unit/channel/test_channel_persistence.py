@@ -37,6 +37,19 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Persistence:
     return SqlitePersistence(tmp_path / "channel.db")
 
 
+def test_payloads_of_segments_are_kept_by_number_and_by_channel(backend: Persistence) -> None:
+    assert backend.segments(KEY, [1]) == {}
+    backend.put_segments(KEY, {1: b"one", 2: b"two", 3: b"three"})
+    backend.put_segments(OTHER, {1: b"other"})
+    backend.put_segments(KEY, {2: b"2"})
+    assert backend.segments(KEY, [2, 3, 9]) == {2: b"2", 3: b"three"}
+    backend.keep_segments(KEY, {3})
+    assert backend.segments(KEY, [1, 2, 3]) == {3: b"three"}
+    assert backend.segments(OTHER, [1]) == {1: b"other"}
+    backend.forget(KEY)
+    assert backend.segments(KEY, [3]) == {}
+
+
 def test_what_is_appended_is_loaded_in_order_and_by_channel(backend: Persistence) -> None:
     assert backend.load(KEY) == StoredChannel()
     backend.append(KEY, [b"1", b"2"], "f")
@@ -80,7 +93,7 @@ def of_the_first_schema(path: Path) -> None:
     with sqlite3.connect(path) as old:
         old.executescript(
             "ALTER TABLE reported RENAME COLUMN event TO delivery; ALTER TABLE reported RENAME TO handed_over;"
-            "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot;"
+            "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot; DROP TABLE segment;"
             "ALTER TABLE channel ADD COLUMN snapshot BLOB; UPDATE channel SET snapshot = x'00ff' WHERE id = 1;"
             "PRAGMA user_version=1"
         )

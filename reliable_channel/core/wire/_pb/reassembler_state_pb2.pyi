@@ -33,7 +33,7 @@ class NextSend(_message.Message):
     def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ...) -> None: ...
 
 class OpenSetState(_message.Message):
-    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "mismatch", "tried", "lengths_key", "lengths_tried", "credit", "unfinished", "search_due", "asks", "ask_due")
+    __slots__ = ("scope", "entire_message_hash", "send", "dialect", "codec", "data_count", "parity_count", "original_length", "first_seen", "last_seen", "shards", "conflicts", "attempts", "mismatch", "tried", "lengths_key", "lengths_tried", "credit", "unfinished", "search_due", "asks", "parked_bytes", "ask_due")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class OpenSetState(_message.Message):
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     SEARCH_DUE_FIELD_NUMBER: _ClassVar[int]
     ASKS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ASK_DUE_FIELD_NUMBER: _ClassVar[int]
     scope: _containers.RepeatedScalarFieldContainer[str]
     entire_message_hash: bytes
@@ -77,8 +78,9 @@ class OpenSetState(_message.Message):
     unfinished: bool
     search_due: int
     asks: int
+    parked_bytes: int
     ask_due: int
-    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ..., tried: _Optional[_Iterable[int]] = ..., lengths_key: _Optional[int] = ..., lengths_tried: _Optional[int] = ..., credit: _Optional[int] = ..., unfinished: _Optional[bool] = ..., search_due: _Optional[int] = ..., asks: _Optional[int] = ..., ask_due: _Optional[int] = ...) -> None: ...
+    def __init__(self, scope: _Optional[_Iterable[str]] = ..., entire_message_hash: _Optional[bytes] = ..., send: _Optional[int] = ..., dialect: _Optional[str] = ..., codec: _Optional[str] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., original_length: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., shards: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., conflicts: _Optional[_Iterable[_Union[ShardState, _Mapping]]] = ..., attempts: _Optional[int] = ..., mismatch: _Optional[bool] = ..., tried: _Optional[_Iterable[int]] = ..., lengths_key: _Optional[int] = ..., lengths_tried: _Optional[int] = ..., credit: _Optional[int] = ..., unfinished: _Optional[bool] = ..., search_due: _Optional[int] = ..., asks: _Optional[int] = ..., parked_bytes: _Optional[int] = ..., ask_due: _Optional[int] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("slot", "sds_id", "lamport", "payload", "number")
