@@ -79,6 +79,9 @@ MAX_INPUTS_PER_CYCLE = 256
 FAILED_TIMERS_WAIT_MS = 60_000
 """The wait after timers on which the machine failed, because they are still due."""
 WITHOUT_HINT_RANGE_MS = 3_600_000
+RANGE_PAUSE_MS = 10_000
+RANGE_PAUSE_SHARE = 0.1
+"""The pause after a store query for the segments of overdue sets, as a share of the time it covered."""
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was heard."""
 
@@ -121,6 +124,8 @@ class ChannelDriver:
         self._last_processing = 0
         self._draining = False
         self._last_range_without_hint = 0
+        self._wanted_since: int | None = None
+        self._range_pause_until = 0
         self.max_queued_bytes = config.max_queued_bytes
         self.send_timeout_ms = config.send_timeout_ms
         self._no_timers_until = 0
@@ -418,11 +423,10 @@ class ChannelDriver:
                     case Fetch():
                         self._fetch(effect, now)
                     case FetchRange():
-                        oldest = now - self._config.query_window_ms
-                        start = max(effect.start_ms - CATCH_UP_MARGIN_MS, oldest)
-                        self.retrieval.ask_range(TimeRange(start, effect.end_ms))
+                        self._want_range(effect)
             self._absorb(self.outgoing.pump(now))
             if not self._effects:
+                self._ask_wanted_range(now)
                 self.space.notify_all()
                 return
 
@@ -438,6 +442,21 @@ class ChannelDriver:
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+
+    def _want_range(self, wanted: FetchRange) -> None:
+        start = wanted.start_ms - CATCH_UP_MARGIN_MS
+        self._wanted_since = start if self._wanted_since is None else min(start, self._wanted_since)
+
+    def _ask_wanted_range(self, now: int) -> None:
+        """Query the store for the time that overdue sets need, in one query for all. Anybody can open such sets: the
+        pause after a query grows with the time it covered, so that all queries together cost ``1 / RANGE_PAUSE_SHARE``
+        times the traffic of the channel at most."""
+        if self._wanted_since is None or now < self._range_pause_until:
+            return
+        start = max(self._wanted_since, now - self._config.query_window_ms)
+        self._wanted_since = None
+        self._range_pause_until = now + max(RANGE_PAUSE_MS, round((now - start) * RANGE_PAUSE_SHARE))
+        self.retrieval.ask_range(TimeRange(start, now))
 
     def acknowledge(self) -> bool:
         """Send the owed acknowledgement before the channel stops; returns whether there was one."""
@@ -470,6 +489,8 @@ class ChannelDriver:
             due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
         if self._effects or self._results:
             due.append(now)
+        if self._wanted_since is not None:
+            due.append(self._range_pause_until)
         return min((at for at in due if at is not None), default=None)
 
     def backlog(self) -> int:

@@ -291,7 +291,7 @@ class ChannelMachine:
         for question in self.inbox.overdue:
             for sds_id, via in question.named:
                 effects += self._follow(self.sds.ask_for([sds_id], question.sender_id, via, now).events, None, now)
-            effects.append(FetchRange(question.since_ms, now))
+            effects.append(FetchRange(question.since_ms))
         self.inbox.overdue.clear()
         return effects
 

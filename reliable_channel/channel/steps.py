@@ -196,10 +196,9 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchRange:
-    """Query a store for everything from ``start_ms`` to ``end_ms`` (Unix ms): segments of a set are missing."""
+    """Query a store for everything since ``start_ms`` (Unix ms): segments of a set are missing."""
 
     start_ms: int
-    end_ms: int
 
 
 @dataclass(frozen=True, slots=True)

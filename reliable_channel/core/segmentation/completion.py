@@ -79,9 +79,10 @@ def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> Complet
 
 
 def lost_memory_of(held: OpenSet, now: int, work: Work) -> CompletedSet:
-    """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms)."""
+    """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms). It names the segments only
+    where no origin tells them from those of another send: strangers can cause many such records."""
     origin = agreed_lamport(held.slots, held.data_count)
     if origin is None and len(held.origins()) == 1 and is_bound(held, work):
         origin = held.first(held.data_count)
-    slots = {slot: shard[0] for slot, shard in held.slots.items()}
+    slots = {slot: shard[0] for slot, shard in held.slots.items()} if origin is None else {}
     return CompletedSet(held.key, held.send, held.data_count, held.parity_count, origin, now, slots, lost=True)

@@ -119,7 +119,8 @@ class Reassembler:
             found = place_segment(sends, new, work)
             self.work_spent = work.spent
             if isinstance(found, CompletedSet):
-                found.take_late(slot, sds_id, lamport)
+                if not found.lost:
+                    found.take_late(slot, sds_id, lamport)
                 events.append(_duplicate(found, slot, sds_id))
                 return events
             chosen = found

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import Recorder, World, quick
+from channel_world import CHANNEL, TOPIC, Recorder, World, quick
 from crashes import Crash, Fuse, MortalPersistence, kill
 
 from reliable_channel.channel import (
@@ -19,10 +19,11 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
 from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.store.model import StorePage, StoreQuery
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE
@@ -359,3 +360,27 @@ def test_a_process_that_dies_while_it_gives_up_reports_the_loss_and_acknowledges
     assert bob.payloads == []
     assert alice.of(MessageDelivered) == []
     assert len(losses) <= 2
+
+
+def test_sets_that_strangers_open_cause_few_store_queries_whatever_times_they_state() -> None:
+    """Each of a stranger's segments says that its message began a day ago, and a set of it is asked for."""
+    world = World()
+    bob = world.join("bob", quick(segmentation=replace(SEGMENTS, set_timeout_ms=10_000), query_on_connect=False))
+    covered: list[int] = []
+    node = world.node("bob")
+    assert node.store is not None
+    query = node.store.query
+
+    class Counting:
+        def query(self, asked: StoreQuery) -> StorePage:
+            covered.append((asked.end_time_ns or 0) - (asked.start_time_ns or 0))
+            return query(asked)
+
+    node.store = Counting()
+    for number in range(100):
+        first = contents_for(bytes([number]) * 100, SEGMENTS)[0]
+        sds = SdsMessage("mallory", f"id {number}", CHANNEL, world.now - DAY + number, content=first)
+        node.arrive(WakuMessage(encode_sds_message(sds), TOPIC, timestamp=number), PUBSUB_TOPIC)
+        world.run(60_000, step_ms=10_000)
+    assert bob.channel.status()["missing_segments"] == 0
+    assert 1 <= len(covered) <= 2, "a day is asked for once, and again after a tenth of it"
