@@ -33,7 +33,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists
-from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENT_ROWS
+from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENDER_EVENTS, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
 from reliable_channel.runtime.faults import ended_by
 from reliable_channel.runtime.participant import ParticipantOptions, participant
@@ -72,9 +72,10 @@ def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
         )
 
 
-def with_acknowledgements(sent: DataFrame, acks: DataFrame) -> DataFrame:
+def with_acknowledgements(sent: DataFrame, acks: DataFrame, sender_events: DataFrame | None = None) -> DataFrame:
     """``sent`` with ``acknowledged_by`` (array of participants) and ``acknowledged_at``: a participant has acknowledged
-    a row when any ``required`` of its segments are acknowledged by it (LIP-109)."""
+    a row when any ``required`` of its segments are acknowledged by it (LIP-109), unless it reports in ``sender_events``
+    that it gave the message up."""
     row = [*SENDER, "row_id"]
     segments = sent.select(*row, "required", F.explode("sds_ids").alias("sds_id"))
     per_participant = (
@@ -85,6 +86,12 @@ def with_acknowledgements(sent: DataFrame, acks: DataFrame) -> DataFrame:
         .agg(F.sort_array(F.collect_list("at")).alias("at"))
         .where(F.size("at") >= F.col("required"))
     )
+    if sender_events is not None:
+        lost = sender_events.where("event = 'lost'").select(
+            *SENDER, "sds_id", F.col("reported_by").alias("acknowledged_by")
+        )
+        gave_up = segments.join(lost, [*SENDER, "sds_id"]).select(*row, "acknowledged_by")
+        per_participant = per_participant.join(gave_up, [*row, "acknowledged_by"], "left_anti")
     whole = per_participant.groupBy(*row).agg(
         F.sort_array(F.collect_set("acknowledged_by")).alias("acknowledged_by"),
         F.min(F.element_at("at", F.col("required"))).alias("acknowledged_at"),
@@ -106,8 +113,8 @@ def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> int:
 
 
 def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) -> set[str]:
-    """The row ids among ``rows`` that at least one participant has acknowledged, from the tables ``sent_rows`` and
-    ``acks``."""
+    """The row ids among ``rows`` that at least one participant has acknowledged, from the tables ``sent_rows``,
+    ``acks`` and ``sender_events``."""
     if not rows or not exists(settings.paths, ACKS):
         return set()
     one = rows[0]
@@ -115,7 +122,10 @@ def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) 
     for name in SENDER:
         mine = mine & (F.col(name) == one[name])
     sent, acks = (read_table(spark, settings.paths, table).where(mine) for table in (SENT_ROWS, ACKS))
-    found = with_acknowledgements(sent, acks).where(F.size("acknowledged_by") > 0).select("row_id").collect()
+    events = (
+        read_table(spark, settings.paths, SENDER_EVENTS).where(mine) if exists(settings.paths, SENDER_EVENTS) else None
+    )
+    found = with_acknowledgements(sent, acks, events).where(F.size("acknowledged_by") > 0).select("row_id").collect()
     return {row["row_id"] for row in found} & {row["row_id"] for row in rows}
 
 

@@ -1,9 +1,10 @@
 """Converts records of the evidence topic into rows of ``sender_events``, ``source_gaps`` and ``sightings``.
 
-Senders record the outcome of each message; bridges record the gaps in what they read and which bridge saw which
-envelope. The records are JSON of this project's processes, on a topic that others may also write to: their size is
-bounded, they are validated, and invalid ones are skipped. Each record is processed exactly once, because the tables
-store its topic position as an application transaction. A later record of a gap replaces the earlier row.
+Senders record the outcome of each message, recipients the messages that they gave up; bridges record the gaps in what
+they read and which bridge saw which envelope. The records are JSON of this project's processes, on a topic that others
+may also write to: their size is bounded, they are validated, and invalid ones are skipped. Each record is processed
+exactly once, because the tables store its topic position as an application transaction. A later record of a gap
+replaces the earlier row.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list
     match found.get("kind"):
         case "sender" | "dispatch":
             return _sender_event(found)
+        case "loss":
+            return _loss(found)
         case "gap":
             return _gap(found, record, envelopes_topic)
         case "sightings":
@@ -125,6 +128,19 @@ def _sender_event(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] |
         return None
     row |= {name: _hash(found.get(name)) for name in _HASHES}
     return SENDER_EVENTS, [{**row, "event_time": at}]
+
+
+def _loss(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    """One row for each segment that the recipient held; without one, no row can be attributed to a message."""
+    at, reported_by, ids = _us(found.get("at_ms")), _text(found.get("reported_by")), found.get("sds_ids")
+    if at is None or not reported_by or not isinstance(ids, list):
+        return None
+    reason, detail = _text(found.get("reason")), _text(found.get("detail"))
+    row: dict[str, Any] = {name: _text(found.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
+    row |= {"entire_message_hash": _hash(found.get("entire_message_hash")), "event": "lost", "event_time": at}
+    row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
+    held = dict.fromkeys(_text(sds_id) for sds_id in ids)
+    return SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in held if sds_id]
 
 
 def _gap(

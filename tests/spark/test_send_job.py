@@ -183,6 +183,13 @@ def test_a_row_is_acknowledged_when_enough_of_its_segments_are_by_one_participan
     found = {row["row_id"]: row for row in job.with_acknowledgements(sent, acks).collect()}
     assert {key: row["acknowledged_by"] for key, row in found.items()} == {"whole": ["bob"], "half": [], "none": []}
     assert found["whole"]["acknowledged_at"] == at[2]
+    events = spark.createDataFrame(
+        [("p", "t", "c", "me", "b", "lost", "bob"), ("p", "t", "c", "me", "a", "sent", None)],
+        "pubsub_topic STRING, content_topic STRING, channel_id STRING, sender_id STRING, sds_id STRING, event STRING,"
+        " reported_by STRING",
+    )
+    after = {row["row_id"]: row["acknowledged_by"] for row in job.with_acknowledgements(sent, acks, events).collect()}
+    assert after == {"whole": [], "half": [], "none": []}, "who reports a loss has not acknowledged the message"
 
 
 def test_rows_are_followed_in_the_acknowledgements_that_the_ack_job_wrote(

@@ -84,7 +84,7 @@ class Story:
             lambda: self.put(tables.REPAIR_REQUESTS, **by_id, event_time=self.time()),
             lambda: self.named(m, n),
             lambda: self.sender(m, n),
-            lambda: self.sender(m, n),
+            lambda: self.lost(m, n),
             lambda: self.store(m, n),
             lambda: self.refused(m, n),
             lambda: self.expired(m),
@@ -166,6 +166,11 @@ class Story:
             event_time=self.time(m["at_s"] + 0.01 * n),
         )
 
+    def lost(self, m: Row, n: int) -> None:
+        by = self.random.choice(SENDERS)
+        event = {"sender_id": m["sender_id"], "entire_message_hash": m["payload"], "event": "lost", "reported_by": by}
+        self.put(tables.SENDER_EVENTS, **m["channel"], sds_id=m["ids"][n], **event, event_time=self.time())
+
     def store(self, m: Row, n: int) -> None:
         known = {**m["channel"], "sds_id": m["ids"][n]} if self.random.random() < 0.5 else {}
         outcome = self.random.choice(["present", "absent"])
@@ -194,6 +199,7 @@ class Story:
                 entire_message_hash=m["payload"],
                 event_time=self.time(),
                 first_seen=self.time(m["at_s"] + 2),
+                status=self.random.choice(["overdue", "given_up"]),
                 reason="expired",
                 data_count=2,
                 sds_ids=m["ids"][:1],

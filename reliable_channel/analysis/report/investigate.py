@@ -62,6 +62,7 @@ class MessageFacts:
     detail: str | None
     data_missing: tuple[int, ...]
     acknowledged_by: tuple[str, ...]
+    lost_by: tuple[str, ...]
     first_seen: Any
     delivered_at: Any
 
@@ -75,6 +76,7 @@ class MessageFacts:
             "first seen (UTC)": text.time(self.first_seen),
             "delivered (UTC)": text.time(self.delivered_at),
             "acknowledged by": ", ".join(map(text.name, self.acknowledged_by)) or text.DASH,
+            "given up by": ", ".join(map(text.name, self.lost_by)) or text.DASH,
             "segments that did not come": ", ".join(map(str, self.data_missing)) or text.DASH,
             "SDS ids": ", ".join(map(text.short, self.sds_ids)),
         }
@@ -106,7 +108,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         """
         SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id,
                lower(hex(entire_message_hash)) AS payload_hash, sds_ids, verdict, cause, detail, data_missing,
-               acknowledged_by, first_seen, delivered_at
+               acknowledged_by, lost_by, first_seen, delivered_at
         FROM delivery_status
         WHERE list_has_any(sds_ids, $ids) OR list_contains(sds_ids, $text) OR starts_with(message_key, $text)
            OR ($digits IS NOT NULL AND starts_with(lower(hex(entire_message_hash)), $digits))
@@ -147,7 +149,8 @@ def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
                coalesce(lower(hex(entire_message_hash)), min(sds_id)) AS message_key,
                min(sender_id) AS sender_id, lower(hex(entire_message_hash)) AS payload_hash,
                array_agg(DISTINCT sds_id ORDER BY sds_id) AS sds_ids, NULL AS verdict, NULL AS cause, NULL AS detail,
-               NULL AS data_missing, NULL AS acknowledged_by, min(event_time) AS first_seen, NULL AS delivered_at
+               NULL AS data_missing, NULL AS acknowledged_by, NULL AS lost_by, min(event_time) AS first_seen,
+               NULL AS delivered_at
         FROM sds_messages WHERE list_contains($ids, sds_id)
         GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash
         ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
@@ -217,7 +220,7 @@ _EVENTS = (
         FROM store_presence WHERE {_MINE}""",
     f"""SELECT event_time, 'loss', status, sender_id, 'needed by ' || needed_by, sds_id
         FROM lost_dependencies WHERE {_MINE}""",
-    f"""SELECT event_time, 'loss', reason, sender_id,
+    f"""SELECT event_time, 'loss', replace(status, '_', ' ') || ' (' || replace(reason, '_', ' ') || ')', sender_id,
                'held ' || len(data_held) || ' + ' || len(parity_held) || ' of ' || coalesce(data_count::VARCHAR, '?')
                || coalesce(', missing ' || array_to_string(data_missing, ', '), ''), NULL
         FROM incomplete_messages WHERE {_HERE} AND lower(hex(entire_message_hash)) = $payload
@@ -251,6 +254,7 @@ def _message(row: dict[str, Any]) -> MessageFacts:
         some("detail"),
         tuple(int(index) for index in list_of("data_missing")),
         tuple(list_of("acknowledged_by")),
+        tuple(list_of("lost_by")),
         some("first_seen"),
         some("delivered_at"),
     )

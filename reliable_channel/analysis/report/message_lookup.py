@@ -85,6 +85,7 @@ def _message(row: dict[str, Any]) -> MessageFacts:
         detail=row.get("detail"),
         data_missing=tuple(row.get("data_missing") or ()),
         acknowledged_by=tuple(row.get("acknowledged_by") or ()),
+        lost_by=tuple(row.get("lost_by") or ()),
         first_seen=row["first_seen"],
         delivered_at=row.get("delivered_at"),
     )

@@ -17,7 +17,8 @@ from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 SENDER_EVENTS = Table(
     "sender_events",
-    "What senders report about their own messages: queued, dispatched, held back or dropped.",
+    "What senders report about their own messages (queued, dispatched, held back or dropped), and recipients about"
+    " messages that they gave up (lost: one row for each segment they held).",
     "jobs/evidence.py",
     (
         *CHANNEL,
@@ -27,7 +28,7 @@ SENDER_EVENTS = Table(
         Column(
             "event",
             "STRING",
-            "queued, sent, resent, delayed, rate_limited, not_stored, dropped or failed",
+            "queued, sent, resent, delayed, rate_limited, not_stored, dropped or failed; lost, of a recipient",
             example="rate_limited",
         ),
         Column(
@@ -39,8 +40,12 @@ SENDER_EVENTS = Table(
         ),
         Column("detail", "STRING", "human-readable detail", example="epoch quota is used up"),
         Column(
-            "event_time", "TIMESTAMP", "time of the event by the sender's clock", example="2026-01-01T00:01:12.455Z"
+            "event_time",
+            "TIMESTAMP",
+            "time of the event by the clock of who reports it",
+            example="2026-01-01T00:01:12.455Z",
         ),
+        Column("reported_by", "STRING", "lost: the recipient that gave it up; else null", example="carol"),
     ),
     (*CHANNEL_KEY, "sender_id", "sds_id", "event", "event_time"),
     retention_ms=30 * DAY_MS,

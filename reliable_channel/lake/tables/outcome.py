@@ -111,7 +111,7 @@ DELIVERY_STATUS = Table(
         Column(
             "acknowledged_by",
             "ARRAY<STRING>",
-            "participants that acknowledged k of its segments, so can rebuild it",
+            "participants that acknowledged k of its segments, so can rebuild it, and do not report it lost",
             example='["bob", "frank"]',
         ),
         Column(
@@ -123,6 +123,12 @@ DELIVERY_STATUS = Table(
         Column("delivered_at", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z"),
         Column(
             "settled", "BOOLEAN", "delivered, or the settle delay has passed; if false, judged again", example="true"
+        ),
+        Column(
+            "lost_by",
+            "ARRAY<STRING>",
+            "participants that report that they gave it up; this outranks their acknowledgements",
+            example='["carol"]',
         ),
     ),
     (*CHANNEL_KEY, "message_key"),

@@ -23,9 +23,17 @@ READ: dict[Table, tuple[str, ...]] = {
     tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, *RECORD_KEY, "sds_ids", "entire_message_hash"),
     tables.INCOMPLETE_MESSAGES: (
         *(*CHANNEL_KEY, "sds_ids", "sender_id", "entire_message_hash", "data_count", "first_seen", "reason"),
-        "data_missing",
+        *("data_missing", "event_time", "status"),
     ),
-    tables.SENDER_EVENTS: (*_BY_ID, "sender_id", "entire_message_hash", "event", "envelope_hash", "event_time"),
+    tables.SENDER_EVENTS: (
+        *_BY_ID,
+        "sender_id",
+        "entire_message_hash",
+        "event",
+        "envelope_hash",
+        "event_time",
+        "reported_by",
+    ),
     tables.SDS_MESSAGES: (
         *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
         *("lamport_timestamp", "event_time"),
@@ -52,6 +60,7 @@ _FACT_TYPES = {
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
     # Other facts about the id.
     "acknowledged_by": "string",
+    "lost_by": "string",
     "asked_for": "boolean",
     "sent": "boolean",
     "held_back": "boolean",
@@ -77,6 +86,12 @@ _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coa
     on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
         and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
     where d.row_kind = 'message')"""
+
+_INCOMPLETE = f"""(select * from (select *, row_number() over (
+            partition by {_CHANNEL}, sender_id, entire_message_hash, sds_id
+            order by event_time desc, status, first_seen, data_count, reason, data_missing, sds_ids) as place
+        from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
+"""The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 
 _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as first_id,
         min(first_seen) as first_seen, explode(collect_set(sds_id)) as sds_id
@@ -173,7 +188,7 @@ FACTS = "\nunion all ".join(
                 coalesce(data_count, 1), late, first_seen, event_time, null, null)""",
         ),
         _facts_from(
-            "(select *, explode(sds_ids) as sds_id from v_incomplete_messages)",
+            _INCOMPLETE,
             incomplete="""struct(concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)), sender_id,
                 entire_message_hash, data_count, false, first_seen, null, reason, data_missing)""",
         ),
@@ -198,6 +213,7 @@ FACTS = "\nunion all ".join(
             sent="event in ('sent', 'resent', 'not_stored')",
             held_back="event = 'rate_limited'",
             given_up="event in ('failed', 'dropped')",
+            lost_by="if(event = 'lost', reported_by, null)",
             undecryptable="undecryptable",
             present="present",
             absent="absent",
@@ -211,7 +227,8 @@ _FACTS = ("asked_for", "sent", "held_back", "given_up", "undecryptable", "presen
 
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
-        collect_set(acknowledged_by) as acknowledged_by, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+        collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
+        {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
@@ -238,12 +255,16 @@ EVIDENCE = f"""
                     concat_ws('-', lower(hex(max(segment.entire_message_hash))), min(sds_id)))) as message_key,
             coalesce(max(unit.sender_id), max(segment.sender_id), max(named.sender_id)) as sender_id,
             coalesce(max(unit.entire_message_hash), max(segment.entire_message_hash)) as entire_message_hash,
-            max(unit.needed) as needed, max(segment.data_count) as data_count, bool_or(unit.late) as late,
+            max(unit.needed) as needed, max(segment.data_count) as data_count,
+            -- Late is also what was rebuilt after its set had been reported incomplete.
+            bool_or(unit.late or coalesce(delivered.entire_message_hash = incomplete.entire_message_hash
+                and delivered.sender_id <=> incomplete.sender_id, false)) as late,
             coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
             min(named.sent_since) as sent_since,
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
             sort_array(collect_set(sds_id)) as ids, count(segment) as received,
-            flatten(collect_list(acknowledged_by)) as acknowledgements, bool_or(undecodable) as undecodable,
+            flatten(collect_list(acknowledged_by)) as acknowledgements,
+            flatten(collect_list(lost_by)) as lost_by, bool_or(undecodable) as undecodable,
             {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
             -- A store that has only received segments cannot provide a missing one.
             bool_or(present and segment is null) as present

@@ -1,7 +1,7 @@
 """Writes ``delivery_status``: one row per message known to exist, replaced as evidence grows. A round judges messages
 with new evidence (:mod:`.affected`), and unsettled ones.
 
-Sources, the most certain first: delivered messages, expired sets, sends that senders report as queued, waiting
+Sources, the most certain first: delivered messages, incomplete sets, sends that senders report as queued, waiting
 segments, ids that others name. An SDS id belongs to the message of the first source that contains it. The rules are in
 :mod:`reliable_channel.pipeline.verdict.rules`.
 """
@@ -235,7 +235,8 @@ def _row(
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
     needed = needed_segments(row)
     times = Counter(row["acknowledgements"])
-    acknowledged_by = sorted(who for who, segments in times.items() if segments >= needed)
+    can_rebuild = {who for who, segments in times.items() if segments >= needed}
+    lost_by = {*row["lost_by"]}
     evidence = VerdictEvidence(
         delivered=row["source"] == "delivered",
         late=bool(row["late"]),
@@ -248,7 +249,7 @@ def _row(
         given_up=bool(row["given_up"]),
         undecodable=bool(row["undecodable"]),
         undecryptable=bool(row["undecryptable"]),
-        heard_by_others=bool(acknowledged_by) or bool(row["asked_for"]) or row["source"] == "named",
+        heard_by_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
         store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
         in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
         before_observation=bool(row["before_observation"]),
@@ -261,17 +262,23 @@ def _row(
         "verdict": verdict.value,
         "cause": cause.value if cause else None,
         "detail": None if evidence.delivered else _detail(evidence, cause, ask_stores),
-        "acknowledged_by": acknowledged_by,
+        "acknowledged_by": sorted(can_rebuild - lost_by),
+        "lost_by": sorted(lost_by),
         "as_of": as_of,
         "settled": settled or evidence.delivered,
     }
 
 
 def needed_segments(row: dict[str, Any]) -> int:
-    """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set has expired,
-    it needed more segments than were received."""
-    unknown = row["received"] + 1 if row["source"] == "incomplete" else 1
-    return next((known for name in ("needed", "data_count") if (known := row[name]) is not None), unknown)
+    """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set was reported
+    incomplete, it needed more segments than were received. Of a send that only its sender reports, all segments count,
+    because none of them shows k."""
+    known: int | None = row["data_count"] if row["needed"] is None else row["needed"]
+    if known is not None:
+        return known
+    if row["source"] == "incomplete":
+        return int(row["received"]) + 1
+    return len(row["ids"]) if row["source"] == "queued" else 1
 
 
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:

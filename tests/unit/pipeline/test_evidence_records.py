@@ -58,6 +58,25 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     assert int(row["from_time"].timestamp() * 1000) == AT_MS
 
 
+def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> None:
+    said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "channel_id": "talk", "sender_id": "alice"}
+    said |= {
+        "entire_message_hash": "ab" * 32,
+        "sds_ids": ["a", "b", "a", 7, ""],
+        "reason": "expired",
+        "detail": "2 of 3",
+    }
+    record = EvidenceRecord(0, 0, json.dumps(said).encode())
+    assert write(paths, TOPIC, [record], "waku.envelopes") == 1
+    rows = rows_of(open_table(paths, tables.SENDER_EVENTS))
+    assert sorted(row["sds_id"] for row in rows) == ["a", "b"]
+    facts = {(row["event"], row["sender_id"], row["reported_by"], row["detail"]) for row in rows}
+    assert facts == {("lost", "alice", "bob", "expired: 2 of 3")}
+    assert {row["entire_message_hash"] for row in rows} == {b"\xab" * 32}
+    nobody = json.dumps({**said, "reported_by": None}).encode()
+    assert rows_from(EvidenceRecord(0, 1, nobody), "waku.envelopes") is None
+
+
 def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def written(offset: int, status: str) -> None:
         gap = BridgeGap(AT_MS, AT_MS + 60_000, "node_unreachable", offset)
@@ -137,12 +156,14 @@ FIELDS = [
     "pubsub_topic",
     "vantage",
     "hashes",
+    "reported_by",
+    "sds_ids",
     "source",
 ]
 
 
 @given(
-    st.sampled_from(["sender", "dispatch", "gap", "sightings", "x"]),
+    st.sampled_from(["sender", "dispatch", "gap", "sightings", "loss", "x"]),
     st.dictionaries(st.sampled_from(FIELDS), json_values),
 )
 def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
