@@ -25,6 +25,7 @@ from reliable_channel.simulation.journal import (
     Stored,
 )
 from reliable_channel.simulation.network import OBSERVER, Link, separated
+from reliable_channel.simulation.pace import DispatchTimes
 from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.workload import PlannedMessage, planned_messages
@@ -63,6 +64,7 @@ class _Play:
             for b in (*plan.participants, OBSERVER)
             if a != b
         }
+        self.pace = DispatchTimes(plan, scenario.start_ms)
         self.attackers = Attackers(plan, scenario.seed)
         self._forged: dict[bytes, Forgery] = {}
         """Hostile SDS messages by their bytes: a participant may send one again as a repair."""
@@ -87,6 +89,9 @@ class _Play:
 
     def _speak(self, message: PlannedMessage, now: int) -> None:
         participant = self.participants[message.sender]
+        if (awake := self.pace.awake_at(participant.name, now)) > now:
+            self._at(awake, lambda at: self._speak(message, at))
+            return
         fault = self.faults.get(message.number)
         sent = participant.send_message(message, now, fault)
         self._note_message(message, sent, now)
@@ -156,12 +161,25 @@ class _Play:
     def _tick(self, participant: SimulatedParticipant, due: int, now: int) -> None:
         if self._next_tick.get(participant.name) != due:
             return  # another timer took its place
+        if (awake := self.pace.awake_at(participant.name, now)) > now:
+            self._at(awake, lambda at: self._tick(participant, due, at))
+            return
         del self._next_tick[participant.name]
         self._follow(participant, participant.tick(now), now)
 
     # ---- what the network does -----------------------------------------------------------------------------------
 
     def _dispatch(self, outgoing: Outgoing, participant: SimulatedParticipant, now: int) -> None:
+        """Send an envelope as soon as its participant may."""
+        if outgoing.reason is OutgoingReason.SYNC and not self.pace.has_room(participant.name, now):
+            return
+        at = self.pace.take(participant.name, now)
+        if at > now:
+            self._at(at, lambda then: self._send(outgoing, participant, then))
+        else:
+            self._send(outgoing, participant, now)
+
+    def _send(self, outgoing: Outgoing, participant: SimulatedParticipant, now: int) -> None:
         fate = self.treatments.get(outgoing.message.message_id, Treatment())
         envelope = participant.wrap(outgoing, now, dispatched=fate.dispatched, under_unknown_key=fate.under_unknown_key)
         forgery = self._forged.get(outgoing.data)
@@ -208,7 +226,7 @@ class _Play:
                 self._at(now + forgery.delay_ms, lambda at, p=participant: self._receive_attack(p, forgery, value, at))  # type: ignore[misc]
 
     def _receive_attack(self, participant: SimulatedParticipant, forgery: Forgery, value: bytes, now: int) -> None:
-        if now < self.journal.joined[participant.name]:
+        if now < self.journal.joined[participant.name] or self.pace.awake_at(participant.name, now) > now:
             return
         self.journal.heard.setdefault((participant.name, forgery.message.message_id), now)
         self._follow(participant, participant.receive_bytes(value, now), now)
@@ -231,7 +249,7 @@ class _Play:
         return lambda now: self._receive(self.participants[name], envelope, now)
 
     def _receive(self, participant: SimulatedParticipant, envelope: Envelope, now: int) -> None:
-        if now < self.journal.joined[participant.name]:
+        if now < self.journal.joined[participant.name] or self.pace.awake_at(participant.name, now) > now:
             return
         self.journal.heard.setdefault((participant.name, envelope.sds_id), now)
         self._follow(participant, participant.receive(envelope, now), now)

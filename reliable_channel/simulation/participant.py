@@ -63,7 +63,7 @@ class SimulatedParticipant:
         )
         kind = dict(plan.foreign).get(name)
         self._sds: SdsChannel | JsWakuSds | NimSds = (
-            SdsChannel(plan.channel_id, name, sds_config(plan.family))
+            SdsChannel(plan.channel_id, name, sds_config(plan.family, wait_for_sent=plan.rate_limit is not None))
             if kind is None
             else foreign_sds(plan.channel_id, name, kind)
         )

@@ -7,10 +7,12 @@ from dataclasses import replace
 from reliable_channel.simulation.network import OBSERVER
 from reliable_channel.simulation.scenario import (
     ChannelPlan,
+    EpochLimit,
     Fault,
     GilbertElliott,
     HostilePlan,
     LinkQuality,
+    Nap,
     Partition,
     Scenario,
     SizeMix,
@@ -126,6 +128,43 @@ def hostile_scenario(seed: int = 7) -> Scenario:
     small = small_scenario(seed)
     hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.5, begins_after=4)
     return replace(small, channels=tuple(replace(plan, messages=24, hostile=hostile) for plan in small.channels))
+
+
+def slow_scenario(seed: int = 7) -> Scenario:
+    """Senders who take long to complete a message: on one channel they are away for seven minutes in the middle of it,
+    on the others a rate limit spreads its segments over epochs of ten minutes, with and without parity. The observer
+    loses segments, so sets are overdue here; some are completed late, and some never."""
+    many = SizeMix(short=0.3, medium=0.1, large=0.6, max_segments=5)
+    away = ChannelPlan(
+        channel_id="away",
+        content_topic="/reliable-channel/1/away/proto",
+        participants=("alice", "bob", "carol"),
+        messages=30,
+        duration_ms=14 * MINUTE_MS,
+        sizes=many,
+        between=LinkQuality(loss=0.1),
+        to_observer=LinkQuality(loss=0.3),
+        sleeps=(
+            Nap("alice", 2 * MINUTE_MS, 9 * MINUTE_MS),
+            Nap("bob", 4 * MINUTE_MS, 11 * MINUTE_MS),
+            Nap("carol", 8 * MINUTE_MS, 15 * MINUTE_MS),
+        ),
+    )
+    epochs = replace(
+        away,
+        channel_id="epochs",
+        content_topic="/reliable-channel/1/epochs/proto",
+        participants=("dave", "erin"),
+        messages=8,
+        duration_ms=5 * MINUTE_MS,
+        between=LinkQuality(loss=0.05),
+        to_observer=LinkQuality(loss=0.15),
+        sleeps=(),
+        rate_limit=EpochLimit(3, 10 * MINUTE_MS),
+    )
+    parity = replace(epochs, channel_id="parity", participants=("frank", "grace"), parity_rate=0.5)
+    stores = (StorePlan("north", LinkQuality(loss=0.3)),)
+    return Scenario(seed=seed, channels=(away, epochs, parity), drain_ms=100 * MINUTE_MS, stores=stores)
 
 
 def custom_scenario(

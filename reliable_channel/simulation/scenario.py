@@ -81,6 +81,29 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Nap:
+    """From ``start_ms`` to ``end_ms`` (after the start of the scenario) a participant is away: it neither sends nor
+    receives, and what it had to send follows when it is back."""
+
+    participant: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLimit:
+    """The envelopes that each participant may send in an epoch, as RLN counts them. What is over waits for the next
+    epoch; sync messages that would have to wait are not sent."""
+
+    envelopes: int
+    epoch_ms: int
+
+    def __post_init__(self) -> None:
+        if self.envelopes < 1 or self.epoch_ms < 1:
+            raise ConfigurationError("simulation: a rate limit admits nothing.", "Give 1 or more envelopes and ms.")
+
+
+@dataclass(frozen=True, slots=True)
 class SizeMix:
     """Shares of message sizes: short text, up to one segment, several segments (2 to ``max_segments``)."""
 
@@ -126,6 +149,8 @@ class ChannelPlan:
     to_observer: LinkQuality = LinkQuality()
     partitions: tuple[Partition, ...] = ()
     joins_at: tuple[tuple[str, int], ...] = ()
+    sleeps: tuple[Nap, ...] = ()
+    rate_limit: EpochLimit | None = None
     ephemeral: float = 0.0
     encrypted: bool = False
     repeats: float = 0.05

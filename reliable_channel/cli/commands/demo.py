@@ -42,10 +42,18 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         seed: Annotated[int, typer.Option(help="The same seed gives the same conversation.")] = 7,
         directory: Annotated[
-            Path, typer.Option("--dir", help="Where the run's Kafka, tables and truth are kept; emptied first.")
-        ] = Path("build/demo"),
+            Path | None,
+            typer.Option(
+                "--dir",
+                help="Where the run's Kafka, tables and truth are kept; emptied first.",
+                show_default="build/demo, with -hostile or -slow",
+            ),
+        ] = None,
         small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
         hostile: Annotated[bool, typer.Option(help="The small conversation with hostile senders on it.")] = False,
+        slow: Annotated[
+            bool, typer.Option(help="Senders who are away, or wait for rate limit epochs, in the middle of a message.")
+        ] = False,
     ) -> None:
         """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
@@ -62,9 +70,11 @@ def register(app: typer.Typer) -> None:
         os.environ.setdefault(
             "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
         )
-        place = directory.resolve()
+        scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
+        own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
+        place = (directory or Path(own_place)).resolve()
         settings = demo_settings(invocation(context).settings(), prepare(place))
-        play(settings, simulated(seed, small, hostile), place)
+        play(settings, simulated(seed, scenario), place)
         with progress("Comparing the tables with the truth"):
             truth = Truth.load(place / "truth")
             observed = read_observed(settings.paths.data_dir)
@@ -105,14 +115,19 @@ def demo_settings(settings: Settings, place: Path) -> Settings:
     return settings.with_run_dir(place).model_copy(update=update)
 
 
-def simulated(seed: int, small: bool, hostile: bool = False) -> World:
-    """Play the scenario of the demo in virtual time."""
+def simulated(seed: int, name: str) -> World:
+    """Play the scenario ``name`` (demo, small, hostile or slow) in virtual time."""
     from reliable_channel.runtime.progress import progress
-    from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, small_scenario
+    from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, slow_scenario, small_scenario
     from reliable_channel.simulation.world import simulate
 
-    preset = hostile_scenario if hostile else small_scenario if small else demo_scenario
-    scenario = preset(seed)
+    presets = {
+        "demo": demo_scenario,
+        "small": small_scenario,
+        "hostile": hostile_scenario,
+        "slow": slow_scenario,
+    }
+    scenario = presets[name](seed)
     with progress("Simulating the conversation", len(scenario.channels)) as advance:
         done = 0
 

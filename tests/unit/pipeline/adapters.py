@@ -20,7 +20,7 @@ from reliable_channel.pipeline.reassembly.set_results import Message, Ordered, R
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 TOPIC = "waku.envelopes"
-SETS = SegmentationConfig(set_timeout_ms=600_000)
+SETS = SegmentationConfig(max_set_lifetime_ms=3_600_000)
 
 
 class Adapters:
