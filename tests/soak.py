@@ -235,8 +235,8 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
     settings = settings.model_copy(
         update={
             "pipeline": settings.pipeline.model_copy(update=pipeline),
-            # The truth knows no incomplete set that expires: none does before its conversation has ended.
-            "segmentation": replace(settings.segmentation, set_timeout_ms=SHORTEST_MS),
+            # The truth knows no set that is given up before its conversation has ended; the run is closed later.
+            "segmentation": replace(settings.segmentation, max_set_lifetime_ms=HOUR_MS),
             "spark": settings.spark.model_copy(update={"trigger_interval_ms": 2_000, "conf": conf}),
         }
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MARKER = ".reliable-channel-demo"
 HOUR_MS = 3_600_000
-"""Longer than every time-out of the pipeline."""
+"""Longer than every time-out of the pipeline but the lifetime of a set."""
 LONG_AGO_MS = 100 * 365 * 24 * HOUR_MS
 """The virtual times of a simulation may be as long ago as this."""
 SETTLE_DELAY_MS = 60_000
@@ -73,8 +73,9 @@ def register(app: typer.Typer) -> None:
         scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
         own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
         place = (directory or Path(own_place)).resolve()
-        settings = demo_settings(invocation(context).settings(), prepare(place))
-        play(settings, simulated(seed, scenario), place)
+        settings, world = demo_settings(invocation(context).settings(), prepare(place)), simulated(seed, scenario)
+        settings = with_lifetime(settings, lifetime_ms(world))
+        play(settings, world, place)
         with progress("Comparing the tables with the truth"):
             truth = Truth.load(place / "truth")
             observed = read_observed(settings.paths.data_dir)
@@ -109,10 +110,18 @@ def demo_settings(settings: Settings, place: Path) -> Settings:
     pipeline = settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_DELAY_MS})
     topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
     kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
-    # A set is given up before the conversation is closed, an hour after its last record.
-    segmentation = replace(settings.segmentation, max_set_lifetime_ms=HOUR_MS)
-    update = {"kafka": kafka, "pipeline": pipeline, "segmentation": segmentation}
-    return settings.with_run_dir(place).model_copy(update=update)
+    return settings.with_run_dir(place).model_copy(update={"kafka": kafka, "pipeline": pipeline})
+
+
+def with_lifetime(settings: Settings, ms: int) -> Settings:
+    """The configuration in which an incomplete set is given up after ``ms``."""
+    return settings.model_copy(update={"segmentation": replace(settings.segmentation, max_set_lifetime_ms=ms)})
+
+
+def lifetime_ms(world: World) -> int:
+    """How long (ms) a conversation keeps incomplete sets. Stores are asked only at its end, so longer than it lasts."""
+    scenario = world.scenario
+    return max(HOUR_MS, 2 * (scenario.end_ms - scenario.start_ms))
 
 
 def simulated(seed: int, name: str) -> World:
@@ -176,8 +185,8 @@ def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
 
 def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], list[Coordinates]]:
     """Run all jobs over the available records: the chain, evidence, refetch and the envelopes it returns. Then, as if
-    an hour had passed in silence, so that incomplete and lost messages are known to be so, run the chain again,
-    verdicts and alerts. Returns the envelopes that the stores returned and their places in Kafka."""
+    the lifetime of a set had passed in silence, so that incomplete and lost messages are known to be so, run the chain
+    again, verdicts and alerts. Returns the envelopes that the stores returned and their places in Kafka."""
     from reliable_channel.cli.commands.run import collected, judged
     from reliable_channel.evidence.refetch import refetch
     from reliable_channel.pipeline.runner.metrics import measured
@@ -190,6 +199,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
 
     later: list[ObserverRecord] = []
     coordinates: list[Coordinates] = []
+    silence_ms = settings.segmentation.max_set_lifetime_ms
     at_ms = max((record.at_ms for record in world.records), default=0)
 
     def write_back(entries: Sequence[StoreEntry]) -> None:
@@ -216,12 +226,12 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                 try:
                     while refetch(settings, client, write_back).written:
                         run_chain(spark, settings, on_progress=step)
-                    close(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
-                    at_ms += 2 * HOUR_MS
+                    close(spark, settings, close_after_ms=silence_ms, on_progress=step)
+                    at_ms += 2 * silence_ms
                     # Now the time to wait for what was sent at the end is over as well.
                     while refetch(settings, client, write_back).written:
                         run_chain(spark, settings, on_progress=step)
-                        close(spark, settings, close_after_ms=HOUR_MS, on_progress=step)
+                        close(spark, settings, close_after_ms=silence_ms, on_progress=step)
                 finally:
                     client.close()
             step("verdict, alerts")

@@ -16,7 +16,7 @@ from reliable_channel.evidence.intake import EvidenceRecord, position, rows_from
 from reliable_channel.lake import tables
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind, to_json
+from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, to_json
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.evidence import gap_record, sightings_record
@@ -59,22 +59,33 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
 
 
 def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> None:
-    said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "channel_id": "talk", "sender_id": "alice"}
-    said |= {
-        "entire_message_hash": "ab" * 32,
-        "sds_ids": ["a", "b", "a", 7, ""],
-        "reason": "expired",
-        "detail": "2 of 3",
-    }
-    record = EvidenceRecord(0, 0, json.dumps(said).encode())
-    assert write(paths, TOPIC, [record], "waku.envelopes") == 1
+    report = LossReport(
+        at_ms=AT_MS,
+        reported_by="bob",
+        pubsub_topic="/waku/2/rs/1/0",
+        content_topic="/app/1/x/proto",
+        channel_id="talk",
+        sender_id="alice",
+        entire_message_hash=b"\xab" * 32,
+        sds_ids=("a", "b", "a"),
+        data_count=3,
+        reason="expired",
+        detail="2 of 3",
+    )
+    assert write(paths, TOPIC, [EvidenceRecord(0, 0, to_json(report))], "waku.envelopes") == 1
     rows = rows_of(open_table(paths, tables.SENDER_EVENTS))
     assert sorted(row["sds_id"] for row in rows) == ["a", "b"]
     facts = {(row["event"], row["sender_id"], row["reported_by"], row["detail"]) for row in rows}
     assert facts == {("lost", "alice", "bob", "expired: 2 of 3")}
     assert {row["entire_message_hash"] for row in rows} == {b"\xab" * 32}
-    nobody = json.dumps({**said, "reported_by": None}).encode()
-    assert rows_from(EvidenceRecord(0, 1, nobody), "waku.envelopes") is None
+
+
+def test_a_loss_with_odd_ids_or_by_nobody_is_read_as_far_as_it_can_be() -> None:
+    said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "sds_ids": ["c", 7, "", None]}
+    odd = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    assert odd is not None
+    assert [row["sds_id"] for row in odd[1]] == ["c"]
+    assert rows_from(EvidenceRecord(0, 1, json.dumps({**said, "reported_by": None}).encode()), "waku.envelopes") is None
 
 
 def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
