@@ -16,6 +16,8 @@ from typing import Any
 from bench.registry import SIZES, Result, bench, best_of
 from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.segment import Segment, encode_segment
 from reliable_channel.evidence.refetch import MAX_REQUESTS, open_requests
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
@@ -23,6 +25,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES, TIMERS
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
@@ -62,6 +65,35 @@ def open_sets() -> Iterator[Result]:
     for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
         yield Result(f"a set among 10 000 open ones: {what}", many[what], unit)
         yield Result(f"{what}: 10 000 / 1 000 open", many[what] / few[what], "ratio", 1.5, lower_is_better=True)
+
+
+@bench
+def overdue_sets() -> Iterator[Result]:
+    """Measure what the pipeline keeps of a set with one of three segments of 100 KiB, until it is given up: each report
+    writes the state of the set again."""
+    config, cpu, state, written, reports = SegmentationConfig(), 0.0, 0, 0, 0
+    for number in range(_OVERDUE):
+        content = encode_segment(Segment(keccak256(number.to_bytes(8, "big")), 0, 3, None, False, os.urandom(102_400)))
+        at_us, sender = _START_MS * 1000, f"sender {number}"
+        row = SegmentRow(*_PLACE, number, at_us, "p", "c", "talk", sender, f"{number:064x}", number, "v0.1", content)
+        sets = HashSets(config)
+        sets.add(row)
+        blob = sets.to_bytes()
+        state += len(blob)
+        while blob:
+            written += len(blob)
+            begin = time.thread_time()
+            sets = HashSets.from_bytes(blob, config)
+            reports += len(sets.tick(_PLACE, number, sets.dues()[_PLACE]))
+            blob = sets.to_bytes()
+            cpu += time.thread_time() - begin
+    yield Result("10 000 open sets of a segment of 100 KiB: state", state / _OVERDUE * 10_000 / 1e6, "MB")
+    yield Result("… reports of a set until it is given up", reports / _OVERDUE, "rows")
+    yield Result("… CPU time of a report", cpu / reports * 1_000_000, "µs")
+    yield Result("… written in their whole life", written / _OVERDUE * 10_000 / 1e9, "GB")
+
+
+_OVERDUE = 500
 
 
 _Send = tuple[list[Any], tuple[str, ...]]

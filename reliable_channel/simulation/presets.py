@@ -149,6 +149,7 @@ def slow_scenario(seed: int = 7) -> Scenario:
             Nap("bob", 4 * MINUTE_MS, 11 * MINUTE_MS),
             Nap("carol", 8 * MINUTE_MS, 15 * MINUTE_MS),
         ),
+        faults=((5, Fault.SEGMENT_MISSING),),
     )
     epochs = replace(
         away,
@@ -160,6 +161,7 @@ def slow_scenario(seed: int = 7) -> Scenario:
         between=LinkQuality(loss=0.05),
         to_observer=LinkQuality(loss=0.15),
         sleeps=(),
+        faults=((3, Fault.SEGMENT_MISSING),),
         rate_limit=EpochLimit(3, 10 * MINUTE_MS),
     )
     parity = replace(epochs, channel_id="parity", participants=("frank", "grace"), parity_rate=0.5)

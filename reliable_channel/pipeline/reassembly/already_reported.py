@@ -42,7 +42,7 @@ def without_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathS
     at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merged(sent_at)], sent.is_null())
     columns = [*_SCOPE, "sds_ids", "event_time"]
     rebuilt = _rows(paths, REASSEMBLED_MESSAGES, columns, of_these & at_about)
-    before = _rows(paths, INCOMPLETE_MESSAGES, [*columns, "status"], of_these)
+    before = _rows(paths, INCOMPLETE_MESSAGES, columns, of_these & (pc.field("status") != OVERDUE))
     return without_covered(reported, (*rebuilt, *before))
 
 

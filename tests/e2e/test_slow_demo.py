@@ -1,0 +1,27 @@
+"""``demo --slow``: senders who are away or wait for epochs, through a real broker, the jobs and the check against the
+truth."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from demo_runs import COMMAND, PATIENCE_S, ROOT
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_sets_are_overdue_and_completed_late_or_given_up(tmp_path: Path) -> None:
+    command = [*COMMAND[:-1], "--slow", "--dir", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, done.stdout
+    assert "The tables match the truth exactly." in done.stdout
+    tables = tmp_path / "run" / "tables"
+    sets = DeltaTable(tables / "incomplete_messages").to_pyarrow_table(columns=["status"])["status"].to_pylist()
+    assert {*sets} == {"overdue", "given_up"}
+    verdicts = DeltaTable(tables / "delivery_status").to_pyarrow_table(columns=["verdict", "cause"]).to_pylist()
+    assert {"verdict": "delivered", "cause": "late"} in verdicts
+    assert {"verdict": "missing", "cause": "segment_missing"} in verdicts
