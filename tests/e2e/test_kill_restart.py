@@ -134,6 +134,7 @@ def start(settings: Settings, place: RunDirectory, records: int = 20, **more: st
         "RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS": "2",
         "RELIABLE_CHANNEL__SPARK__MAX_OFFSETS_PER_TRIGGER": str(records),
         "RELIABLE_CHANNEL__SPARK__DRIVER_MEMORY": "1g",
+        "RELIABLE_CHANNEL__SEGMENTATION__MAX_SET_LIFETIME_MS": "3600000",  # what is incomplete is given up at the end
     }
     return subprocess.Popen(
         [sys.executable, "-m", "reliable_channel.cli", "run", "--once", "--close-after-ms", "3600000"],
