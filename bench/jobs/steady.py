@@ -41,7 +41,9 @@ def main(arguments: list[str]) -> int:
     settings = on_topic(settings, spec["topic"], Path(spec["run_dir"]) / "steady")
     # Memories last only a few batches, so that minutes, not hours, show whether state is flat.
     short = {
-        "segmentation": SegmentationConfig(set_timeout_ms=5_000, max_set_lifetime_ms=10_000, completed_memory_ms=15_000),
+        "segmentation": SegmentationConfig(
+            set_timeout_ms=5_000, max_set_lifetime_ms=10_000, completed_memory_ms=15_000
+        ),
         "sds": SdsParameters(max_log_entries=500),
     }
     settings = settings.model_copy(update=short)
