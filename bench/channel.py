@@ -45,7 +45,7 @@ REPETITIONS = 3
 WAIT_S = 300
 
 # Nobody answers here, so retransmissions must not disturb the measurement.
-SDS = replace(SdsParameters(), acknowledgement_timeout_ms=3_600_000, sync_min_interval_ms=0)
+SDS = replace(SdsParameters(), acknowledgement_timeout_ms=3_600_000, max_retransmissions=0, sync_min_interval_ms=0)
 CONFIG = ReliableChannelConfig(sds=SDS, query_on_connect=False)
 PARITY = SegmentationConfig(enable_reed_solomon=True)
 

@@ -6,7 +6,9 @@ and reaches the store, however senders sleep, whatever is lost, and however slow
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
 from channel_world import Recorder, World, quick
 from hypothesis import given, settings
@@ -82,14 +84,18 @@ conversations = st.builds(
 class Play:
     """Plays a conversation, jumping from one due time to the next."""
 
-    def __init__(self, talk: Conversation) -> None:
+    def __init__(self, talk: Conversation, names: Sequence[str] = NAMES, store_loses: float = 0.0) -> None:
         self.talk = talk
+        self.names = names
+        self.lifetime_ms = 90 * MINUTE if not store_loses else 0
         self.world = World(LinkFaults(loss=talk.loss, seed=talk.seed).link())
         self.stores = {name: MemoryPersistence(keeps_journal=True) for name in NAMES}
         self.events: dict[str, list[Recorder]] = defaultdict(list)
         self.back: list[tuple[int, Act]] = []
         self.sent = 0
-        for name in NAMES:
+        chance = Random(talk.seed)
+        self.world.network.store_keeps = lambda message: chance.random() >= store_loses
+        for name in names:
             self.join(name)
 
     def config(self, name: str) -> ReliableChannelConfig:
@@ -99,7 +105,7 @@ class Play:
         )
         config = quick(segmentation=segmentation, rate_limit=limit, sds={"max_retransmissions": 2})
         needed = needed_lifetime(segmentation, config.sds, limit).total_ms
-        config = replace(config, segmentation=replace(segmentation, max_set_lifetime_ms=max(needed, 90 * MINUTE)))
+        config = replace(config, segmentation=replace(segmentation, max_set_lifetime_ms=max(needed, self.lifetime_ms)))
         return replace(config, persistence=self.stores[name]) if self.talk.durable else config
 
     def join(self, name: str) -> None:
@@ -164,3 +170,16 @@ def test_what_is_delivered_at_its_sender_is_at_everybody_who_listens(talk: Conve
             if receiver != sender:
                 absent = play.told(sender, MessageDelivered) - play.told(receiver, MessageReceived)
                 assert not absent, (sender, receiver, play.told(receiver, MessageLost))
+
+
+@settings(max_examples=settings.default.max_examples // FEWER)
+@given(conversations, st.sampled_from((0.5, 1.0)))
+def test_what_is_lost_at_its_only_recipient_is_never_delivered_at_its_sender(
+    talk: Conversation, store_loses: float
+) -> None:
+    """The store keeps little or nothing, and messages are given up as early as a configuration may say."""
+    play = Play(talk, NAMES[:2], store_loses)
+    play.play()
+    for sender, receiver in (NAMES[:2], NAMES[1::-1]):
+        lost = play.told(receiver, MessageLost) - play.told(receiver, MessageReceived)
+        assert not lost & play.told(sender, MessageDelivered)
