@@ -233,8 +233,9 @@ def build_machine(
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
     segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
     check_lifetime(segmentation, config.sds, config.rate_limit)
-    # A segment that comes after its message was forgotten would open a set that nothing completes.
-    memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms)
+    # A segment that comes after its message was forgotten would open a set that nothing completes; stores are queried
+    # for what is up to query_window_ms old.
+    memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms + config.query_window_ms)
     segmentation = replace(segmentation, completed_memory_ms=memory_ms)
     return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation, store)
 

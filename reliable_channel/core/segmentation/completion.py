@@ -84,5 +84,8 @@ def lost_memory_of(held: OpenSet, now: int, work: Work) -> CompletedSet:
     origin = agreed_lamport(held.slots, held.data_count)
     if origin is None and len(held.origins()) == 1 and is_bound(held, work):
         origin = held.first(held.data_count)
+    k = held.data_count
     slots = {slot: shard[0] for slot, shard in held.slots.items()} if origin is None else {}
-    return CompletedSet(held.key, held.send, held.data_count, held.parity_count, origin, now, slots, lost=True)
+    # v0.1 parity alone does not tell the origin; with the data count of a later segment it does.
+    stamps = {} if k is not None else {slot: shard[1] for slot, shard in held.slots.items() if shard[1] is not None}
+    return CompletedSet(held.key, held.send, k, held.parity_count, origin, now, slots, stamps, lost=True)

@@ -36,8 +36,8 @@ class SegmentationConfig:
 
     Receiving: ``accepted_dialects``; an incomplete set is overdue ``set_timeout_ms`` after its last segment: what is
     missing is asked for, again and again; it is given up ``max_set_lifetime_ms`` after its first one, even if segments
-    still arrive; a finished one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``;
-    memory is bounded in total (``max_open_sets``,
+    still arrive; a completed one is remembered for ``completed_memory_ms`` and among at most ``max_completed_sets``,
+    one that was given up among as many; memory is bounded in total (``max_open_sets``,
     ``max_buffered_bytes``) and per sender (``…_per_sender``); after a hash mismatch at most ``max_rebuild_attempts``
     choices of segments are tried for a set. ``max_work_per_segment`` bounds the work that one segment can cause, in
     bytes hashed with Keccak-256 (about 3 ns each) or work of equal duration.

@@ -121,10 +121,9 @@ class HeldSets:
         """When (ms) the first search continues."""
         return min((held.search_due for held in self._searches if held.search_due is not None), default=None)
 
-    def first_finished(self) -> CompletedSet | None:
-        """The oldest completed or lost set."""
-        oldest = [next(iter(sets)) for sets in (self._completed, self._lost) if sets]
-        return min(oldest, key=lambda finished: finished.completed_at, default=None)
+    def first_completed(self) -> CompletedSet | None:
+        """The oldest completed set."""
+        return next(iter(self._completed), None)
 
     def open(self, held: OpenSet) -> None:
         """Add an open set."""

@@ -182,6 +182,14 @@ class CompletedSet:
         place = ordinal(slot, self.data_count)
         return self.strange.get(slot, None if self.origin is None or place is None else self.origin + place)
 
+    def first(self, data_count: int) -> int | None:
+        """Its first segment's Lamport timestamp if that is certain, in a message of ``data_count`` data segments. The
+        count only matters for a send of v0.1 parity that was given up."""
+        if self.data_count is not None or not self.strange:
+            return self.origin
+        slot, lamport = next(iter(self.strange.items()))
+        return first_of(slot, lamport, data_count)
+
     def take_late(self, slot: int, sds_id: str, lamport: int | None) -> None:
         """Remember a late segment."""
         self.slots[slot] = sds_id

@@ -86,7 +86,8 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
         if isinstance(send, CompletedSet):
             if not send.may_hold(new.segment):
                 continue
-            if new.lamport is not None and new.first(send.data_count) == send.origin:
+            k = send.data_count or new.segment.data_count or 0
+            if new.lamport is not None and new.first(k) == send.first(k):
                 return send
             completed.append(send)
         else:

@@ -179,7 +179,7 @@ class Reassembler:
         self._sets.keep_lost(0)
 
     def expire(self, now: int) -> list[SegmentationEvent]:
-        """Give up every incomplete set whose lifetime ended, oldest first, report overdue ones, forget finished ones
+        """Give up every incomplete set whose lifetime ended, oldest first, report overdue ones, forget completed ones
         whose time is up, and continue due searches within the work of one segment."""
         self._now = max(self._now, now)
         events = self._give_up()
@@ -203,7 +203,7 @@ class Reassembler:
             self._ask(oldest, events)
         for overdue in self._sets.asks_due(self._now):
             self._ask(overdue, events)
-        while (first := self._sets.first_finished()) is not None:
+        while (first := self._sets.first_completed()) is not None:
             if first.completed_at + self.config.completed_memory_ms > self._now:
                 break
             self._sets.forget(first)
@@ -217,7 +217,7 @@ class Reassembler:
             yield ask_due
         if (longest := self._sets.longest_open()) is not None:
             yield longest.first_seen + self.config.max_set_lifetime_ms
-        if (first := self._sets.first_finished()) is not None:
+        if (first := self._sets.first_completed()) is not None:
             yield first.completed_at + self.config.completed_memory_ms
 
     def _ask(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
@@ -307,13 +307,13 @@ class Reassembler:
         return copy_of(sends, new, work) or place_segment(sends, new, work)
 
     def _lose(self, held: OpenSet) -> IncompleteSet:
-        """Give up a set, and remember that: later segments of its send complete nothing."""
+        """Give up a set, and remember that: later segments of its send complete nothing. This is not forgotten with
+        time, because nothing bounds when somebody repairs a segment or a store returns it."""
         incomplete = held.incomplete()
         self._unpark(held)
         memory = lost_memory_of(held, self._now, Work(self.config.max_work_per_segment))
         self._sets.complete(held, memory)
         self._sets.keep_lost(self.config.max_completed_sets)
-        self._due = min(self._due, self._now + self.config.completed_memory_ms)
         return incomplete
 
     def next_due(self) -> int | None:

@@ -23,7 +23,7 @@ from reliable_channel.core.segmentation import (
     missing_segments,
     repaired_segments,
 )
-from reliable_channel.core.wire.hashing import IdScheme
+from reliable_channel.core.wire.hashing import IdScheme, sds_message_id
 from reliable_channel.core.wire.segment import encode_segment
 
 SMALL = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
@@ -364,6 +364,28 @@ def test_a_segment_of_a_send_that_was_given_up_completes_nothing():
     anew = send(PAYLOAD, SMALL, 90_000, "again")
     assert not reassembler.is_lost(anew[0].segment, scope=ALICE, sds_id=anew[0].sds_id, lamport=anew[0].lamport)
     assert len(completed(feed(reassembler, anew, now=SMALL.max_set_lifetime_ms))) == 1
+
+
+@pytest.mark.parametrize("held", [[-1], [-2, -1], [0], [1, -1]])
+def test_every_other_segment_of_a_send_that_was_given_up_belongs_to_it_at_any_time(held):
+    """Found by the property over random conversations: v0.1 parity alone does not tell the data count of its send."""
+    config = replace(SMALL, max_set_lifetime_ms=500, completed_memory_ms=10)
+    sent = send(PAYLOAD, config)
+    ids = [replace(each, sds_id=sds_message_id("alice", 1_000, each.content)) for each in sent]
+    reassembler = Reassembler(config)
+    feed(reassembler, [ids[number] for number in held], now=0)
+    reassembler.expire(500)
+    reassembler.expire(10**9)
+    reassembler = Reassembler.from_bytes(reassembler.to_bytes(), config)
+    for each in ids:
+        assert reassembler.is_lost(each.segment, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
+    anew = [replace(each, sds_id=sds_message_id("alice", 9_000, each.content)) for each in send(PAYLOAD, config, 9_000)]
+    assert not any(
+        reassembler.is_lost(each.segment, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
+        for each in anew
+        if not each.segment.is_parity  # without data, parity of either send looks the same
+    )
+    assert len(completed(feed(reassembler, anew, now=10**9))) == 1
 
 
 def test_strangers_make_nobody_forget_which_message_was_given_up():
