@@ -23,6 +23,7 @@ from reliable_channel.config.section import Bytes, Count, Milliseconds, Positive
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
+from reliable_channel.core.segmentation.lifetime import check_lifetime
 from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
@@ -166,6 +167,11 @@ class Settings(BaseSettings):
     bridge: BridgeSettings = BridgeSettings()
     messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
     api: ApiSettings = ApiSettings()
+
+    @model_validator(mode="after")
+    def _keep_sets_long_enough(self) -> Settings:
+        check_lifetime(self.segmentation, self.sds, self.rate_limit)
+        return self
 
     def as_values(self) -> dict[str, Any]:
         """The effective configuration in JSON types, secrets masked."""

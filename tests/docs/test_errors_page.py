@@ -111,6 +111,8 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             return shell("-c", shell.file("a.yaml", "spark:\n  a: [1\n"), "config", "show")
         case "A variable with an unknown section":
             return shell("config", "show", SPRAK__UI="true")
+        case "A message that may take longer than its segments are kept":
+            return shell("config", "show", RATE_LIMIT__ENABLED="true", SEGMENTATION__MAX_SET_LIFETIME_MS="3600000")
         case "A password that is missing":
             return shell("config", "show", KAFKA__SECURITY__PROTOCOL="SASL_SSL")
         case "No Java":
