@@ -265,8 +265,9 @@ class Inbox:
         since = incomplete.first_seen
         for number, segment in numbers.items():
             note = self.notes.get(segment.sds_id)
-            if number and number - 1 not in numbers and note is not None:
-                named.update(dict.fromkeys(note.history, sds_id_of_text(segment.sds_id)))
+            if number and number - 1 not in numbers and note is not None and note.history:
+                # Histories are in log order, and nothing was sent between two segments of a message.
+                named[note.history[-1]] = sds_id_of_text(segment.sds_id)
             if segment.lamport is not None:
                 since = min(since, (segment.lamport - (number or 0)) * self._clock_unit_ms)
         return AskForSegments(incomplete.scope[0], tuple(named.items()), since)

@@ -105,11 +105,14 @@ def test_a_trailing_segment_that_nobody_names_is_fetched_from_the_store_by_time(
 
 
 def test_a_segment_from_before_observation_is_asked_for_at_the_others() -> None:
-    """Bob, who keeps nothing over a restart, got only the second segment, and no store has the first."""
+    """Bob, who keeps nothing over a restart, got only the second segment, and no store has the first. What was said
+    before them is none of his concern."""
     world = World()
     world.network.store_keeps = lambda message: False
     config = quick(segmentation=SEGMENTS)
     alice, carol = world.join("alice", config), world.join("carol", config)
+    carol.channel.send(b"long before")
+    world.run(500)
     alice.channel.send(TWO)
     world.run(500)
     sleep(world, "alice")
