@@ -217,7 +217,8 @@ _EVENTS = (
                     ELSE 'needed by ' || needed_by END, sds_id
         FROM refetch_requests WHERE {_MINE}""",
     f"""SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
-        FROM store_presence WHERE {_MINE}""",
+        FROM store_presence
+        WHERE {_HERE} AND (list_contains($ids, sds_id) OR (purpose = 'set' AND detail = $payload))""",
     f"""SELECT event_time, 'loss', status, sender_id, 'needed by ' || needed_by, sds_id
         FROM lost_dependencies WHERE {_MINE}""",
     f"""SELECT event_time, 'loss', replace(status, '_', ' ') || ' (' || replace(reason, '_', ' ') || ')', sender_id,
