@@ -21,6 +21,8 @@ def test_sets_are_overdue_and_completed_late_or_given_up(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout
     assert "The tables match the truth exactly." in done.stdout
     tables = tmp_path / "run" / "tables"
-    assert {row["status"] for row in read_table(tables, "incomplete_messages", "status")} == {"overdue", "given_up"}
-    verdicts = {(row["verdict"], row["cause"]) for row in read_table(tables, "delivery_status", "verdict cause")}
-    assert {("delivered", "late"), ("missing", "segment_missing")} <= verdicts
+    sets = read_table(tables, "incomplete_messages", ["status"])["status"].to_pylist()
+    assert {*sets} == {"overdue", "given_up"}
+    verdicts = read_table(tables, "delivery_status", ["verdict", "cause"]).to_pylist()
+    assert {"verdict": "delivered", "cause": "late"} in verdicts
+    assert {"verdict": "missing", "cause": "segment_missing"} in verdicts
