@@ -17,10 +17,12 @@ from reliable_channel.channel import (
     MessageSendError,
     ReliableChannelConfig,
 )
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.steps import EnvelopeReceived, Opened, Ticked
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
-from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.store.model import StorePage, StoreQuery
@@ -105,14 +107,11 @@ def test_a_trailing_segment_that_nobody_names_is_fetched_from_the_store_by_time(
 
 
 def test_a_segment_from_before_observation_is_asked_for_at_the_others() -> None:
-    """Bob, who keeps nothing over a restart, got only the second segment, and no store has the first. What was said
-    before them is none of his concern."""
+    """Bob, who keeps nothing over a restart, got only the second segment, and no store has the first."""
     world = World()
     world.network.store_keeps = lambda message: False
     config = quick(segmentation=SEGMENTS)
     alice, carol = world.join("alice", config), world.join("carol", config)
-    carol.channel.send(b"long before")
-    world.run(500)
     alice.channel.send(TWO)
     world.run(500)
     sleep(world, "alice")
@@ -123,6 +122,19 @@ def test_a_segment_from_before_observation_is_asked_for_at_the_others() -> None:
     world.run(15 * MINUTE, step_ms=1_000)
     assert carol.payloads == [TWO]
     assert bob.payloads == [TWO]
+
+
+def test_of_a_history_only_the_segment_before_is_asked_for() -> None:
+    """What else it names may be older than this participant's observation, and none of its concern."""
+    machine = ChannelMachine(CHANNEL, "bob", TOPIC, ReliableChannelConfig(), SEGMENTS)
+    machine.apply(Opened(DAY))
+    second = contents_for(TWO, SEGMENTS)[1]
+    named = (HistoryEntry("long before"), HistoryEntry("the first segment"))
+    sds = SdsMessage("alice", "the second segment", CHANNEL, DAY - 1, named, content=second)
+    machine.apply(EnvelopeReceived(DAY, encode_sds_message(sds), None))
+    assert machine.sds.missing_ids() == ()
+    machine.apply(Ticked(DAY + SEGMENTS.set_timeout_ms))
+    assert machine.sds.missing_ids() == ("the first segment",)
 
 
 @pytest.mark.parametrize("segmentation", [SEGMENTS, WITH_PARITY])
