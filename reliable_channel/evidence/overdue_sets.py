@@ -2,7 +2,8 @@
 
 The SDS ids of missing segments are unknown unless a later message names them, and those that are named are requested by
 ``refetch_requests``. So a set is requested by content topic and time, and its segments are recognised by its
-``entire_message_hash``. Each row ``overdue`` of ``incomplete_messages`` is one request.
+``entire_message_hash``. Each row ``overdue`` of ``incomplete_messages`` is one request, for the hour before it: a range
+back to the request before would let one envelope of a stranger make every run read half a day of a store.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SET = (*CHANNEL_KEY, "entire_message_hash")
 @dataclass(frozen=True, slots=True)
 class OverdueSet:
     """The newest request for the segments of one payload in a channel. ``attempt`` is the number of its overdue rows,
-    ``event_time`` the time of the last one, ``previous`` that of the one before, if there is one."""
+    ``event_time`` the time of the last one."""
 
     pubsub_topic: str
     content_topic: str
@@ -35,7 +36,6 @@ class OverdueSet:
     entire_message_hash: bytes
     attempt: int
     event_time: dt.datetime
-    previous: dt.datetime | None
 
 
 def open_sets(settings: Settings, asked: Iterable[Mapping[str, Any]], limit: int) -> list[OverdueSet]:
@@ -65,7 +65,6 @@ def open_sets(settings: Settings, asked: Iterable[Mapping[str, Any]], limit: int
             **dict(zip(_SET, key, strict=True)),
             attempt=len(times),
             event_time=max(times),
-            previous=max(sorted(times)[:-1], default=None),
         )
         for key, times in requests.items()
         if max(times) > ended.get(key, dt.datetime.min.replace(tzinfo=dt.UTC))

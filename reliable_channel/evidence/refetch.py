@@ -258,7 +258,7 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
             content_topics=(content_topic,),
-            start_time_ns=_ns(min(map(_since, wanted)), -NAMED_WITHIN),
+            start_time_ns=_ns(min(times), -NAMED_WITHIN),
             end_time_ns=_ns(max(times), GAP_MARGIN),
         )
         channel = settings.channels.topic_for(content_topic, pubsub_topic or "")
@@ -298,12 +298,6 @@ def _by_range(settings: Settings, client: StoreClient, write_back: WriteBack, re
 
 Identity = tuple[str | None, str | bytes | None]
 """What an envelope can contain: channel id with an SDS id, or with the hash of the payload that it has a segment of."""
-
-
-def _since(request: Ranged) -> dt.datetime:
-    """The start of the range, but for a margin: a set was requested before, up to its previous request."""
-    previous = request.previous if isinstance(request, OverdueSet) else None
-    return previous or request.event_time or dt.datetime.max.replace(tzinfo=dt.UTC)
 
 
 def _identity(request: Ranged) -> Identity:
