@@ -79,6 +79,8 @@ MAX_INPUTS_PER_CYCLE = 256
 FAILED_TIMERS_WAIT_MS = 60_000
 """The wait after timers on which the machine failed, because they are still due."""
 WITHOUT_HINT_RANGE_MS = 3_600_000
+ATTEMPTS_NEARBY = 2
+"""Queries of that range for a missing message; then it may be older, as under a rate limit, and all is asked for."""
 RANGE_PAUSE_MS = 10_000
 RANGE_PAUSE_SHARE = 0.1
 """The pause after a store query for the segments of overdue sets, as a share of the time it covered."""
@@ -442,6 +444,8 @@ class ChannelDriver:
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             self._last_range_without_hint = now
             self.retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+        if fetch.retrieval_hint is None and fetch.attempt > ATTEMPTS_NEARBY:
+            self._want_range(FetchRange(now - self._config.query_window_ms))
 
     def _want_range(self, wanted: FetchRange) -> None:
         start = wanted.start_ms - CATCH_UP_MARGIN_MS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from channel_world import Recorder, World, quick
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.channel import (
@@ -79,6 +79,12 @@ conversations = st.builds(
     seed=st.integers(0, 999),
     durable=st.booleans(),
 )
+
+
+SLOW = Conversation(
+    (Act(0, "bob", 33), Act(317, "alice", 171), Act(2_332, "bob", 46), Act(30_000, "bob", 373)), True, 1, 0.8, 701, True
+)
+"""Carol learns of a message more than an hour after it was sent, without its hash."""
 
 
 class Play:
@@ -161,6 +167,7 @@ class Play:
 
 
 @settings(max_examples=settings.default.max_examples // FEWER)
+@example(SLOW)
 @given(conversations)
 def test_what_is_delivered_at_its_sender_is_at_everybody_who_listens(talk: Conversation) -> None:
     play = Play(talk)
