@@ -17,17 +17,21 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.files import indexed
 from reliable_channel.lake.read import found_as, opened
+from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import INDEXED_COLUMNS, Table
+from reliable_channel.lake.tables import Table
 
 PROPERTIES = {
     # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
     "delta.enableDeletionVectors": "false",
     # lake/append.py writes the log's checkpoints. A writer in Spark would take seconds for one.
     "delta.checkpointInterval": "1000000",
-    "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
+"""Properties of every table; :func:`properties` adds the columns with statistics."""
+
+_INDEXED = "delta.dataSkippingStatsColumns"
 
 _DELTA_TYPES = {
     "STRING": "string",
@@ -88,6 +92,21 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
         refuse_features(table.name, existing)
         fields = existing.schema().fields
         refuse_another_version(table.name, {f.name: getattr(f.type, "type", "") for f in fields}, table)
+        _set_indexed_columns(paths, table)
+
+
+def properties(table: Table) -> dict[str, str]:
+    """The properties that a table is created with."""
+    return {**PROPERTIES, _INDEXED: ",".join(column.name for column in indexed(table))}
+
+
+@retry_on_conflict
+def _set_indexed_columns(paths: PathSettings, table: Table) -> None:
+    """Name the columns with statistics in a table of an earlier version, whose readers skip files wrongly otherwise."""
+    existing = opened(paths, table.name)
+    wanted = properties(table)[_INDEXED]
+    if existing.metadata().configuration.get(_INDEXED) != wanted:
+        existing.alter.set_table_properties({_INDEXED: wanted})
 
 
 def create_table(place: str | PathLike[str], table: Table) -> None:
@@ -98,7 +117,7 @@ def create_table(place: str | PathLike[str], table: Table) -> None:
         mode="ignore",
         description=table.comment,
         partition_by=list(table.partition_by) or None,
-        configuration=PROPERTIES,
+        configuration=properties(table),
     )
 
 

@@ -35,8 +35,10 @@ _TEXT_CHARACTERS = 32
 """Characters of a text in the statistics, as in Delta's own writer."""
 
 _AFTER_ALL_TEXT = "\U0010ffff"
+_LONGEST_BOUND = 1_100
+"""Characters of the longest bound of a text that is kept: an id of nothing but the last character has one of 1 024."""
+
 _WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
-_WITH_NULLS = _WITH_BOUNDS | {"BINARY", "BOOLEAN", "DOUBLE"}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -182,7 +184,7 @@ class Bounds:
         for column in self._columns:
             values = rows[column.name]
             self._nulls[column.name] += values.null_count
-            if column.type not in _WITH_BOUNDS or values.null_count == rows.num_rows:
+            if values.null_count == rows.num_rows:
                 continue
             if column.type == "TIMESTAMP":
                 values = values.cast(pa.int64())
@@ -192,24 +194,25 @@ class Bounds:
             self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
 
     def json(self) -> str:
-        """The statistics as JSON for Delta's log. Bounds of texts and times are rounded outwards; times outside the
-        calendar are left out."""
+        """The statistics as JSON for Delta's log. Bounds of texts and times are rounded outwards.
+
+        A file with a value that has no bound (a time outside the calendar) has only its number of rows: delta-rs
+        compares a filter with a bound that is missing as with NULL, and then skips the file."""
         types = {column.name: column.type for column in self._columns}
         least = {name: _least(value, types[name]) for name, value in self._least.items()}
         largest = {name: _largest(value, types[name]) for name, value in self._largest.items()}
-        return json.dumps(
-            {
-                "numRecords": self._rows,
-                "minValues": {name: bound for name, bound in least.items() if bound is not None},
-                "maxValues": {name: bound for name, bound in largest.items() if bound is not None},
-                "nullCount": self._nulls,
-            }
-        )
+        statistics: dict[str, Any] = {"numRecords": self._rows}
+        if None not in (*least.values(), *largest.values()):
+            statistics |= {"minValues": least, "maxValues": largest, "nullCount": self._nulls}
+        # Not escaped: delta-rs reads the pair that stands for U+10FFFF in JSON as another character.
+        return json.dumps(statistics, ensure_ascii=False)
 
 
 def indexed(table: Table) -> list[Column]:
-    """The columns with statistics."""
-    return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_NULLS]
+    """The columns with statistics: only those of which every writer records both bounds. Spark records none of flags,
+    no writer one of NaN, and delta-rs takes a bound that is missing for one that excludes every row."""
+    columns = [column for column in table.columns[:INDEXED_COLUMNS] if column.name not in table.partition_by]
+    return [column for column in columns if column.type in _WITH_BOUNDS]
 
 
 def _least(value: Any, type_: str) -> Any:
@@ -222,7 +225,9 @@ def _largest(value: Any, type_: str) -> Any:
     if type_ == "TIMESTAMP":
         return _text_of(-(-value // 1_000))
     if isinstance(value, str) and len(value) > _TEXT_CHARACTERS:
-        return value[:_TEXT_CHARACTERS] + _AFTER_ALL_TEXT
+        # A run of the last character lies above its own shortened bound.
+        bound = max(value[:_TEXT_CHARACTERS] + _AFTER_ALL_TEXT, value)
+        return bound if len(bound) <= _LONGEST_BOUND else None
     return value
 
 

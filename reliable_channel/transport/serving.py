@@ -124,6 +124,18 @@ def allows_host(hosts: Collection[str], headers: Headers) -> bool:
     return "*" in hosts or (_host_name(names[0]) if len(names) == 1 else "") in hosts
 
 
+def comes_from_another_site(headers: Headers) -> bool:
+    """Whether a browser says that a page of another site asks, in the background: an image, a script, a frame, a fetch.
+    Following a link to a page is allowed; programs do not send these headers."""
+    site = headers.get("sec-fetch-site", "none").strip().lower()
+    if site not in ("none", "same-origin"):
+        return headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document"
+    origins = headers.getlist("origin")
+    return bool(origins) and any(
+        origin.partition("://")[2].lower() != headers.get("host", "").lower() for origin in origins
+    )
+
+
 def same_token(given: str, token: str) -> bool:
     """Whether a request has the right token, compared in constant time."""
     # Compared as bytes: compare_digest refuses text that is not ASCII.

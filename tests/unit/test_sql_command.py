@@ -68,6 +68,16 @@ def test_a_hostile_string_is_shown_as_text(capsys: pytest.CaptureFixture[str], s
     assert "[red]x" in out
 
 
+def test_csv_runs_nothing_in_a_spreadsheet_or_terminal(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    question = "SELECT chr(27) || '[2J' AS a, '=1+1' AS b, ['@SUM(1)'] AS c, -1.5::DOUBLE AS d, -2 AS e, '-3' AS \"=f\""
+    status, out, _ = ask(capsys, sample_tables, question, "--format", "csv")
+    assert status == 0
+    assert "\x1b" not in out
+    head, row = csv.reader(io.StringIO(out))
+    assert head == ["a", "b", "c", "d", "e", "'=f"]
+    assert row == [" [2J", "'=1+1", '["@SUM(1)"]', "-1.5", "-2", "'-3"]
+
+
 def test_the_prompt_goes_on_after_a_fault(
     capsys: pytest.CaptureFixture[str], sample_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reliable_channel.transport.serving import allows_host, same_token
+from reliable_channel.transport.serving import allows_host, comes_from_another_site, same_token
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -66,6 +66,8 @@ class DashboardGuardMiddleware:
     def _refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
         if not allows_host(self._guard.allowed_hosts, headers):
             return PlainTextResponse("This host name is not served here. See dashboard.allowed_hosts.", 403)
+        if comes_from_another_site(headers):
+            return PlainTextResponse("Pages of other sites cannot read the dashboard.", 403)
         if method != "GET":
             return PlainTextResponse("The dashboard only reads.", 405, {"Allow": "GET"})
         if self._guard.token is not None and not _carries(self._guard.token, headers.get("authorization", "")):

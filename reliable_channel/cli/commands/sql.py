@@ -64,12 +64,22 @@ def written(rows: pa.Table, form: Form) -> str:
         import csv
         import io
 
+        from reliable_channel.analysis.report.csv_files import safe
+
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(rows.column_names)
-        writer.writerows([cell(v) for v in row.values()] for row in rows.to_pylist())
+        writer.writerow([safe(name) for name in rows.column_names])
+        writer.writerows(csv_row(row) for row in rows.to_pylist())
         return out.getvalue().rstrip("\n")
     return as_table(rows)
+
+
+def csv_row(row: dict[str, Any]) -> list[str]:
+    """The cells of a row. Numbers stay as they are, also negative ones; everything else is text that no spreadsheet
+    runs and no terminal obeys."""
+    from reliable_channel.analysis.report.csv_files import safe
+
+    return [cell(value) if isinstance(value, int | float) else safe(cell(value)) for value in row.values()]
 
 
 def as_table(rows: pa.Table) -> str:

@@ -46,6 +46,36 @@ def test_other_names_are_refused(make: Make, host: str) -> None:
     assert "Reliable channels" not in answer.text
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+        {"Sec-Fetch-Site": "anything else"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_a_page_of_another_site_cannot_make_the_dashboard_work(make: Make, headers: dict[str, str]) -> None:
+    for path in ("/", "/messages", "/charts/lag.svg"):
+        answer = make().get(path, headers=headers)
+        assert (answer.status_code, "other sites" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+        {"Origin": "http://localhost"},
+    ],
+)
+def test_an_address_a_link_and_our_own_pages_are_served(make: Make, headers: dict[str, str]) -> None:
+    assert make().get("/", headers=headers).status_code == 200
+
+
 def test_names_can_be_allowed(make: Make) -> None:
     client = make(allowed_hosts=("Dash.example",))
     assert client.get("/", headers={"Host": "dash.example:80"}).status_code == 200
