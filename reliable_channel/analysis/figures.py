@@ -5,7 +5,8 @@ values.
 
 =================  ===================================================================================================
 ``VERDICTS``       over ``delivery_status``: messages (known to exist), delivered, late (delivered after it was given
-                   up), missing, unknown (not settled yet)
+                   up), missing, unknown (not settled yet); apart from these, claimed: ids that only messages name
+                   which nobody acknowledges
 ``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
 ``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not come
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
@@ -24,9 +25,13 @@ from typing import Any
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
-VERDICTS = """count(*) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
+CLAIMED_BY_ONE = "claimed_by_one"
+_CLAIMED = f"cause IS NOT DISTINCT FROM '{CLAIMED_BY_ONE}'"
+VERDICTS = f"""count(*) FILTER (NOT {_CLAIMED}) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
     count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
-    count(*) FILTER (verdict = 'missing') AS missing, count(*) FILTER (verdict = 'unknown') AS unknown"""
+    count(*) FILTER (verdict = 'missing') AS missing,
+    count(*) FILTER (verdict = 'unknown' AND NOT {_CLAIMED}) AS unknown,
+    count(*) FILTER ({_CLAIMED}) AS claimed"""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
 NETWORK_MS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns) / 1e6"

@@ -7,7 +7,7 @@ from typing import Any
 from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import REPAIRED
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -72,7 +72,8 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
         {**key.parameters, **window.bounds},
     )[0]
     late = sum(r["messages"] for r in rows if r["verdict"] == "delivered" and r["cause"] == "late")
-    totals = {v: sum(r["messages"] for r in rows if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
+    counted = [r for r in rows if r["cause"] != CLAIMED_BY_ONE]
+    totals = {v: sum(r["messages"] for r in counted if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
     return {
         **came,
         **totals,

@@ -59,9 +59,9 @@ def by_channel(source: TableWindow) -> pd.DataFrame:
 
 
 def totals(source: TableWindow) -> pd.DataFrame:
-    """One row over all channels: messages, delivered, late, missing, unknown (verdicts), loss (share of what is
-    settled), judged_as_of (UTC), payload_bytes of delivered_messages, repaired, channels, senders, first_seen and
-    last_seen (UTC)."""
+    """One row over all channels: messages, delivered, late, missing, unknown (verdicts), claimed (counted in none of
+    these), loss (share of what is settled), judged_as_of (UTC), payload_bytes of delivered_messages, repaired,
+    channels, senders, first_seen and last_seen (UTC)."""
     return source.query(
         f"""
         SELECT *, coalesce({LOSS}, 0) AS loss FROM (

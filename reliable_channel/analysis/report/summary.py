@@ -123,6 +123,10 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
         found.append(
             f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
         )
+    if totals["claimed"]:
+        found.append(
+            f"{totals['claimed']:,} more ids are claimed by one participant alone; they count in no figure of messages."
+        )
     if unexplained:
         asked = source.rows("store_presence", ["outcome"]).num_rows
         why = "no evidence names one" if asked else "no store node was asked for them"

@@ -103,7 +103,7 @@ DELIVERY_STATUS = Table(
             "STRING",
             "cause of the verdict, null if none is known: never_sent, rate_limited, propagated_not_stored,"
             " segment_missing, undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap,"
-            " unsettled, before_observation, not_followed",
+            " unsettled, before_observation, not_followed, claimed_by_one",
             example="segment_missing",
         ),
         Column("detail", "STRING", "human-readable detail; null if delivered", example="2 of 3 needed segments came"),

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED, READ
-from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, among
+from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, among, named_in
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
 Lookups = Mapping[Table, Lookup]
@@ -93,6 +93,13 @@ def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: boo
         where = among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id")
         yield from _with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
+    if touched.ids:
+        # What a message names is witnessed once somebody acknowledges the message.
+        new = {sds_id for _, sds_id in touched.ids}
+        messages = look_up[tables.SDS_MESSAGES].rows(("causal_history",), new, among("sds_id", new))
+        named = {*named_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
+        lost = look_up[tables.LOST_DEPENDENCIES].rows((*CHANNEL_KEY, "sds_id"), named, among("sds_id", named))
+        yield from _with_channels(lost)
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
         _by_channel(spark, [*touched.lamport], least=least).createOrReplaceTempView("v_new_lamport")
@@ -116,9 +123,12 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
         return rows
 
     by_id = among("sds_id", ids)
-    for table in (tables.LOST_DEPENDENCIES, tables.ACKS, tables.REPAIR_REQUESTS):
-        found(table, ids, by_id)
-    messages = found(tables.SDS_MESSAGES, ids, by_id)
+    found(tables.REPAIR_REQUESTS, ids, by_id)
+    lost = found(tables.LOST_DEPENDENCIES, ids, by_id)
+    namers = _naming(look_up, {*lost["sds_id"].to_pylist()})
+    with_namers = among("sds_id", ids | namers)
+    found(tables.ACKS, ids | namers, with_namers)
+    messages = found(tables.SDS_MESSAGES, ids | namers, with_namers)
     parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
     queued = look_up[tables.SENDER_EVENTS].rows(("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
     for rows in (parity, queued):
@@ -128,11 +138,24 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
         found(table, payloads, by_payload)
     rebuilt = pc.field("segment_kind").is_null()
     found(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
-    events = found(tables.SENDER_EVENTS, {*ids, *payloads}, (by_payload & (pc.field("event") == "queued")) | by_id)
+    events = found(
+        tables.SENDER_EVENTS,
+        {*ids, *namers, *payloads},
+        (by_payload & (pc.field("event") == "queued")) | with_namers,
+    )
     envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
     by_envelope = among("message_hash", envelopes)
     found(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
     found(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
+
+
+def _naming(look_up: Lookups, lost: Set[str]) -> Set[str]:
+    """The ids of the messages whose causal histories name one of ``lost``."""
+    rows = look_up[tables.SDS_MESSAGES].rows(("sds_id", "causal_history"), lost, None)
+    histories = rows["causal_history"].combine_chunks()
+    named = pc.is_in(named_in(histories), pa.array(sorted(lost), pa.string()))
+    at = pc.list_parent_indices(histories).filter(named)
+    return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
 
 
 def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:

@@ -36,10 +36,10 @@ READ: dict[Table, tuple[str, ...]] = {
     ),
     tables.SDS_MESSAGES: (
         *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
-        *("lamport_timestamp", "event_time"),
+        *("lamport_timestamp", "event_time", "causal_history"),
     ),
     tables.LOST_DEPENDENCIES: (*_BY_ID, "sender_id", "status", "needed_by", "missing_since", "event_time"),
-    tables.ACKS: (*_BY_ID, "acknowledged_by"),
+    tables.ACKS: (*_BY_ID, "acknowledged_by", "certainty"),
     tables.REPAIR_REQUESTS: _BY_ID,
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
     tables.QUARANTINE: ("message_hash", "reason", "stage", "raw"),
@@ -69,6 +69,7 @@ _FACT_TYPES = {
     "present": "boolean",
     "absent": "boolean",
     "before_observation": "boolean",
+    "witnessed": "boolean",
 }
 """The columns of a row of ``facts`` about an SDS id, with their types; all but one or a few are null."""
 
@@ -123,6 +124,15 @@ _SENDER_RECORDS = """(select * from v_sender_events left join (
             union all select message_hash, null, outcome = 'present', outcome = 'absent' from v_store_presence)
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """The senders' records, with the outcome of the envelopes that they name."""
+
+_WITNESSED = f"""(select distinct {_CHANNEL}, named_id as sds_id
+    from (select {_CHANNEL}, sds_id, explode(causal_history.sds_id) as named_id from v_sds_messages
+        where sds_kind = 'content')
+    left semi join (select {_CHANNEL}, sds_id as named_id from v_lost_dependencies) using ({_CHANNEL}, named_id)
+    left semi join (select {_CHANNEL}, sds_id from v_acks where certainty <> 'probable'
+        union all select {_CHANNEL}, sds_id from v_sender_events) using ({_CHANNEL}, sds_id))"""
+"""The missing ids that a corroborated message names: one that another participant acknowledges, or that its sender's
+record reports. The acknowledgement is the second participant; any number of uncorroborated names is none."""
 
 _SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 
@@ -206,6 +216,7 @@ FACTS = "\nunion all ".join(
             named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
             before_observation="status = 'before_observation'",
         ),
+        _facts_from(_WITNESSED, witnessed="true"),
         _facts_from("v_acks", acknowledged_by="acknowledged_by"),
         _facts_from("v_repair_requests", asked_for="true"),
         _facts_from(
@@ -223,7 +234,17 @@ FACTS = "\nunion all ".join(
 )
 
 _CLAIMS = ("delivered", "incomplete", "queued", "segment", "named")
-_FACTS = ("asked_for", "sent", "held_back", "given_up", "undecryptable", "present", "absent", "before_observation")
+_FACTS = (
+    "asked_for",
+    "sent",
+    "held_back",
+    "given_up",
+    "undecryptable",
+    "present",
+    "absent",
+    "before_observation",
+    "witnessed",
+)
 
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},

@@ -29,7 +29,7 @@ INDEXED: dict[Table, tuple[str, ...]] = {
     tables.REASSEMBLED_MESSAGES: ("entire_message_hash",),
     tables.INCOMPLETE_MESSAGES: ("entire_message_hash",),
     tables.SENDER_EVENTS: ("sds_id", "entire_message_hash", "envelope_hash"),
-    tables.SDS_MESSAGES: ("sds_id",),
+    tables.SDS_MESSAGES: ("sds_id", "causal_history"),
     tables.LOST_DEPENDENCIES: ("sds_id",),
     tables.ACKS: ("sds_id",),
     tables.REPAIR_REQUESTS: ("sds_id",),
@@ -75,10 +75,17 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
         elif name == "raw":
             ids = {sds_id.encode() for raw in undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
             found.append(pa.array(sorted(ids), pa.binary()))
+        elif name == "causal_history":
+            found.append(named_in(column).cast(pa.binary()))
         elif name != "stage":
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             found.append(flat.cast(pa.binary()))
     return pa.concat_arrays(found)
+
+
+def named_in(histories: pa.Array) -> pa.Array:
+    """The SDS ids in causal histories, in order."""
+    return pc.struct_field(pc.list_flatten(histories), "sds_id")
 
 
 def undecoded(rows: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """The cause of a verdict. The last four belong to the verdict ``unknown``."""
+    """The cause of a verdict. The last five belong to the verdict ``unknown``."""
 
     NEVER_SENT = "never_sent"
     RATE_LIMITED = "rate_limited"
@@ -35,6 +35,7 @@ class Cause(StrEnum):
     NOT_FOLLOWED = "not_followed"
     UNSETTLED = "unsettled"
     BEFORE_OBSERVATION = "before_observation"
+    CLAIMED_BY_ONE = "claimed_by_one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class VerdictEvidence:
     dispatched; ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send
     it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has an
     envelope of it, ``False`` if no queried store has one, ``None`` if none was queried; ``in_gap``: it may have been
-    sent while no bridge listened; ``followed``: its content topic is read, and configured for channels."""
+    sent while no bridge listened; ``witnessed``: it left a trace of its own, or a participant that is corroborated
+    names it; ``followed``: its content topic is read, and configured for channels."""
 
     delivered: bool = False
     late: bool = False
@@ -63,6 +65,7 @@ class VerdictEvidence:
     in_gap: bool = False
     before_observation: bool = False
     followed: bool = True
+    witnessed: bool = True
 
 
 Rule = tuple[Callable[[VerdictEvidence], bool], Verdict, Cause | None]
@@ -86,6 +89,7 @@ RULES: tuple[Rule, ...] = (
     (lambda e: e.store_has is True, Verdict.UNKNOWN, Cause.UNSETTLED),  # it can still be fetched
     (lambda e: e.in_gap, Verdict.UNKNOWN, Cause.SOURCE_GAP),
     (lambda e: e.received > 0, Verdict.MISSING, Cause.SEGMENT_MISSING),
+    (lambda e: not (e.witnessed or e.sent), Verdict.UNKNOWN, Cause.CLAIMED_BY_ONE),  # names are free to invent
     (
         lambda e: (e.sent or e.heard_by_others) and e.store_has is False,
         Verdict.MISSING,

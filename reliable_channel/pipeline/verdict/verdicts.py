@@ -257,6 +257,7 @@ def _row(
         in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
         before_observation=bool(row["before_observation"]),
         followed=followed(*_topic(row)),
+        witnessed=row["source"] != "named" or bool(row["witnessed"]),
     )
     verdict, cause = decide(evidence)
     return {
@@ -289,6 +290,8 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
     came = f"{evidence.received} of {evidence.needed} needed segments came"
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"
+    if cause is Cause.CLAIMED_BY_ONE:
+        return f"{came}; nothing but messages that nobody acknowledges names it"
     if cause is not None:
         return came
     if evidence.store_has is False:

@@ -30,6 +30,12 @@ CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
     "we were not listening": (VerdictEvidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
     "a topic that nobody reads": (VerdictEvidence(sent=True, followed=False), Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
     "others had it, no store": (VerdictEvidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
+    "only forged histories name it": (VerdictEvidence(witnessed=False), Verdict.UNKNOWN, Cause.CLAIMED_BY_ONE),
+    "no store has what is only claimed": (
+        VerdictEvidence(witnessed=False, heard_by_others=True, store_has=False),
+        Verdict.UNKNOWN,
+        Cause.CLAIMED_BY_ONE,
+    ),
     "named, and nobody knows": (VerdictEvidence(heard_by_others=True), MISSING, None),
 }
 
