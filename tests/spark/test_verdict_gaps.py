@@ -119,11 +119,17 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         "vantage": "north",
     }
     found = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
+    # What names a loss outside the gap is acknowledged: a witness, without which it is only claimed by one.
+    acknowledged = [
+        {**(heard if sds_id == "h2" else CHANNEL), "sds_id": sds_id, "acknowledged_by": "carol", "certainty": "certain"}
+        for sds_id in ("a3", "b3", "h2")
+    ]
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     unread = {**CHANNEL, "content_topic": "/somebody/1/else/proto", "sender_id": "dave", "sds_id": "unread"}
     queued = {**unread, "event": "queued", "entire_message_hash": b"h" * 32, "event_time": at(30)}
     for table, rows in (
         (tables.SDS_MESSAGES, came),
+        (tables.ACKS, acknowledged),
         (tables.LOST_DEPENDENCIES, missed),
         (tables.SOURCE_GAPS, [gap]),
         (tables.SENDER_EVENTS, [queued]),
