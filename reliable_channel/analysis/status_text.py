@@ -22,6 +22,7 @@ def shown(text: object, longest: int = LONGEST) -> str:
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The report as lines."""
     return [
+        *[f"{one['part']} STOPPED: nothing since {one['since']}. {one['effect']}" for one in report["stopped"]],
         f"Tables under {report['data_dir']}",
         *_aligned(
             [("table", "rows", "files", "MiB", "version", "last write")]

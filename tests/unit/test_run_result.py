@@ -70,13 +70,16 @@ class NoSpark:
 def test_a_continuous_run_judges_at_most_a_tenth_of_the_time(
     sample_tables: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, pauses: list[float]
 ) -> None:
-    clock, said, prometheus = [0.0], list[str](), PrometheusMetrics()
+    clock, said, due, prometheus = [0.0], list[str](), list[float](), PrometheusMetrics()
     rounds = Rounds(3, takes_s, clock)
     monkeypatch.setattr(run, "judged_now", rounds.judge)
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     settings = load("local", paths={"data_dir": str(sample_tables)})
-    run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus)
+    run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus, due.append)
     assert rounds.pauses == pauses
+    # Within its pause and twice the time of the last round, and half a minute.
+    assert due == [(pauses[-1] + 2 * takes_s + 30) * 1000] * len(due)
+    assert len(due) == 2
     assert said == ["verdict: the table was changed"]
     found = outcome(TableSnapshot(settings.paths))
     for verdict, messages in found.verdicts.items():

@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from reliable_channel.analysis.alerts.changes import AlertChange, changes
+from reliable_channel.analysis.alerts.heartbeat import StoppedPart, stopped
 from reliable_channel.analysis.alerts.log import AlertLog
 from reliable_channel.analysis.alerts.measure import as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
@@ -24,13 +25,15 @@ MOST_PAGES = 100
 @dataclass(frozen=True)
 class CheckResult:
     """``changed``: rows appended now. ``open_alerts``: alerts raised after it. ``sent``: how many changes the webhook
-    accepted; ``fault``: why it did not accept the rest."""
+    accepted; ``fault``: why it did not accept the rest. ``stopped``: the parts of the pipeline whose tables no longer
+    tell of what happens."""
 
     as_of: dt.datetime | None
     changed: tuple[AlertChange, ...]
     open_alerts: tuple[AlertChange, ...]
     sent: int
     fault: EnvironmentFault | None = None
+    stopped: tuple[StoppedPart, ...] = ()
 
 
 def check(
@@ -61,7 +64,8 @@ def check(
     webhook = webhook or Webhook(settings.alerts)
     sent, fault = (0, None) if settings.alerts.webhook_url is None else _send(settings, webhook)
     still_open = AlertLog(settings.paths).open_alerts()
-    return CheckResult(clock, tuple(changed), tuple(still_open[key] for key in sorted(still_open)), sent, fault)
+    open_now = tuple(still_open[key] for key in sorted(still_open))
+    return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(stopped(lake, now)))
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:

@@ -16,6 +16,7 @@ def lines(outcome: CheckResult) -> list[str]:
     found = [
         f"{len(outcome.open_alerts)} {'alert is' if len(outcome.open_alerts) == 1 else 'alerts are'} raised ({clock})"
     ]
+    found += [f"  {part}" for part in outcome.stopped]
     found += [f"  {_line(change)}" for change in outcome.open_alerts]
     found += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
         outcome.changed
@@ -35,6 +36,9 @@ def as_values(outcome: CheckResult) -> dict[str, Any]:
         "as_of": outcome.as_of.isoformat() if outcome.as_of else None,
         "raised": [_values(change) for change in outcome.open_alerts],
         "changed": [{**_values(change), "state": change.state.value} for change in outcome.changed],
+        "stopped": [
+            {"part": part.part, "since": part.since.isoformat(), "effect": part.effect} for part in outcome.stopped
+        ],
         "sent_to_webhook": outcome.sent,
         "fault": str(outcome.fault) if outcome.fault else None,
     }

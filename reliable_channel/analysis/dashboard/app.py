@@ -84,7 +84,12 @@ def create_app(
             nonlocal status
             content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
             status = content.status
-            return renderer.page(content.template, request.url.path, content.known, {**content.values, "tag": tag})
+            return renderer.page(
+                content.template,
+                request.url.path,
+                content.known,
+                {**content.values, "tag": tag, "stopped": cache.stopped(lake)},
+            )
 
         body = cache.kept(tag, rendered, keep=lambda: status == 200)
         return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})

@@ -61,7 +61,7 @@ class Renderer:
         def here(**changes: Any) -> str:
             return address(path, **{**known, **changes})
 
-        shown = {"tag": "", "window": None, "known": known, **values}
+        shown = {"tag": "", "window": None, "stopped": [], "known": known, **values}
         text = self._environment.get_template(template).render(
             here=here, path=path, section_path=_PARENTS.get(path, path), **shown
         )

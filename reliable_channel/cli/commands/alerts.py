@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
     def check(
         context: typer.Context,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
-        fail: Annotated[bool, typer.Option("--fail", help="Exit with 3 while an alert is raised (cron, CI).")] = False,
+        fail: Annotated[
+            bool, typer.Option("--fail", help="Exit with 3 while an alert is raised or none can be.")
+        ] = False,
         tables: TablesOption = None,
     ) -> None:
         """Evaluate the rules over the tables, record the changes and send them to the webhook. Needs no Spark."""
@@ -39,7 +41,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(json.dumps(as_values(outcome), indent=1) if as_json else "\n".join(lines(outcome)))
         if outcome.fault is not None:
             raise outcome.fault
-        if fail and outcome.open_alerts:
+        if fail and (outcome.open_alerts or outcome.stopped):
             raise typer.Exit(RAISED_EXIT_CODE)
 
     @alerts.command()

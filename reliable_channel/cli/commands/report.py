@@ -112,8 +112,10 @@ def register(app: typer.Typer) -> None:
 
             from rich.console import Console
 
+            from reliable_channel.analysis.alerts.heartbeat import stopped
             from reliable_channel.analysis.report import csv_files, summary, terminal
             from reliable_channel.analysis.report.channels import require_channel
+            from reliable_channel.analysis.report.snapshot import TableSnapshot
             from reliable_channel.analysis.report.source import TableWindow
             from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
 
@@ -134,6 +136,8 @@ def register(app: typer.Typer) -> None:
                 loading = Thread(target=import_module, args=("altair",))
                 loading.start()
             found = summary.collect(source, now)
+            paths = invocation(context).settings(tables).paths
+            found["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths), now)]
             judged = checks(limits, found)
             found["thresholds"] = [check.as_json() for check in judged]
             if html is not None and painter is not None:

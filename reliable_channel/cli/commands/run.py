@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VERDICTS = "verdicts"
 """The job group of the verdict job while the pipeline runs."""
 LAST_ROUND_S = 20.0
+FIRST_ROUND_MS = 300_000
+"""How long the first round of a continuous run may take: it judges everything that came meanwhile."""
 STATUS_S = 60.0
 LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
@@ -93,9 +95,13 @@ def judge_until(
     stop: threading.Event,
     say: Callable[[str], None],
     metrics: PrometheusMetrics,
+    declare: Callable[[float], object],
 ) -> None:
     """Compute verdicts and check alerts every ``pipeline.verdict_interval_ms`` until ``stop``, in at most a tenth of
-    the time: after a long round the next one waits longer. A fault is printed and the next round tries again."""
+    the time: after a long round the next one waits longer. A fault is printed and the next round tries again.
+
+    ``declare`` is called after each good round with the time, in ms, within which the next one must have ended."""
+    from reliable_channel.analysis.alerts.heartbeat import due_ms
     from reliable_channel.analysis.figures import QUANTILES, outcome
     from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -109,6 +115,10 @@ def judge_until(
             found = outcome(TableSnapshot(settings.paths))
             latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
             metrics.judged(found.verdicts, found.causes, latency, found.newest)
+            round_s = time.monotonic() - started
+            due = due_ms(max(interval_s, 9 * round_s), round_s)
+            declare(due)
+            metrics.next_round(time.time() + due / 1000)
         except Exception as fault:  # whatever it is, the pipeline goes on without verdicts
             if not stop.is_set():
                 say(f"verdict: {str(fault).splitlines()[0]}")
@@ -186,6 +196,7 @@ def register(app: typer.Typer) -> None:
         import signal
         import threading
 
+        from reliable_channel.analysis.alerts.heartbeat import Heartbeat
         from reliable_channel.pipeline.runner.metrics import measured
         from reliable_channel.pipeline.runner.run import run_continuously, run_once
         from reliable_channel.runtime.own_broker import require_own_broker
@@ -220,10 +231,12 @@ def register(app: typer.Typer) -> None:
                     threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
                 with measured(spark, settings, serve=True) as metrics:
                     threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
+                    heartbeat = Heartbeat(settings.paths)
                     judge = threading.Thread(
-                        target=judge_until, args=(spark, settings, stop, say, metrics), daemon=True
+                        target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record), daemon=True
                     )
                     if settings.pipeline.verdict_interval_ms:
+                        heartbeat.record(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)
                         judge.start()
                     try:
                         run_continuously(spark, settings, stop, on_progress=say)
@@ -232,6 +245,7 @@ def register(app: typer.Typer) -> None:
                         if judge.is_alive():
                             spark.sparkContext.cancelJobGroup(VERDICTS)
                             judge.join(LAST_ROUND_S)
+                    heartbeat.record(0)  # not after a fault: the run was to go on
             finally:
                 for number, handler in previous.items():
                     signal.signal(number, handler)

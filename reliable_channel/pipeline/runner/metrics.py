@@ -77,6 +77,10 @@ class PrometheusMetrics:
         self._newest = gauge(
             "reliable_channel_last_record_timestamp_seconds", "When ingest last wrote its clock, Unix s"
         )
+        self._next_round = gauge(
+            "reliable_channel_next_round_timestamp_seconds",
+            "When the next round of verdicts and alerts must have ended, Unix s",
+        )
         self._judged = gauge("reliable_channel_last_verdict_timestamp_seconds", "When verdicts were last given, Unix s")
 
     def running(self, query: str, runs: bool) -> None:
@@ -90,6 +94,10 @@ class PrometheusMetrics:
         for metric in _TOTALS:
             self._totals.labels(query, metric).inc(values.get(metric, 0.0))
         self._batch.labels(query).set(time.time())
+
+    def next_round(self, due: float) -> None:
+        """Note when the next round of verdicts and alerts must have ended, Unix s."""
+        self._next_round.set(due)
 
     def judged(
         self,

@@ -50,9 +50,13 @@ FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
 SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
-WHOLE_BOUNDS = {"spark.databricks.io.skipping.stringPrefixLength": "1000000"}
-"""Texts stand whole in the statistics. Spark leaves the maximum out where a shortened one would lie below its text, and
-delta-rs then skips the file, whatever is asked."""
+READABLE_FILES = {
+    "spark.databricks.io.skipping.stringPrefixLength": "1000000",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Files that every reader reads rightly. Texts stand whole in the statistics: Spark leaves the maximum out where a
+shortened one would lie below its text, and delta-rs then skips the file, whatever is asked. Times are not INT96, which
+Arrow reads as nanoseconds: those end in 2262."""
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
 
@@ -105,7 +109,7 @@ def _merge_all(
     """Write changed verdicts, delete those without a successor, and store the position in the same commit."""
     status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
     same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
-    with set_meanwhile(spark, {SET_USER_METADATA: position.text(), **SMALL_FILES, **WHOLE_BOUNDS}):
+    with set_meanwhile(spark, {SET_USER_METADATA: position.text(), **SMALL_FILES, **READABLE_FILES}):
         if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) == 0:
             # In the order of time, as later rounds add to them: so one that changes few verdicts rewrites few files.
             ordered = judged.repartitionByRange("first_seen").sortWithinPartitions("first_seen")

@@ -1,0 +1,86 @@
+"""Detects that a pipeline stopped, with which alerts stop as well: the alerts of its tables say nothing any more.
+
+A continuous run records when the next round of verdicts and alerts is due, and that it ended. Only the reader can tell
+that the time has passed. Tables of a run that ended, of a back-fill or of a demo never count as stopped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from dataclasses import dataclass
+
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import PIPELINE_METRICS
+
+ROUNDS = "verdicts"
+NEXT_ROUND_MS = "next_round_ms"
+"""The metric: ms from ``recorded_at`` to the time at which the next round must have ended; 0 after an orderly end."""
+CLOCK_MS = 15 * 60 * 1000
+"""A running pipeline writes the recorded clock more often than this, even if no record comes."""
+
+_LAST = f"""
+    SELECT recorded_at AS at, value AS due_ms, min(recorded_at) OVER (PARTITION BY run_id) AS started
+    FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
+    ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
+"""  # noqa: S608 - names of our own
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedPart:
+    """A part of a continuous run that stopped without an orderly end: since when, and what that means."""
+
+    part: str
+    since: dt.datetime
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.part} stopped: nothing since {self.since:%Y-%m-%d %H:%M:%S} UTC. {self.effect}"
+
+
+class Heartbeat:
+    """Writes the rounds of one continuous run."""
+
+    def __init__(self, paths: PathSettings) -> None:
+        self._paths = paths
+        self._run = str(uuid.uuid4())
+        self._round = 0
+
+    def record(self, due_ms: float, now: dt.datetime | None = None) -> None:
+        """Record that a round ended, and that the next one ends within ``due_ms``; 0 ends the run."""
+        row = {
+            "query": ROUNDS,
+            "run_id": self._run,
+            "batch_id": self._round,
+            "metric": NEXT_ROUND_MS,
+            "value": float(due_ms),
+            "recorded_at": now or dt.datetime.now(dt.UTC),
+        }
+        self._round += 1
+        append_rows(self._paths, PIPELINE_METRICS, as_arrow([row], PIPELINE_METRICS))
+
+
+def due_ms(pause_s: float, round_s: float) -> float:
+    """How long the next round may take to end, ms: after a pause of ``pause_s``, if it takes twice as long as the last
+    one (``round_s``) and half a minute."""
+    return 1000 * (pause_s + 2 * round_s + 30)
+
+
+def stopped(lake: TableSnapshot, now: dt.datetime | None = None) -> list[StoppedPart]:
+    """The parts of a continuous run that stopped, by ``now`` (the wall clock); none if no run was to go on."""
+    now = now or dt.datetime.now(dt.UTC)
+    last = next(iter(lake.select(_LAST)), None)
+    if last is None or not last["due_ms"]:
+        return []
+    found = []
+    if now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
+        effect = "Since then no verdict was given and no alert could be raised or cleared."
+        found.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
+    clock = lake.select("SELECT max(recorded_at) AS at FROM clock")[0]["at"]
+    if clock is not None and now > max(clock, last["started"]) + dt.timedelta(milliseconds=CLOCK_MS):
+        effect = "What came since then is in no table, and no alert about it can be raised."
+        found.append(StoppedPart("Reading Kafka", clock, effect))
+    return found

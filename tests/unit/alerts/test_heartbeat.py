@@ -1,0 +1,118 @@
+"""A pipeline that stopped without an end is reported wherever alerts are shown; tables that are finished are not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, stopped
+from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.cli import main
+from reliable_channel.config import PathSettings, load
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
+
+pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
+
+START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+SECOND = dt.timedelta(seconds=1)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> PathSettings:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, (PIPELINE_METRICS, CLOCK))
+    return found
+
+
+def write_clock(paths: PathSettings, at: dt.datetime) -> None:
+    row: dict[str, Any] = dict.fromkeys(CLOCK.names()) | {
+        "query_id": "q",
+        "batch_id": 0,
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "event_time": START,
+        "recorded_at": at,
+        "kind": "batch",
+    }
+    append_rows(paths, CLOCK, as_arrow([row], CLOCK))
+
+
+def test_what_was_never_declared_live_never_stopped(paths: PathSettings) -> None:
+    write_clock(paths, START)
+    assert stopped(TableSnapshot(paths), START + dt.timedelta(days=999)) == []
+
+
+@given(rounds=st.lists(st.integers(1, 10_000), min_size=1, max_size=4), late_s=st.integers(-10_000, 10_000))
+def test_a_run_stopped_when_its_declared_round_is_overdue(
+    rounds: list[int], late_s: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    paths = load("local").with_run_dir(tmp_path_factory.mktemp("t")).paths
+    create_tables(paths, (PIPELINE_METRICS, CLOCK))
+    heartbeat, at = Heartbeat(paths), START
+    for seconds in rounds:
+        at += SECOND
+        heartbeat.record(seconds * 1000, at)
+    now = at + (rounds[-1] + late_s) * SECOND
+    found = stopped(TableSnapshot(paths), now)
+    assert [part.since for part in found] == ([at] if late_s > 0 else [])
+    heartbeat.record(0, at)
+    assert stopped(TableSnapshot(paths), now) == []
+
+
+def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: PathSettings) -> None:
+    write_clock(paths, START)
+    now = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
+    heartbeat = Heartbeat(paths)
+    heartbeat.record(60_000, now)
+    assert stopped(TableSnapshot(paths), now) == []  # it only starts
+    now += dt.timedelta(milliseconds=CLOCK_MS) + SECOND
+    heartbeat.record(60_000, now)
+    (part,) = stopped(TableSnapshot(paths), now)
+    assert (part.part, part.since) == ("Reading Kafka", START)
+
+
+def status_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    return int(ended.value.code or 0)
+
+
+def test_every_surface_says_what_stopped_and_since_when(
+    paths: PathSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Heartbeat(paths).record(60_000, START)
+    place = ["--tables", paths.data_dir]
+    assert status_of("alerts", "check", "--fail", *place) == 3
+    assert "stopped: nothing since 2026-01-01 00:00:00 UTC" in capsys.readouterr().out
+    assert status_of("alerts", "check", "--json", *place) == 0
+    assert json.loads(capsys.readouterr().out)["stopped"][0]["since"] == START.isoformat()
+    assert status_of("status", "--no-kafka", *place) == 0
+    assert "STOPPED: nothing since 2026-01-01T00:00:00+00:00" in capsys.readouterr().out
+    assert status_of("report", *place) == 0
+    assert "stopped: nothing since 2026-01-01 00:00:00 UTC" in " ".join(capsys.readouterr().out.split())
+    client = TestClient(create_app(paths), base_url="http://localhost")
+    for path in ("/", "/alerts"):
+        page = client.get(path).text
+        assert "stopped: nothing since 2026-01-01 00:00:00" in page
+        assert "Nothing is raised." not in page
+
+
+def test_a_page_is_sent_again_when_the_time_of_the_next_round_has_passed(paths: PathSettings) -> None:
+    times = iter(range(0, 1000, 10))
+    cache = PageCache(paths, monotonic=lambda: float(next(times)))
+    before = cache.tag(cache.lake(), "/alerts", ("alerts",))
+    assert cache.tag(cache.lake(), "/alerts", ("alerts",)) == before
+    Heartbeat(paths).record(60_000, START)
+    assert cache.tag(cache.lake(), "/alerts", ("alerts",)) != before
