@@ -56,7 +56,7 @@ def measured(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> I
     stop = threading.Event()
     answer: dict[str, Any] = {}
     with child("bench.jobs.low_rate", spec) as process, ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(produce_steadily, there.kafka.client_options(), topic, traffic, RATE, stop)
+        sending = pool.submit(produce_steadily, there.kafka.clients().producer, topic, traffic, RATE, stop)
         try:
             for line in process.answers():
                 stop.set()

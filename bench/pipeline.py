@@ -94,7 +94,7 @@ def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]
     workload = replace(workload, name=prefix + workload.name)
     topics = there.kafka.topics.model_copy(update={"envelopes": workload.topic, "partitions": 4})
     ensure_topics(there.kafka.model_copy(update={"topics": topics}))
-    records, size = produce(there.kafka.client_options(), workload)
+    records, size = produce(there.kafka.clients().producer, workload)
     return {
         "name": workload.name,
         "topic": workload.topic,
@@ -181,7 +181,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
         prepared_traffic = list(islice(records(traffic, "steadily"), int(rate * longest_s)))  # not on their cores later
         patience = threading.Timer(longest_s, end)
         sending = pool.submit(
-            produce_steadily, there.kafka.client_options(), traffic.topic, prepared_traffic, rate, stop
+            produce_steadily, there.kafka.clients().producer, traffic.topic, prepared_traffic, rate, stop
         )
         patience.start()
         measured = None

@@ -146,8 +146,8 @@ def _play(
             records.value = before + written
 
         conversations.value += 1
-        coordinates = write_records(world.records, kafka.topics.envelopes, kafka.client_options(), rate, count)
-        write_events(sender_events(world.journals), settings.bridge.evidence_topic, kafka.client_options())
+        coordinates = write_records(world.records, kafka.topics.envelopes, kafka.clients().producer, rate, count)
+        write_events(sender_events(world.journals), settings.bridge.evidence_topic, kafka.clients().producer)
         truths.append(world.truth.located(coordinates))
     fields = [field.name for field in dataclasses.fields(Truth)]
     Truth(**{name: [row for one in truths for row in getattr(one, name)] for name in fields}).save(place)

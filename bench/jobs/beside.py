@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
             settings = on_topic(base, topic, run_dir / topic)
             conversation = records(Workload(topic, log + measured, 200, channels=1))
             for count in (log, measured):
-                write(settings.kafka.client_options(), topic, islice(conversation, count))
+                write(settings.kafka.clients().producer, topic, islice(conversation, count))
                 cpu_s = -cpu_seconds()
                 seconds = sum(spent(start(spark, settings, query, once=True)) for query in CHAIN)
                 cpu_s += cpu_seconds()

@@ -61,6 +61,7 @@ from reliable_channel.transport.base import (
     Queued,
     RateLimitNear,
     Received,
+    RecordsGone,
     RequestId,
     SendDelayed,
     SendFailed,
@@ -72,7 +73,7 @@ from reliable_channel.transport.store.model import is_message_hash
 
 _log = logging.getLogger(__name__)
 
-Result = Queued | SendDelayed | RateLimitNear | Sent | SendFailed | HealthChanged | StoreFailure
+Result = Queued | SendDelayed | RateLimitNear | Sent | SendFailed | HealthChanged | RecordsGone | StoreFailure
 """A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
@@ -297,6 +298,9 @@ class ChannelDriver:
     def _result(self, result: Result, now: int) -> Input | None:
         if isinstance(result, StoreFailure):
             self.events.emit(self._problem("store_failed", result.detail, now))
+            return None
+        if isinstance(result, RecordsGone):
+            self.events.emit(self._problem("records_gone", str(result), now))
             return None
         if isinstance(result, HealthChanged):
             if result.health.state is not HealthState.UNHEALTHY:

@@ -265,7 +265,8 @@ class ChannelProblem(ChannelEvent):
     """Something was refused, and the channel continues. ``kind``: ``undecryptable``, ``plaintext_refused``,
     ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
     ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
-    ``evicted``, ``dispatch_failed``, ``store_failed``, ``input_failed`` (a fault of this program; the channel continues
+    ``evicted``, ``dispatch_failed``, ``store_failed``, ``records_gone`` (Kafka no longer has
+    records that were not read yet), ``input_failed`` (a fault of this program; the channel continues
     as before the input). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"

@@ -1,18 +1,20 @@
 """Configures the Kafka brokers, authentication and topics (docs/howto/kafka.md).
 
-One set of TLS and SASL settings serves both clients: ``client_options()`` for kafka-python, ``spark_options()`` for the
-Kafka source and sink of Spark. Options that these do not cover are passed on unchanged through ``client`` and
-``spark``.
+One set of TLS and SASL settings serves both clients: ``clients()`` for kafka-python, ``spark_options()`` for the Kafka
+source and sink of Spark. Options that these do not cover are passed on unchanged: to kafka-python through ``client``
+(all kinds of clients), ``consumer``, ``producer`` and ``admin``, to Spark through ``spark``.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from reliable_channel.config.section import Bytes, Count, Section
+from reliable_channel.transport.kafka_clients import KafkaClients
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -85,7 +87,16 @@ class KafkaSettings(Section):
     topics: TopicSettings = TopicSettings()
     security: SecuritySettings = SecuritySettings()
     broker: BrokerSettings = BrokerSettings()
-    client: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python, by its names")
+    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+        default="read_committed",
+        description="read_uncommitted also reads the records of aborted transactions, as evidence of what was tried",
+    )
+    client: dict[str, PassThrough] = Field(
+        default={}, description="more options for every client of kafka-python, by its names"
+    )
+    consumer: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's consumers")
+    producer: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's producers")
+    admin: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's admin clients")
     spark: dict[str, PassThrough] = Field(default={}, description="more options for Spark, without the prefix `kafka.`")
 
     @property
@@ -93,8 +104,23 @@ class KafkaSettings(Section):
         """``host:port[,host:port…]`` of the cluster in use, the project's own broker included."""
         return self.bootstrap_servers or f"127.0.0.1:{self.broker.port}"
 
-    def client_options(self) -> dict[str, Any]:
-        """Keyword arguments for every kafka-python client, secrets in clear: never print them."""
+    @model_validator(mode="after")
+    def _known_options(self) -> KafkaSettings:
+        for section, kinds in _SECTIONS.items():
+            for name in getattr(self, section):
+                _check_option(section, name, kinds)
+        return self
+
+    def clients(self) -> KafkaClients:
+        """The options of each kind of kafka-python client, secrets in clear: never print them."""
+        common = self._common_options()
+        return KafkaClients(
+            consumer=common | {"isolation_level": self.isolation_level} | _passed(self.consumer),
+            producer=common | _passed(self.producer),
+            admin=common | _passed(self.admin),
+        )
+
+    def _common_options(self) -> dict[str, Any]:
         s = self.security
         options: dict[str, Any] = {"bootstrap_servers": self.servers.split(","), "security_protocol": s.protocol}
         if s.protocol.startswith("SASL") and s.sasl_password is not None:
@@ -111,12 +137,16 @@ class KafkaSettings(Section):
                 options |= {"ssl_certfile": s.ssl_certificate_file, "ssl_keyfile": s.ssl_certificate_file}
             if s.ssl_key_password is not None:
                 options["ssl_password"] = s.ssl_key_password.get_secret_value()
-        return options | {key: _parsed(value.get_secret_value()) for key, value in self.client.items()}
+        return options | _passed(self.client)
 
     def spark_options(self) -> dict[str, str]:
         """Options for Spark's ``format("kafka")``, prefixed ``kafka.``, secrets in clear: never print them."""
         s = self.security
-        options = {"bootstrap.servers": self.servers, "security.protocol": s.protocol}
+        options = {
+            "bootstrap.servers": self.servers,
+            "security.protocol": s.protocol,
+            "isolation.level": self.isolation_level,
+        }
         if s.protocol.startswith("SASL") and s.sasl_password is not None:
             module = "plain.PlainLoginModule" if s.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
             options["sasl.mechanism"] = str(s.sasl_mechanism)
@@ -140,6 +170,30 @@ class KafkaSettings(Section):
 def _quoted(text: str) -> str:
     """A JAAS string: double quotes, backslash escapes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_KINDS = {"consumer": "KafkaConsumer", "producer": "KafkaProducer", "admin": "KafkaAdminClient"}
+_SECTIONS = {"client": tuple(_KINDS), **{kind: (kind,) for kind in _KINDS}}
+"""Section of the configuration → the kinds of clients that get its options."""
+
+
+def _check_option(section: str, name: str, kinds: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` for an option that one of these kinds of clients does not have."""
+    import kafka
+
+    known = {kind: set(getattr(kafka, class_name).DEFAULT_CONFIG) for kind, class_name in _KINDS.items()}
+    if all(name in known[kind] for kind in kinds):
+        return
+    having = [kind for kind in _KINDS if name in known[kind]]
+    if having:
+        raise ValueError(f"kafka.{section}.{name} is an option of {' and '.join(having)} only: set kafka.{having[0]}")
+    near = difflib.get_close_matches(name.replace(".", "_"), set().union(*(known[kind] for kind in kinds)), 1)
+    guess = f"; did you mean {near[0]}?" if near else ""
+    raise ValueError(f"kafka.{section}.{name} is not an option of kafka-python{guess}")
+
+
+def _passed(options: dict[str, SecretStr]) -> dict[str, Any]:
+    return {key: _parsed(value.get_secret_value()) for key, value in options.items()}
 
 
 def _parsed(text: str) -> Any:

@@ -27,7 +27,7 @@ def collect_evidence(settings: Settings) -> int:
     if Kafka cannot be reached."""
     topic = settings.bridge.evidence_topic
     try:
-        consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False, group_id=None)
+        consumer = KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False, group_id=None)
     except KafkaError as error:
         raise EnvironmentFault(
             f"No Kafka broker answers at {settings.kafka.servers} ({type(error).__name__}).",

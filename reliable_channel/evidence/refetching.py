@@ -36,7 +36,7 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
     if not entries:
         return
     failures: list[FailureReason] = []
-    producer = EnvelopeProducer(settings.kafka.client_options())
+    producer = EnvelopeProducer(settings.kafka.clients().producer)
     try:
         for entry in entries:
             if entry.message is not None and entry.pubsub_topic is not None:

@@ -44,6 +44,7 @@ from reliable_channel.transport.base import (
     Queued,
     RateLimitNear,
     Received,
+    RecordsGone,
     RequestId,
     SendDelayed,
     SendFailed,
@@ -379,6 +380,8 @@ class MessagingNode(RecordLookups):
             self._receiver.on_envelope(event.envelope)
             if self._port.wants(event.envelope.message.content_topic):
                 self._port.announce(event)
+        elif isinstance(event, RecordsGone):
+            self._port.announce(event)
         elif isinstance(event, HealthChanged):
             self._observe(event.health)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.sender_events import LossReport, SenderEvent, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
+from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.recent import RecentHashes
 
@@ -71,18 +71,18 @@ class NoFeed:
 
 
 class KafkaFeed:
-    """Writes to Kafka with acks=all. ``client_options`` are kafka-python's. ``lost`` counts what could not be written:
-    the sender does not stop for it, the pipeline then knows less."""
+    """Writes to Kafka with acks=all. ``lost`` counts what could not be written: the sender does not stop for it, the
+    pipeline then knows less."""
 
     def __init__(
         self,
-        client_options: Mapping[str, Any],
+        clients: KafkaClients,
         *,
         evidence_topic: str = EVIDENCE_TOPIC,
         envelopes_topic: str = "waku.envelopes",
         envelopes: bool = True,
     ) -> None:
-        self._options = dict(client_options)
+        self._options = dict(clients.producer)
         self._evidence_topic = evidence_topic
         self._envelopes_topic = envelopes_topic
         self._envelopes = envelopes

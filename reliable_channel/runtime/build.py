@@ -96,7 +96,7 @@ def kafka_node(
     from reliable_channel.transport.kafka import KafkaNode
 
     return KafkaNode(
-        settings.kafka.client_options(),
+        settings.kafka.clients(),
         topics or pubsub_topics(settings),
         envelopes_topic=settings.kafka.topics.envelopes,
         outgoing_topic=settings.kafka.topics.outgoing,
@@ -143,7 +143,7 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
             bridge.gap_retry_ms,
         )
     return Bridge(
-        settings.kafka.client_options(),
+        settings.kafka.clients(),
         topics,
         side,
         store_client(settings),

@@ -41,7 +41,7 @@ def messaging_node(settings: Settings) -> MessagingNode:
     feed: Feed = NoFeed()
     if settings.api.feed:
         feed = KafkaFeed(
-            settings.kafka.client_options(),
+            settings.kafka.clients(),
             evidence_topic=settings.bridge.evidence_topic,
             envelopes_topic=settings.kafka.topics.envelopes,
             envelopes=not over_kafka,

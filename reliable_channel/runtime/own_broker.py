@@ -17,7 +17,7 @@ def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
     from kafka.errors import KafkaError
 
     try:
-        admin = KafkaAdminClient(**{**kafka.client_options(), "bootstrap_timeout_ms": int(timeout_s * 1000)})
+        admin = KafkaAdminClient(**{**kafka.clients().admin, "bootstrap_timeout_ms": int(timeout_s * 1000)})
         try:
             found = admin.describe_cluster().get("cluster_id")
         finally:

@@ -43,7 +43,7 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
 
     topics = kafka.topics
     try:
-        admin = KafkaAdminClient(**(_client(kafka, timeout_s)))
+        admin = KafkaAdminClient(**_clients(kafka, timeout_s)[0])
         try:
             existing = set(admin.list_topics())
             created = []
@@ -75,7 +75,7 @@ def ensure_evidence_topic(settings: Settings) -> bool:
 
     name = settings.bridge.evidence_topic
     try:
-        admin = KafkaAdminClient(**settings.kafka.client_options())
+        admin = KafkaAdminClient(**settings.kafka.clients().admin)
         try:
             if name in set(admin.list_topics()):
                 return False
@@ -103,8 +103,8 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
 
     deadline = time.monotonic() + timeout_s
     try:
-        options = _client(kafka, timeout_s)
-        admin = KafkaAdminClient(**options)
+        for_admin, for_producer = _clients(kafka, timeout_s)
+        admin = KafkaAdminClient(**for_admin)
         try:
             if PROBE_TOPIC not in admin.list_topics():
                 configs = {"retention.ms": "3600000", "segment.bytes": "1048576"}
@@ -117,7 +117,7 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
         finally:
             admin.close()
         left = max(1.0, deadline - time.monotonic())
-        producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
+        producer = KafkaProducer(**for_producer, acks="all", retries=3, max_block_ms=int(left * 1000))
         try:
             producer.send(PROBE_TOPIC, b"").get(timeout=left)
         finally:
@@ -135,7 +135,9 @@ def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
     return EnvironmentFault(f"Kafka at {kafka.servers} cannot be used ({type(error).__name__}).", remedy)
 
 
-def _client(kafka: KafkaSettings, timeout_s: float) -> dict[str, Any]:
+def _clients(kafka: KafkaSettings, timeout_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of an admin client and of a producer that give up after ``timeout_s``."""
     milliseconds = int(timeout_s * 1000)
+    clients = kafka.clients()
     options = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds, "client_id": "setup"}
-    return options | kafka.client_options()
+    return options | dict(clients.admin), options | dict(clients.producer)

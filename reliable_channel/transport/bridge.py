@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
@@ -34,7 +33,8 @@ from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.health import Health, HealthState, Mode
-from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.waku_api import WakuApi
@@ -46,6 +46,10 @@ _log = logging.getLogger(__name__)
 LOOP_HEALTH = Health(HealthState.HEALTHY, "local loop, without a Waku node")
 
 STOP_TIMEOUT_S = 30.0
+
+
+def _warn_of_gone(gone: GoneOffsets) -> None:
+    _log.warning("outgoing envelopes were gone before they were dispatched: %s", gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Bridge:
 
     def __init__(
         self,
-        client_options: Mapping[str, Any],
+        clients: KafkaClients,
         topics: BridgeTopics,
         node: BridgeNode | None,
         stores: StoreClient,
@@ -107,7 +111,7 @@ class Bridge:
         count: Count | None = None,
     ) -> None:
         self._limit: DispatchLimit[PendingDispatch] = DispatchLimit(rate_limit, count)
-        self._options = dict(client_options)
+        self._clients = clients
         self._topics = topics
         self._node = node
         self._stores = stores
@@ -128,9 +132,11 @@ class Bridge:
         if self._node is not None or self._limit.enabled:
             self._state.open()
         try:
-            reader = OffsetReader(self._options, self._topics.outgoing, self._group_id, "earliest")
+            reader = OffsetReader(
+                self._clients, self._topics.outgoing, self._group_id, "earliest", on_gone=_warn_of_gone
+            )
             try:
-                self._producer = EnvelopeProducer(self._options)
+                self._producer = EnvelopeProducer(self._clients.producer)
                 self._recall()
                 works = self._works(self._producer, reader)
             except BaseException:
@@ -189,7 +195,7 @@ class Bridge:
         envelopes."""
         if self._node is None or self._state.acknowledged_ms is not None:
             return
-        seen = last_seen(self._options, self._topics.evidence, self._node.vantage, self._node.api.name)
+        seen = last_seen(self._clients, self._topics.evidence, self._node.vantage, self._node.api.name)
         if seen is not None:
             _log.warning("The state of this bridge is missing: it continues from its last sighting in Kafka.")
             self._state.acknowledge(seen.at_ms, seen.hashes)

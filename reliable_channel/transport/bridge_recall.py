@@ -5,12 +5,11 @@ Without it, a bridge that lost its state file would start as a new one and recor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from reliable_channel.core import foreign_json
 from reliable_channel.transport.bridge_state import KEPT_HASHES
+from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader
 
 READ_BACK = 20_000
@@ -25,10 +24,10 @@ class LastSeen:
     hashes: tuple[bytes, ...]
 
 
-def last_seen(client_options: Mapping[str, Any], topic: str, vantage: str, node: str) -> LastSeen | None:
+def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> LastSeen | None:
     """The sightings of this vantage point at this node at the end of the evidence topic; ``None`` if there are none, so
     the bridge is new. Raises ``EnvironmentFault``."""
-    reader = OffsetReader(client_options, topic, None)
+    reader = OffsetReader(clients, topic, None)
     try:
         reader.rewind(READ_BACK)
         at_ms = 0

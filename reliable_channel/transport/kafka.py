@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
@@ -25,6 +24,7 @@ from reliable_channel.transport.base import (
     RateLimitNear,
     Received,
     ReceivedEnvelope,
+    RecordsGone,
     RequestId,
     SendBufferFull,
     SendDelayed,
@@ -39,7 +39,8 @@ from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.kafka_producer import DEFAULT_BUFFER_BYTES, RECORD_OVERHEAD, EnvelopeProducer
 from reliable_channel.transport.kafka_records import headers_of, key_of, read_record, value_of
 from reliable_channel.transport.node import Accepted, NodeBase
@@ -115,7 +116,7 @@ class KafkaNode(NodeBase):
 
     def __init__(
         self,
-        client_options: Mapping[str, Any],
+        clients: KafkaClients,
         pubsub_topics: PubsubTopics,
         *,
         envelopes_topic: str = "waku.envelopes",
@@ -132,7 +133,7 @@ class KafkaNode(NodeBase):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(pubsub_topics, clock)
-        self._options = dict(client_options)
+        self._clients = clients
         self._envelopes_topic = envelopes_topic
         self._outgoing_topic = outgoing_topic
         self._dispatched_topic = dispatched_topic
@@ -156,6 +157,8 @@ class KafkaNode(NodeBase):
         self._recent = RecentHashes()
         self._read: dict[int, int] = {}
         self._left_to_the_bridge: RateLimitConfig | None = None
+        self._gone = ""
+        """The records that were gone before this node read them, for its health."""
 
     def start(self) -> None:
         with self._state:
@@ -164,12 +167,22 @@ class KafkaNode(NodeBase):
             self._stopping = threading.Event()
             self._closing = False
             self._awaited.begin()
-            readers = [OffsetReader(self._options, self._envelopes_topic, self._group_id, self._start_at)]
+            self._gone = ""
+            readers = [
+                OffsetReader(
+                    self._clients,
+                    self._envelopes_topic,
+                    self._group_id,
+                    self._start_at,
+                    on_gone=self._records_gone,
+                    marker_topic=self._dispatched_topic,
+                )
+            ]
             try:
                 # Results of an earlier process belong to nobody: what it left unsettled is sent again.
-                readers.append(OffsetReader(self._options, self._dispatched_topic, None, "latest"))
+                readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
                 self._producer = EnvelopeProducer(
-                    self._options, self._buffer_bytes, self._max_block_s, self._delivery_timeout_s
+                    self._clients.producer, self._buffer_bytes, self._max_block_s, self._delivery_timeout_s
                 )
                 self._producer.know(self._outgoing_topic)
             except BaseException:
@@ -269,7 +282,9 @@ class KafkaNode(NodeBase):
                         waits = 0
                         behind = reader.check()
                         if not stopping.is_set():  # "stopped" must not become healthy again
-                            self._kafka_is(Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind"))
+                            self._kafka_is(
+                                Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind{self._gone}")
+                            )
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
                         self._kafka_is(Health(HealthState.UNHEALTHY, fault.cause))
@@ -280,6 +295,14 @@ class KafkaNode(NodeBase):
             except EnvironmentFault as fault:
                 _log.warning("read offsets are not kept: %s", fault.cause)
             reader.close()
+
+    def _records_gone(self, gone: GoneOffsets) -> None:
+        event = RecordsGone(
+            self._envelopes_topic, gone.partition, gone.first, gone.next, gone.reason, now_ms(self._clock)
+        )
+        _log.warning("records are gone: %s", event)
+        self._gone = f"; gone before they were read: {event}"
+        self._emit(event)
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""

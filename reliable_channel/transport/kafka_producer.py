@@ -29,14 +29,14 @@ Done = Callable[[FailureReason | None, str], None]
 
 
 class EnvelopeProducer:
-    """Writes envelopes into topics. ``client_options`` are kafka-python's (``KafkaSettings.client_options()``).
+    """Writes envelopes into topics. ``options`` are those of kafka-python's producer.
 
     Order within a partition is kept also when requests are repeated (``enable_idempotence``); a record is a success
     only when all in-sync replicas have it. Thread-safe."""
 
     def __init__(
         self,
-        client_options: Mapping[str, Any],
+        options: Mapping[str, Any],
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
@@ -46,7 +46,7 @@ class EnvelopeProducer:
         self._max_block_s = max_block_s
         self._numbers = itertools.count()
         self._open: dict[int, Done] = {}
-        options: dict[str, Any] = {
+        all_options: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
             "linger_ms": linger_ms,
@@ -55,10 +55,10 @@ class EnvelopeProducer:
             "max_block_ms": int(max_block_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
             "request_timeout_ms": int(min(30.0, delivery_timeout_s / 2) * 1000),
-            **client_options,
+            **options,
         }
         try:
-            self._producer = KafkaProducer(**options)
+            self._producer = KafkaProducer(**all_options)
         except KafkaError as error:
             raise unreachable(error) from None
 

@@ -164,7 +164,7 @@ def test_the_topics_have_the_settings_the_pipeline_relies_on(broker: Settings) -
     from kafka import KafkaAdminClient
     from kafka.admin import ConfigResource
 
-    admin = KafkaAdminClient(**broker.kafka.client_options())
+    admin = KafkaAdminClient(**broker.kafka.clients().admin)
     try:
         for topic in (broker.kafka.topics.envelopes, broker.kafka.topics.outgoing):
             described = admin.describe_configs([ConfigResource("TOPIC", topic)])
@@ -184,10 +184,10 @@ def test_a_record_has_the_brokers_time_and_ten_megabytes_fit(broker: Settings) -
 
     topic, payload = broker.kafka.topics.outgoing, os.urandom(10_000_000)
     before = int(time.time() * 1000)
-    producer = KafkaProducer(**broker.kafka.client_options(), acks="all", max_request_size=16 * 1024 * 1024)
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all", max_request_size=16 * 1024 * 1024)
     sent = producer.send(topic, payload, key=b"/a/1/b/proto", timestamp_ms=4_102_444_800_000).get(60)  # the year 2100
     producer.close()
-    consumer = KafkaConsumer(**broker.kafka.client_options(), max_partition_fetch_bytes=32 * 1024 * 1024)
+    consumer = KafkaConsumer(**broker.kafka.clients().consumer, max_partition_fetch_bytes=32 * 1024 * 1024)
     try:
         place = TopicPartition(topic, sent.partition)
         consumer.assign([place])

@@ -119,7 +119,7 @@ def conversation(broker: Settings) -> tuple[Settings, Truth]:
     )
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
     world = simulate(small_scenario(DEMO_SEED))
-    written = write_records(world.records, TOPIC, broker.kafka.client_options())
+    written = write_records(world.records, TOPIC, broker.kafka.clients().producer)
     return broker, world.truth.located(written)
 
 

@@ -217,7 +217,7 @@ class Bob:
 
 def values_of(settings: Settings, topic: str) -> list[bytes]:
     """The records that the topic holds now."""
-    consumer = KafkaConsumer(**settings.kafka.client_options(), auto_offset_reset="earliest")
+    consumer = KafkaConsumer(**settings.kafka.clients().consumer, auto_offset_reset="earliest")
     try:
         places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         consumer.assign(places)

@@ -71,7 +71,7 @@ ssl.keystore.password={STORE_PASSWORD}
 def test_both_clients_get_in(secured: Settings, spark: SparkSession) -> None:
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**secured.kafka.client_options(), acks="all")
+    producer = KafkaProducer(**secured.kafka.clients().producer, acks="all")
     producer.send(secured.kafka.topics.envelopes, b"over TLS", key=b"/a/1/b/proto").get(30)
     producer.close()
     records = spark.read.format("kafka").options(**secured.kafka.spark_options())

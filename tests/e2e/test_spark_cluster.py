@@ -221,7 +221,7 @@ def test_the_jobs_on_a_cluster_and_an_object_store_deliver_what_was_sent_also_wh
     topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.cluster", "partitions": 2})
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
     records, sent = conversations()
-    producer = KafkaProducer(**broker.kafka.client_options(), acks="all")
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
     headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
     numbers = {topic: number % 2 for number, topic in enumerate(dict.fromkeys(topic for topic, _ in records))}
     for topic, envelope in records:

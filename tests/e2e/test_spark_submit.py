@@ -58,7 +58,7 @@ def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: s
 def produce(broker: Settings, topic: str, *values: bytes) -> None:
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**broker.kafka.client_options(), acks="all")
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
     headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
     for value in values:
         producer.send(topic, value, key=CONTENT_TOPIC, headers=headers)

@@ -261,7 +261,7 @@ class Talker:
 
 def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
     """What the envelopes topic holds of a content topic, in its order. What a store gives for a gap may hold others."""
-    reader = OffsetReader(settings.kafka.client_options(), settings.kafka.topics.envelopes, None, "earliest")
+    reader = OffsetReader(settings.kafka.clients(), settings.kafka.topics.envelopes, None, "earliest")
     found: list[KafkaEnvelope] = []
     while records := reader.poll(2_000):
         read = [read_record(record.value, record.headers) for record in records]
@@ -272,7 +272,7 @@ def envelopes(settings: Settings, content_topic: str) -> list[KafkaEnvelope]:
 
 def gaps_told(settings: Settings) -> list[dict[str, Any]]:
     """What the bridge said of gaps, in order."""
-    reader = OffsetReader(settings.kafka.client_options(), settings.bridge.evidence_topic, None, "earliest")
+    reader = OffsetReader(settings.kafka.clients(), settings.bridge.evidence_topic, None, "earliest")
     found: list[dict[str, Any]] = []
     while records := reader.poll(2_000):
         found += [json.loads(record.value or b"{}") for record in records]

@@ -85,7 +85,7 @@ def here(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Settings:
 
 def values(settings: Settings, topic: str) -> list[Any]:
     """Every record of a topic."""
-    consumer = KafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    consumer = KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)
     partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     consumer.seek_to_beginning(*partitions)
@@ -101,7 +101,7 @@ def values(settings: Settings, topic: str) -> list[Any]:
 def offset_kept(settings: Settings) -> int:
     """How many outgoing records the bridge need not read again."""
     topic = settings.kafka.topics.outgoing
-    options = settings.kafka.client_options()
+    options = settings.kafka.clients().consumer
     consumer = KafkaConsumer(**options, group_id=settings.bridge.group_id, enable_auto_commit=False)
     kept = sum(consumer.committed(TopicPartition(topic, p)) or 0 for p in consumer.partitions_for_topic(topic) or ())
     consumer.close(autocommit=False)

@@ -39,7 +39,7 @@ def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
 
 def records(settings: Settings) -> int:
     """How many records the envelopes topic holds."""
-    consumer, topic = KafkaConsumer(**settings.kafka.client_options()), settings.kafka.topics.envelopes
+    consumer, topic = KafkaConsumer(**settings.kafka.clients().consumer), settings.kafka.topics.envelopes
     try:
         places = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
         return sum(consumer.end_offsets(places).values())
@@ -129,9 +129,7 @@ def test_stopping_while_the_broker_is_gone_fails_what_is_left_and_leaves_no_thre
     events: list[Any] = []
     try:
         ensure_topics(settings.kafka)
-        node = KafkaNode(
-            settings.kafka.client_options(), NamedTopic("/waku/2/rs/16/32"), group_id="p", stop_timeout_s=1.0
-        )
+        node = KafkaNode(settings.kafka.clients(), NamedTopic("/waku/2/rs/16/32"), group_id="p", stop_timeout_s=1.0)
         node.add_listener(events.append)
         node.start()
         queued = node.send(WakuMessage(b"before", TOPIC))

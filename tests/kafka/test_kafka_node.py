@@ -30,6 +30,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
+from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.sharding import NamedTopic
 
 pytestmark = pytest.mark.kafka
@@ -61,7 +62,7 @@ class Participant:
     def __init__(self, broker: Settings, topic: str, **options: Any) -> None:
         self.events: list[Any] = []
         self.node = KafkaNode(
-            broker.kafka.client_options(),
+            broker.kafka.clients(),
             NamedTopic(PUBSUB_TOPIC),
             envelopes_topic=topic,
             outgoing_topic=topic,
@@ -108,7 +109,7 @@ def test_it_goes_on_where_its_group_stopped(broker: Settings, topic: str) -> Non
 def test_records_that_are_no_envelopes_are_passed_over(broker: Settings, topic: str) -> None:
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**broker.kafka.client_options())
+    producer = KafkaProducer(**broker.kafka.clients().producer)
     good = encode_waku_message(WakuMessage(b"good", TOPIC, timestamp=1))
     with Participant(broker, topic) as one:
         for value, headers in [
@@ -162,7 +163,8 @@ def test_health_is_healthy_once(broker: Settings, topic: str) -> None:
 
 
 def test_no_broker_is_one_clear_sentence() -> None:
-    node = KafkaNode({"bootstrap_servers": ["127.0.0.1:9"], "bootstrap_timeout_ms": 1000}, NamedTopic(PUBSUB_TOPIC))
+    nowhere = {"bootstrap_servers": ["127.0.0.1:9"], "bootstrap_timeout_ms": 1000}
+    node = KafkaNode(KafkaClients(nowhere, nowhere, nowhere), NamedTopic(PUBSUB_TOPIC))
     with pytest.raises(EnvironmentFault, match="Kafka does not answer"):
         node.start()
     node.stop()
@@ -173,7 +175,7 @@ def test_what_a_bridge_reports_settles_a_send_and_names_the_envelope_that_went_o
 ) -> None:
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**broker.kafka.client_options())
+    producer = KafkaProducer(**broker.kafka.clients().producer)
 
     def report(request_id: str, status: str, **more: object) -> None:
         value = json.dumps({"request_id": request_id, "status": status, "at_ms": 7, **more}).encode()

@@ -42,7 +42,7 @@ def loop(broker: Settings, tmp_path: Path) -> Iterator[Settings]:
 
 
 def kafka_site(settings: Settings, **changes: Any) -> Site:
-    transport = KafkaNode(settings.kafka.client_options(), NamedTopic(PUBSUB_TOPIC), start_at="latest")
+    transport = KafkaNode(settings.kafka.clients(), NamedTopic(PUBSUB_TOPIC), start_at="latest")
     site = Site(transport, publish=lambda message: None)
     site.start(**changes)
     return site
@@ -50,7 +50,7 @@ def kafka_site(settings: Settings, **changes: Any) -> Site:
 
 def records_of(settings: Settings, topic: str, wanted: int, having: Any) -> list[Any]:
     """The first records of a topic for which ``having`` is true, read from its beginning."""
-    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **settings.kafka.client_options())
+    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **settings.kafka.clients().consumer)
     found: list[Any] = []
     deadline = time.monotonic() + LIMIT_S
     try:
@@ -84,9 +84,7 @@ def test_two_nodes_talk_and_every_message_is_received_once(loop: Settings) -> No
 
 
 def test_a_broker_that_is_gone_shows_in_the_health_and_the_records_error(broker: Settings) -> None:
-    transport = KafkaNode(
-        broker.kafka.client_options(), NamedTopic(PUBSUB_TOPIC), max_block_s=2.0, delivery_timeout_s=1.0
-    )
+    transport = KafkaNode(broker.kafka.clients(), NamedTopic(PUBSUB_TOPIC), max_block_s=2.0, delivery_timeout_s=1.0)
     site = Site(transport, publish=lambda message: None)
     site.start()
     try:
@@ -104,7 +102,7 @@ def test_a_broker_that_is_gone_shows_in_the_health_and_the_records_error(broker:
 
 
 def test_the_senders_own_records_and_the_envelopes_reach_kafka_from_a_waku_node(loop: Settings) -> None:
-    feed = KafkaFeed(loop.kafka.client_options(), evidence_topic=loop.bridge.evidence_topic)
+    feed = KafkaFeed(loop.kafka.clients(), evidence_topic=loop.bridge.evidence_topic)
     sds = SdsMessage("alice", uuid.uuid4().hex, "lobby", lamport_timestamp=5, content=b"a whole payload")
     with FakeWakuNode("nwaku") as fake:
         site = waku_site(fake, edge=True)

@@ -49,7 +49,7 @@ def written(broker: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 def everything(broker: Settings) -> Written:
-    consumer = KafkaConsumer(**broker.kafka.client_options(), auto_offset_reset="earliest")
+    consumer = KafkaConsumer(**broker.kafka.clients().consumer, auto_offset_reset="earliest")
     places = [TopicPartition(TOPIC, number) for number in consumer.partitions_for_topic(TOPIC) or ()]
     consumer.assign(places)
     ends = consumer.end_offsets(places)

@@ -22,7 +22,7 @@ START_MS = 1_767_225_600_000
 
 
 def produce(settings: Settings, times_ms: list[int]) -> None:
-    producer = KafkaProducer(**settings.kafka.client_options(), acks="all")
+    producer = KafkaProducer(**settings.kafka.clients().producer, acks="all")
     headers = [("pubsub_topic", b"/waku/2/rs/1/0"), ("source", b"relay")]
     for time_ms in times_ms:
         value = encode_waku_message(WakuMessage(b"x", "/other/1/x/proto", timestamp=time_ms))
@@ -35,7 +35,7 @@ def produce(settings: Settings, times_ms: list[int]) -> None:
 def dated(broker: Settings, settings: Settings) -> Settings:
     """A topic of somebody else's, which believes its producers whatever they say."""
     topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.dated"})
-    admin = KafkaAdminClient(**broker.kafka.client_options())
+    admin = KafkaAdminClient(**broker.kafka.clients().admin)
     no_limit = str(2**63 - 1)
     configs = {
         "message.timestamp.type": "CreateTime",
@@ -65,7 +65,7 @@ def test_a_time_that_spark_cannot_read_is_named_and_ingest_goes_on_when_the_reco
         assert "waku.dated, partition 0, offset 2." in str(fault.value)
     assert offsets(dated, tables.ENVELOPES) == [0]
 
-    admin = KafkaAdminClient(**dated.kafka.client_options())
+    admin = KafkaAdminClient(**dated.kafka.clients().admin)
     admin.delete_records({TopicPartition("waku.dated", 0): 3})
     admin.close()
     run_to_end(spark, dated, INGEST)

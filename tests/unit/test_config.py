@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -173,26 +174,62 @@ def test_secrets_are_masked_wherever_the_configuration_is_shown(tmp_path: Path) 
 
 
 def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:
-    options = load(secured(tmp_path)).kafka.client_options()
-    assert options == {
-        "bootstrap_servers": ["one:9093", "two:9093"],
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512",
-        "sasl_plain_username": "me",
-        "sasl_plain_password": SECRET + '"\\',
-        "ssl_check_hostname": False,
-        "ssl_cafile": "/etc/ca.pem",
-        "ssl_certfile": "/etc/me.pem",
-        "ssl_keyfile": "/etc/me.pem",
-        "ssl_password": SECRET,
-        "request_timeout_ms": 1234,
-    }
+    clients = load(secured(tmp_path)).kafka.clients()
+    assert clients.consumer == {**clients.admin, "isolation_level": "read_committed"}
+    assert (
+        clients.admin
+        == clients.producer
+        == {
+            "bootstrap_servers": ["one:9093", "two:9093"],
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_plain_username": "me",
+            "sasl_plain_password": SECRET + '"\\',
+            "ssl_check_hostname": False,
+            "ssl_cafile": "/etc/ca.pem",
+            "ssl_certfile": "/etc/me.pem",
+            "ssl_keyfile": "/etc/me.pem",
+            "ssl_password": SECRET,
+            "request_timeout_ms": 1234,
+        }
+    )
 
 
 def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
-    from kafka import KafkaAdminClient
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-    assert set(load(secured(tmp_path)).kafka.client_options()) <= set(KafkaAdminClient.DEFAULT_CONFIG)
+    clients = load(secured(tmp_path)).kafka.clients()
+    assert set(clients.consumer) <= set(KafkaConsumer.DEFAULT_CONFIG)
+    assert set(clients.producer) <= set(KafkaProducer.DEFAULT_CONFIG)
+    assert set(clients.admin) <= set(KafkaAdminClient.DEFAULT_CONFIG)
+
+
+def test_options_of_one_kind_of_client_reach_that_kind_only() -> None:
+    kafka = load(
+        None, kafka={"consumer": {"fetch_max_bytes": 7}, "producer": {"linger_ms": 8}, "admin": {"retry_backoff_ms": 9}}
+    ).kafka
+    clients = kafka.clients()
+    assert (clients.consumer["fetch_max_bytes"], clients.producer["linger_ms"], clients.admin["retry_backoff_ms"]) == (
+        7,
+        8,
+        9,
+    )
+    assert "linger_ms" not in clients.consumer
+    assert "fetch_max_bytes" not in clients.producer
+
+
+@pytest.mark.parametrize(
+    ("section", "option", "sentence"),
+    [
+        ("client", "linger_ms", "kafka.client.linger_ms is an option of producer only: set kafka.producer"),
+        ("consumer", "linger_ms", "kafka.consumer.linger_ms is an option of producer only: set kafka.producer"),
+        ("client", "request_timeout", "is not an option of kafka-python; did you mean request_timeout_ms"),
+        ("admin", "nonsense", "kafka.admin.nonsense is not an option of kafka-python"),
+    ],
+)
+def test_an_option_that_a_client_does_not_have_is_refused_by_name(section: str, option: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
+        load(None, kafka={section: {option: 1}})
 
 
 def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
@@ -203,6 +240,7 @@ def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
     assert options == {
         "kafka.bootstrap.servers": "one:9093,two:9093",
         "kafka.security.protocol": "SASL_SSL",
+        "kafka.isolation.level": "read_committed",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": "/etc/ca.pem",

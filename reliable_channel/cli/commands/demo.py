@@ -164,11 +164,11 @@ def play(settings: Settings, world: World, place: Path) -> None:
         topic = there.kafka.topics.envelopes
         with progress(f"Writing to Kafka topic {topic}", len(world.records)) as advance:
             written = write_records(
-                world.records, topic, there.kafka.client_options(), on_written=lambda count: advance(count, "")
+                world.records, topic, there.kafka.clients().producer, on_written=lambda count: advance(count, "")
             )
         ensure_evidence_topic(there)
         evidence = [*sender_events(world.journals), *sightings(world.records, scenario.vantages, scenario.seed)]
-        write_events(evidence, there.bridge.evidence_topic, there.kafka.client_options())
+        write_events(evidence, there.bridge.evidence_topic, there.kafka.clients().producer)
         later, coordinates = run_jobs(with_stores(there, nodes), world)
         truth_with(world, later).located([*written, *coordinates]).save(place / "truth")
 
@@ -206,7 +206,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
         records = given_back(world, [entry.message_hash for entry in entries], at_ms + GIVEN_BACK_AFTER_MS)
         later.extend(records)
         kafka = settings.kafka
-        coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.client_options()))
+        coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.clients().producer))
 
     with progress("Running the jobs") as advance:
         advance(0, "starting Spark")

@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
         target = topic or settings.kafka.topics.envelopes
         with progress(f"Writing to {target}", len(world.records)) as advance:
             written = write_records(
-                world.records, target, settings.kafka.client_options(), rate, lambda count: advance(count, "")
+                world.records, target, settings.kafka.clients().producer, rate, lambda count: advance(count, "")
             )
         place = truth or Path(settings.paths.run_dir) / "truth"
         world.truth.located(written).save(place)

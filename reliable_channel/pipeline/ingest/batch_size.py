@@ -31,7 +31,7 @@ def records_per_trigger(settings: Settings) -> int:
     from kafka.errors import KafkaError
 
     try:
-        options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.client_options()}
+        options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.clients().consumer}
         with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
             refuse_recreated_topic(asked, settings)
             sizes = newest_sizes(asked, settings.kafka.topics.envelopes)

@@ -16,6 +16,7 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import KafkaFeed
 from reliable_channel.messaging.sender_events import SenderEventKind, sender_event, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, SendBufferFull, Source
+from reliable_channel.transport.kafka_clients import KafkaClients
 from tests.support.messaging_world import CONTENT, PUBSUB
 
 MESSAGE = WakuMessage(b"plain", CONTENT, timestamp=1)
@@ -47,7 +48,7 @@ def producer() -> FakeProducer:
 
 
 def feed(producer: FakeProducer, **options: Any) -> KafkaFeed:
-    made = KafkaFeed({}, **options)
+    made = KafkaFeed(KafkaClients({}, {}, {}), **options)
     made._producer = producer  # type: ignore[assignment]
     return made
 
@@ -122,7 +123,7 @@ def test_what_kafka_does_not_take_is_counted_and_stops_nobody(producer: FakeProd
 
 
 def test_a_broker_that_does_not_answer_is_named_at_the_start() -> None:
-    made = KafkaFeed({"bootstrap_servers": ["127.0.0.1:1"], "bootstrap_timeout_ms": 100})
+    made = KafkaFeed(KafkaClients({}, {"bootstrap_servers": ["127.0.0.1:1"], "bootstrap_timeout_ms": 100}, {}))
     before = threading.active_count()
     with pytest.raises(EnvironmentFault):
         made.start()

@@ -1,0 +1,242 @@
+"""Topics as others make them: transactions, compression, retention, partitions and topics that come and go.
+
+What participants read of them; ``tests/spark/test_odd_topics_in_spark.py`` reads the same topics with the jobs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+
+from reliable_channel.config import Settings
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.transport.base import Received, RecordsGone
+from reliable_channel.transport.kafka import KafkaNode
+from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
+from reliable_channel.transport.sharding import NamedTopic
+
+pytestmark = pytest.mark.kafka
+
+PUBSUB_TOPIC, TOPIC = "/waku/2/rs/16/32", "/app/1/golden/proto"
+HEADERS = [("pubsub_topic", PUBSUB_TOPIC.encode()), ("source", b"relay")]
+_numbers = itertools.count()
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def topic(broker: Settings) -> str:
+    name = f"odd-{os.getpid()}-{next(_numbers)}"
+    create(broker, name)
+    return name
+
+
+def create(broker: Settings, name: str) -> None:
+    topics = broker.kafka.topics.model_copy(
+        update={"envelopes": name, "outgoing": f"{name}-o", "dispatched": f"{name}-d", "partitions": 1}
+    )
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+
+
+def admin(broker: Settings) -> KafkaAdminClient:
+    return KafkaAdminClient(**broker.kafka.clients().admin)
+
+
+def write(broker: Settings, topic: str, texts: list[str], partition: int = 0, **options: Any) -> None:
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all", **options)
+    sent = [
+        producer.send(topic, encode_waku_message(WakuMessage(text.encode(), TOPIC)), TOPIC.encode(), HEADERS, partition)
+        for text in texts
+    ]
+    for each in sent:
+        each.get(timeout=30)
+    producer.close()
+
+
+class Participant:
+    """A participant with a group; ``texts`` are what it received."""
+
+    def __init__(self, broker: Settings, topic: str, group: str | None = "g", **options: Any) -> None:
+        self.events: list[Any] = []
+        self.node = KafkaNode(
+            broker.kafka.clients(),
+            NamedTopic(PUBSUB_TOPIC),
+            envelopes_topic=topic,
+            outgoing_topic=f"{topic}-o",
+            dispatched_topic=f"{topic}-d",
+            group_id=None if group is None else f"{group}-{topic}",
+            **options,
+        )
+        self.node.add_listener(self.events.append)
+        self.node.subscribe([TOPIC])
+
+    def __enter__(self) -> Participant:
+        self.node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.node.stop()
+
+    @property
+    def texts(self) -> list[str]:
+        return [e.envelope.message.payload.decode() for e in self.events if isinstance(e, Received)]
+
+    @property
+    def gone(self) -> list[tuple[int, int, int]]:
+        return [(e.partition, e.first, e.next) for e in self.events if isinstance(e, RecordsGone)]
+
+
+def transact(broker: Settings, topic: str, texts: list[str], commit: bool) -> None:
+    producer = KafkaProducer(**broker.kafka.clients().producer, transactional_id=f"t-{topic}-{next(_numbers)}")
+    producer.init_transactions()
+    producer.begin_transaction()
+    for text in texts:
+        producer.send(topic, encode_waku_message(WakuMessage(text.encode(), TOPIC)), TOPIC.encode(), HEADERS, 0)
+    producer.flush()
+    if commit:
+        producer.commit_transaction()
+    else:
+        producer.abort_transaction()
+    producer.close()
+
+
+def test_aborted_records_are_not_received(broker: Settings, topic: str) -> None:
+    transact(broker, topic, ["committed"], commit=True)
+    transact(broker, topic, ["aborted"], commit=False)
+    write(broker, topic, ["after"])
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        until(lambda: "after" in one.texts)
+    assert one.texts == ["committed", "after"]
+
+
+def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, topic: str) -> None:
+    transact(broker, topic, ["aborted"], commit=False)
+    write(broker, topic, ["after"])
+    everything = broker.model_copy(
+        update={"kafka": broker.kafka.model_copy(update={"isolation_level": "read_uncommitted"})}
+    )
+    with Participant(everything, topic, None, start_at="earliest") as one:
+        until(lambda: "after" in one.texts)
+    assert one.texts == ["aborted", "after"]
+
+
+def test_a_participant_whose_first_session_was_quiet_receives_what_came_while_it_was_away(
+    broker: Settings, topic: str
+) -> None:
+    with Participant(broker, topic):
+        pass
+    write(broker, topic, ["one", "two", "three"])
+    with Participant(broker, topic) as back:
+        until(lambda: len(back.texts) == 3)
+    assert back.texts == ["one", "two", "three"]
+
+
+def test_a_partition_that_is_new_since_the_last_session_is_read_from_its_beginning(
+    broker: Settings, topic: str
+) -> None:
+    with Participant(broker, topic):
+        pass
+    client = admin(broker)
+    client.create_partitions({topic: 2})
+    client.close()
+    until(lambda: len(partitions(broker, topic)) == 2)
+    write(broker, topic, ["new"], partition=1)
+    with Participant(broker, topic) as back:
+        until(lambda: back.texts == ["new"])
+
+
+def partitions(broker: Settings, topic: str) -> list[Any]:
+    client = admin(broker)
+    try:
+        return list(client.describe_topics([topic])[0]["partitions"])
+    finally:
+        client.close()
+
+
+def delete_records(broker: Settings, topic: str, before: int) -> None:
+    client = admin(broker)
+    client.delete_records({TopicPartition(topic, 0): before})
+    client.close()
+
+
+def test_after_retention_it_continues_at_the_earliest_kept_record_and_names_the_range(
+    broker: Settings, topic: str
+) -> None:
+    write(broker, topic, [f"{number}" for number in range(4)])
+    with Participant(broker, topic, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 4)
+    write(broker, topic, [f"{number}" for number in range(4, 10)])
+    delete_records(broker, topic, 6)
+    with Participant(broker, topic) as back:
+        until(lambda: len(back.texts) == 4)
+        until(lambda: "gone" in back.node.health().detail)
+    assert back.texts == ["6", "7", "8", "9"]
+    assert back.gone == [(0, 4, 6)]
+
+
+def test_a_topic_that_was_created_anew_is_read_from_its_beginning(broker: Settings, topic: str) -> None:
+    write(broker, topic, ["old 0", "old 1"])
+    with Participant(broker, topic, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 2)
+    client = admin(broker)
+    client.delete_topics([topic])
+    until(lambda: topic not in client.list_topics())
+    client.close()
+    create(broker, topic)
+    write(broker, topic, [f"new {number}" for number in range(5)])
+    with Participant(broker, topic) as back:
+        until(lambda: len(back.texts) == 5)
+    assert back.texts == [f"new {number}" for number in range(5)]
+    assert [event.reason for event in back.events if isinstance(event, RecordsGone)] == ["the topic was created anew"]
+
+
+def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:
+    gone: list[GoneOffsets] = []
+    write(broker, topic, [f"{number}" for number in range(6)])
+    reader = OffsetReader(broker.kafka.clients(), topic, None, "earliest", on_gone=gone.append)
+    try:
+        delete_records(broker, topic, 4)
+        records: list[int] = []
+        until(lambda: records.extend(each.offset for each in reader.poll(200)) or 5 in records)
+    finally:
+        reader.close()
+    assert records[-2:] == [4, 5]
+    assert [(each.first, each.next) for each in gone] == [(0, 4)]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_records_are_received(broker: Settings, topic: str, codec: str) -> None:
+    texts = [f"{codec} {number} " + "x" * 10_000 for number in range(200)]
+    write(broker, topic, texts, compression_type=codec, linger_ms=50, batch_size=1 << 20)
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 200)
+    assert one.texts == texts
+
+
+def test_tombstones_and_records_without_headers_or_with_negative_times_stop_nobody(
+    broker: Settings, topic: str
+) -> None:
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
+    value = encode_waku_message(WakuMessage(b"no headers", TOPIC))
+    for send in (
+        lambda: producer.send(topic, None, TOPIC.encode(), HEADERS, 0),
+        lambda: producer.send(topic, value, None, None, 0),
+    ):
+        send().get(timeout=30)
+    producer.close()
+    write(broker, topic, ["after"])
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        until(lambda: "after" in one.texts)
+    assert one.texts[-1] == "after"
