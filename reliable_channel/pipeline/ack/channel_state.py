@@ -37,7 +37,7 @@ from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
 value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
 for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
