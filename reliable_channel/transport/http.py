@@ -4,6 +4,7 @@ in an error."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 DEFAULT_TIMEOUT_S = 10.0
 """nwaku answers within 5 s, or says that it could not; see docs/spec/waku-rest.md *Common*."""
+
+EXCHANGE_S = 60.0
+"""The longest that a body is read: the time-out alone starts again at every byte."""
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -119,8 +123,11 @@ class BoundedHttp:
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             ) as response:
                 received = bytearray()
+                end = time.monotonic() + EXCHANGE_S
                 for part in response.iter_bytes():
                     received += part
+                    if time.monotonic() > end:
+                        raise NodeTimedOut(f"{self.name} took longer than {EXCHANGE_S:g} s to answer.")
                     if len(received) > self._max_body_bytes:
                         raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
                 return HttpResponse(response.status_code, bytes(received))

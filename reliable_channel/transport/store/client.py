@@ -6,11 +6,12 @@ answers separately, so that disagreeing stores are visible.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
 
@@ -22,6 +23,17 @@ _T = TypeVar("_T")
 
 MAX_PAGES = 10_000
 """The maximum number of pages of one query: a million messages."""
+
+
+MAX_EMPTY_PAGES = 100
+"""The maximum number of pages in a row without a message that fits the query: an honest node has none, or skips what
+was not asked for."""
+
+PAGES_AHEAD = 4
+"""Pages that wait for the caller, of all nodes together: a page may have 32 MiB."""
+
+DEADLINE_S = 600.0
+"""How long one node may take for all pages of a query."""
 
 
 class StoreNode(Protocol):
@@ -63,18 +75,60 @@ class NodeAnswer:
         return None if self.error is not None else False
 
 
+_Arrival: TypeAlias = "tuple[StoreNode, StorePage | StoreNodeError | None]"
+
+
+class _NodeWalk(threading.Thread):
+    """Puts a node's pages into ``arrived``, then its fault, or ``None`` at the end. A daemon: it may hang."""
+
+    def __init__(self, node: StoreNode, pages: Iterator[StorePage], arrived: queue.Queue[_Arrival]) -> None:
+        super().__init__(name=f"store {node.name}", daemon=True)
+        self._node, self._pages, self._arrived = node, pages, arrived
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        try:
+            for page in self._pages:
+                if not self._put(page):
+                    return
+            self._put(None)
+        except StoreNodeError as error:
+            self._put(error)
+        except Exception as error:  # of a caller's own node: a thread must not end without a word
+            self._put(StoreNodeError(self._node.name, StoreFault.PEER_FAILED, type(error).__name__))
+
+    def stop(self) -> None:
+        """End after the page that is being read; nobody takes it."""
+        self._stopped.set()
+
+    def _put(self, page: StorePage | StoreNodeError | None) -> bool:
+        while not self._stopped.is_set():
+            try:
+                self._arrived.put((self._node, page), timeout=0.5)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
 class StoreClient:
-    """Several store nodes, queried with back-off. ``sleep`` is injectable so that tests do not wait. Thread-safe."""
+    """Several store nodes, queried with back-off, each for at most ``deadline_s``. ``sleep`` and ``monotonic`` are
+    injectable so that tests do not wait. Thread-safe."""
 
     def __init__(
         self,
         nodes: Sequence[StoreNode],
         retry: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        deadline_s: float = DEADLINE_S,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes = tuple(nodes)
         self._retry = retry or RetryPolicy()
         self._sleep = sleep
+        self._deadline_s = deadline_s
+        self._monotonic = monotonic
+        self._late: dict[StoreNode, _NodeWalk] = {}
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -106,57 +160,89 @@ class StoreClient:
     def walk_each(
         self, query: StoreQuery, only: Collection[str] | None = None
     ) -> Iterator[tuple[str, StorePage | StoreNodeError]]:
-        """Every page of every node, one node after the other and a page at a time; a node's fault ends its pages.
-        ``only``: the names of the nodes to query, ``None`` for all."""
-        for node in (node for node in self._nodes if only is None or node.name in only):
-            try:
-                for page in self._walk(node, query):
-                    yield node.name, page
-            except StoreNodeError as error:
-                yield node.name, error
+        """Every page of every node, side by side and as they come; a node's fault ends its pages. ``only``: the names
+        of the nodes to query, ``None`` for all."""
+        nodes = [node for node in self._nodes if only is None or node.name in only]
+        return ((node.name, page) for node, page in self._walk_nodes(nodes, [query]))
 
     def ask_all(self, query: StoreQuery) -> list[NodeAnswer]:
         """All pages from every node, side by side; nodes in the order of the configuration."""
-        if not self._nodes:
-            return []
-        with ThreadPoolExecutor(max_workers=min(8, len(self._nodes)), thread_name_prefix="store") as pool:
-            return list(pool.map(lambda node: self._all(node, [query]), self._nodes))
+        return self._answers([query])
 
     def look_up(self, hashes: Sequence[bytes], include_data: bool = True) -> list[NodeAnswer]:
         """Query these hashes from every node, at most 99 per query (docs/spec/waku-rest.md); repeats are queried
         once."""
         wanted = list(dict.fromkeys(hashes))
-        queries = [
-            StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
-            for i in range(0, len(wanted), MAX_HASHES)
-        ]
-        if not queries or not self._nodes:
-            return [NodeAnswer(node.name, ()) for node in self._nodes]
-        with ThreadPoolExecutor(max_workers=min(8, len(self._nodes)), thread_name_prefix="store") as pool:
-            return list(pool.map(lambda node: self._all(node, queries), self._nodes))
+        return self._answers(
+            [
+                StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
+                for i in range(0, len(wanted), MAX_HASHES)
+            ]
+        )
 
     def close(self) -> None:
         """Close all connections."""
         for node in self._nodes:
             node.close()
 
-    def _all(self, node: StoreNode, queries: Sequence[StoreQuery]) -> NodeAnswer:
-        entries: dict[bytes, StoreEntry] = {}
-        refused = 0
+    def _answers(self, queries: Sequence[StoreQuery]) -> list[NodeAnswer]:
+        entries: dict[StoreNode, dict[bytes, StoreEntry]] = {node: {} for node in self._nodes}
+        refused = dict.fromkeys(self._nodes, 0)
+        errors: dict[StoreNode, StoreNodeError] = {}
+        for node, page in self._walk_nodes(self._nodes, queries):
+            if isinstance(page, StoreNodeError):
+                errors[node] = page
+                continue
+            refused[node] += page.refused
+            entries[node].update((entry.message_hash, entry) for entry in page.entries)
+        return [
+            NodeAnswer(node.name, tuple(entries[node].values()), refused[node], errors.get(node))
+            for node in self._nodes
+        ]
+
+    def _walk_nodes(
+        self, nodes: Sequence[StoreNode], queries: Sequence[StoreQuery]
+    ) -> Iterator[tuple[StoreNode, StorePage | StoreNodeError]]:
+        """Every page of every node as they come. A node that has not ended after ``deadline_s`` is left alone with a
+        fault, and not asked again until its last answer has ended."""
+        walks: dict[StoreNode, _NodeWalk] = {}
+        arrived: queue.Queue[_Arrival] = queue.Queue(PAGES_AHEAD)
+        end = self._monotonic() + self._deadline_s
+        for node in nodes if queries else ():
+            if (last := self._late.get(node)) is not None and last.is_alive():
+                yield node, _late(node, "still answers an earlier query")
+                continue
+            walks[node] = _NodeWalk(node, self._pages_of(node, queries), arrived)
+            walks[node].start()
         try:
-            for query in queries:
-                for page in self._walk(node, query):
-                    refused += page.refused
-                    entries.update((entry.message_hash, entry) for entry in page.entries)
-        except StoreNodeError as error:
-            return NodeAnswer(node.name, tuple(entries.values()), refused, error)
-        return NodeAnswer(node.name, tuple(entries.values()), refused)
+            while walks:
+                try:
+                    node, page = arrived.get(timeout=max(0.0, end - self._monotonic()))
+                except queue.Empty:
+                    self._late |= walks
+                    yield from ((node, _late(node, f"took longer than {self._deadline_s:g} s")) for node in walks)
+                    return
+                if page is None or isinstance(page, StoreNodeError):
+                    del walks[node]
+                if page is not None:
+                    yield node, page
+        finally:
+            for walk in walks.values():
+                walk.stop()
+
+    def _pages_of(self, node: StoreNode, queries: Sequence[StoreQuery]) -> Iterator[StorePage]:
+        for query in queries:
+            yield from self._walk(node, query)
 
     def _walk(self, node: StoreNode, query: StoreQuery) -> Iterator[StorePage]:
         cursors: set[bytes] = set()
+        empty = 0
         for _ in range(MAX_PAGES):
             page = self._page(node, query)
             yield page
+            empty = 0 if page.entries else empty + 1
+            if empty > MAX_EMPTY_PAGES:
+                raise StoreNodeError(node.name, StoreFault.PEER_FAILED, f"{empty} pages in a row without a message")
             if page.cursor is None:
                 return
             if page.cursor in cursors:
@@ -184,6 +270,10 @@ class StoreClient:
             except StoreNodeError as error:
                 errors.append(error)
         raise _nobody(errors)
+
+
+def _late(node: StoreNode, why: str) -> StoreNodeError:
+    return StoreNodeError(node.name, StoreFault.UNREACHABLE, why)
 
 
 def _nobody(errors: Sequence[StoreNodeError]) -> StoreUnavailable:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,8 @@ from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import StoreUnavailable
-from reliable_channel.transport.http import BoundedHttp
-from reliable_channel.transport.store.client import NodeAnswer, RetryPolicy, StoreClient
+from reliable_channel.transport.http import BoundedHttp, NodeTimedOut
+from reliable_channel.transport.store.client import MAX_EMPTY_PAGES, NodeAnswer, RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 
@@ -219,6 +220,72 @@ def test_a_cursor_that_goes_in_a_circle_ends_the_walk() -> None:
     assert isinstance(answer, NodeAnswer)
     assert answer.error is not None
     assert answer.error.fault is StoreFault.PEER_FAILED
+
+
+class Scripted:
+    """A node whose pages a test makes; it waits for ``ready`` before each."""
+
+    def __init__(self, name: str, pages: int, per_page: int = 1, ready: threading.Event | None = None) -> None:
+        self.name, self._pages, self._per_page, self._ready = name, pages, per_page, ready
+        self.queries = 0
+
+    def query(self, query: StoreQuery) -> StorePage:
+        if self._ready is not None:
+            self._ready.wait()
+        self.queries += 1
+        number = int.from_bytes(query.cursor or bytes(32), "big")
+        entries = tuple(StoreEntry((number * 1_000 + n).to_bytes(32, "big")) for n in range(self._per_page))
+        more = number + 1 < self._pages
+        return StorePage(entries, (number + 1).to_bytes(32, "big") if more else None, self.name)
+
+    def close(self) -> None: ...
+
+
+def test_an_honest_answer_waits_for_no_other_node() -> None:
+    ready = threading.Event()
+    slow, honest = Scripted("slow", 2, ready=ready), Scripted("honest", 3)
+    walk = StoreClient([slow, honest]).walk_each(StoreQuery(PUBSUB_TOPIC))
+    assert [next(walk)[0] for _ in range(3)] == ["honest"] * 3
+    ready.set()
+    assert [name for name, _ in walk] == ["slow"] * 2
+
+
+def test_a_node_that_never_ends_is_left_alone_until_it_does() -> None:
+    ready = threading.Event()
+    slow = Scripted("slow", 1, ready=ready)
+    asked = StoreClient([slow], deadline_s=0.05)
+    (late,) = asked.look_up([bytes(32)])
+    assert late.error is not None
+    assert late.error.fault is StoreFault.UNREACHABLE
+    (again,) = asked.look_up([bytes(32)])
+    assert again.error is not None
+    assert "earlier query" in again.error.detail
+    ready.set()
+
+
+def test_endless_cursors_without_messages_end() -> None:
+    node = Scripted("endless", 1_000_000, per_page=0)
+    (answer,) = StoreClient([node]).ask_all(StoreQuery(PUBSUB_TOPIC))
+    assert answer.error is not None
+    assert answer.error.fault is StoreFault.PEER_FAILED
+    assert node.queries == MAX_EMPTY_PAGES + 1
+
+
+def test_a_walk_that_nobody_reads_on_ends_with_its_page() -> None:
+    node = Scripted("long", 10_000)
+    walk = StoreClient([node]).walk_each(StoreQuery(PUBSUB_TOPIC))
+    next(walk)
+    walk.close()  # type: ignore[attr-defined]
+    assert node.queries < 10_000
+
+
+def test_a_body_that_drips_ends_although_each_byte_is_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", -1.0)  # has passed when the first byte comes
+    with FakeWakuNode("nwaku", filled(1)[0]) as node:
+        node.faults.garbage, node.faults.paths = b" " * 20_000_000, "/store/"
+        http = BoundedHttp(node.url, 5)
+        with pytest.raises(NodeTimedOut, match="longer than -1 s"):
+            http.get("/store/v3/messages")
 
 
 def test_credentials_of_an_address_are_in_no_text() -> None:
