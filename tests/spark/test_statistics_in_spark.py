@@ -21,11 +21,10 @@ from reliable_channel.pipeline.verdict.verdicts import READABLE_FILES
 
 LAST = "\U0010ffff"
 TEXTS = ["", "a" * 40, LAST, LAST * 40, LAST * 1_024, "\uffff", "\ud7ff" * 50, "e\u0301", "\U0001f600" * 50]
-# Whole milliseconds: Spark cuts the bounds of times (docs/questions.md).
 TIMES = [
-    dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, dt.UTC),
-    dt.datetime(2026, 1, 1, 0, 0, 0, 123_000, dt.UTC),
-    dt.datetime(9999, 12, 31, 23, 59, 59, 999_000, dt.UTC),
+    dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC),
+    dt.datetime(2026, 1, 1, 0, 0, 0, 123_456, dt.UTC),
+    dt.datetime(9999, 12, 31, 23, 59, 59, 999_001, dt.UTC),
 ]
 NAMES = ("channel_id", "message_key", "sender_id", "first_seen", "settled", "cause")
 
