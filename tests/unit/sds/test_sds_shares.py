@@ -56,3 +56,10 @@ def test_names_decide_nothing(calls: list[tuple[str, int] | None], names: list[s
     assert play(Shares(MAX_ENTRIES, MAX_BYTES), calls, renamed) == play(
         Shares(MAX_ENTRIES, MAX_BYTES), calls, {name: name for name in "abcd"}
     )
+
+
+def test_among_senders_that_hold_equally_much_the_oldest_key_is_lost_and_not_the_first_name() -> None:
+    shares: Shares[int] = Shares(MAX_ENTRIES, MAX_BYTES)
+    for key in range(6):
+        shares.add(key, "ba"[key % 2], 1)
+    assert shares.take_surplus() == 0
