@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from reliable_channel.analysis.alerts.heartbeat import stopped
-from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import unread_of
@@ -63,7 +62,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
         "tables": [_table(name, table) for name, table in opened.items()],
         "stopped": [
             {"part": part.part, "since": part.since.isoformat(timespec="seconds"), "effect": part.effect}
-            for part in stopped(TableSnapshot(settings.paths))
+            for part in stopped(opened.get)
         ],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
         "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer

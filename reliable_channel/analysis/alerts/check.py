@@ -65,7 +65,7 @@ def check(
     sent, fault = (0, None) if settings.alerts.webhook_url is None else _send(settings, webhook)
     still_open = AlertLog(settings.paths).open_alerts()
     open_now = tuple(still_open[key] for key in sorted(still_open))
-    return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(stopped(lake, now)))
+    return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(stopped(lake.table, now)))
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from reliable_channel.analysis.report.snapshot import TableSnapshot
+from deltalake import DeltaTable
+
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.read import select
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import PIPELINE_METRICS
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
 
 ROUNDS = "verdicts"
 NEXT_ROUND_MS = "next_round_ms"
@@ -69,17 +72,19 @@ def due_ms(pause_s: float, round_s: float) -> float:
     return 1000 * (pause_s + 2 * round_s + 30)
 
 
-def stopped(lake: TableSnapshot, now: dt.datetime | None = None) -> list[StoppedPart]:
-    """The parts of a continuous run that stopped, by ``now`` (the wall clock); none if no run was to go on."""
+def stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | None = None) -> list[StoppedPart]:
+    """The parts of a continuous run that stopped, by ``now`` (the wall clock); none if no run was to go on. ``table``
+    opens a table by name: ``None`` if it does not exist."""
     now = now or dt.datetime.now(dt.UTC)
-    last = next(iter(lake.select(_LAST)), None)
+    metrics, clocks = table(PIPELINE_METRICS.name), table(CLOCK.name)
+    last = None if metrics is None else next(iter(select(_LAST, pipeline_metrics=metrics)), None)
     if last is None or not last["due_ms"]:
         return []
     found = []
     if now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
         effect = "Since then no verdict was given and no alert could be raised or cleared."
         found.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
-    clock = lake.select("SELECT max(recorded_at) AS at FROM clock")[0]["at"]
+    clock = None if clocks is None else select("SELECT max(recorded_at) AS at FROM clock", clock=clocks)[0]["at"]
     if clock is not None and now > max(clock, last["started"]) + dt.timedelta(milliseconds=CLOCK_MS):
         effect = "What came since then is in no table, and no alert about it can be raised."
         found.append(StoppedPart("Reading Kafka", clock, effect))

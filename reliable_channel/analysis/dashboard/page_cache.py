@@ -58,7 +58,7 @@ class PageCache:
         with self._lock:
             if self._stopped_in is not lake:
                 try:
-                    self._stopped = stopped(lake)
+                    self._stopped = stopped(lake.table)
                 except ReliableChannelError:
                     self._stopped = []
                 self._stopped_in = lake

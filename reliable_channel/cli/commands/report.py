@@ -137,7 +137,7 @@ def register(app: typer.Typer) -> None:
                 loading.start()
             found = summary.collect(source, now)
             paths = invocation(context).settings(tables).paths
-            found["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths), now)]
+            found["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths).table, now)]
             judged = checks(limits, found)
             found["thresholds"] = [check.as_json() for check in judged]
             if html is not None and painter is not None:

@@ -196,6 +196,8 @@ class SdsChannel:
         events: list[SdsEvent] = []
         while due is not None and due <= now:
             self._run(due, outgoing, events)
+            if state.sync is not None:  # a timer of long ago may have started the interval anew, in the past
+                state.sync.skip_to(now)
             due = self.next_due()
         return SdsStep(tuple(outgoing), tuple(events))
 

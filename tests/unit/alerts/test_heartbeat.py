@@ -51,7 +51,7 @@ def write_clock(paths: PathSettings, at: dt.datetime) -> None:
 
 def test_what_was_never_declared_live_never_stopped(paths: PathSettings) -> None:
     write_clock(paths, START)
-    assert stopped(TableSnapshot(paths), START + dt.timedelta(days=999)) == []
+    assert stopped(TableSnapshot(paths).table, START + dt.timedelta(days=999)) == []
 
 
 @given(rounds=st.lists(st.integers(1, 10_000), min_size=1, max_size=4), late_s=st.integers(-10_000, 10_000))
@@ -65,10 +65,10 @@ def test_a_run_stopped_when_its_declared_round_is_overdue(
         at += SECOND
         heartbeat.record(seconds * 1000, at)
     now = at + (rounds[-1] + late_s) * SECOND
-    found = stopped(TableSnapshot(paths), now)
+    found = stopped(TableSnapshot(paths).table, now)
     assert [part.since for part in found] == ([at] if late_s > 0 else [])
     heartbeat.record(0, at)
-    assert stopped(TableSnapshot(paths), now) == []
+    assert stopped(TableSnapshot(paths).table, now) == []
 
 
 def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: PathSettings) -> None:
@@ -76,10 +76,10 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
     now = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     heartbeat = Heartbeat(paths)
     heartbeat.record(60_000, now)
-    assert stopped(TableSnapshot(paths), now) == []  # it only starts
+    assert stopped(TableSnapshot(paths).table, now) == []  # it only starts
     now += dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     heartbeat.record(60_000, now)
-    (part,) = stopped(TableSnapshot(paths), now)
+    (part,) = stopped(TableSnapshot(paths).table, now)
     assert (part.part, part.since) == ("Reading Kafka", START)
 
 

@@ -47,6 +47,9 @@ def test_no_row_is_outside_the_bounds_wherever_the_rows_are_cut(rows: list[dict[
         bounds.add(segments(part))
     told = json.loads(bounds.json())
     assert told["numRecords"] == len(rows)
+    if "nullCount" not in told:  # a value without a bound: the file has none, so no reader skips it
+        assert any(row["event_time"] is not None and abs(row["event_time"]) == 2**60 for row in rows)  # type: ignore[arg-type]
+        return
     for name in ("kafka_topic", "kafka_partition", "kafka_offset", "event_time", "pubsub_topic"):
         values = [row[name] for row in rows if row[name] is not None]
         assert told["nullCount"][name] == len(rows) - len(values)
