@@ -85,7 +85,9 @@ class SdsParameters:
     retrieve_backoff: float = 2.0
     retrieve_max_interval_ms: int = 600_000
     timeout_for_lost_messages_ms: int | None = None
-    """0: never declared lost. ``None``: never for a participant; 300 000 for an observer."""
+    """``None``: one hour for a participant, at least 300 000 for an observer. 0: one hour. SDS lets a participant wait
+    for ever; here a stranger's invented dependency would then hold messages for good. A message is held at most four
+    times as long."""
     unproven_id_ms: int = 300_000
     """How long a message is unproven if its id has the form of a digest and cannot be recomputed from it: in this time
     the message that owns the id may arrive. 0: it is accepted at once."""

@@ -9,7 +9,7 @@ time-out. All memory is bounded in number and bytes, and divided fairly between 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -22,12 +22,16 @@ from reliable_channel.core.wire.sds import HistoryEntry
 OBSERVER_LOST_MS, OBSERVER_LOST_MARGIN_MS = 300_000, 60_000
 """How long (ms) an observer waits for a missing message at least, and how much longer than T_req + T_resp of SDS-R."""
 
-UNCONFIRMED_LOST_MS = 3_600_000
-"""How long (ms) a participant that never declares messages lost waits for an id that a single sender names: an envelope
-of a stranger must not hold a message for ever. A second sender that names it ends this limit."""
+PARTICIPANT_LOST_MS = 3_600_000
+"""How long (ms) a participant waits for a missing message without a time-out of its own. SDS allows it to wait for
+ever; but names are free, so an id that never existed and that strangers name would hold messages for good."""
+
+MAX_HELD_TIMES = 4
+"""A message is held at most this many times as long as an id may be missing. Each message that a stranger sends in time
+may name another one that never existed, so the time of each id alone would not end the wait."""
 
 CATCH_UP_MS = 3_600_000
-"""After a longer sleep than this, a channel that never declares ids lost skips the requests that were due meanwhile."""
+"""After a longer sleep than this, a participant skips the requests that were due meanwhile, and waits anew."""
 
 MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
 """Remembered sync messages: peers name only the last ones, if any."""
@@ -153,7 +157,7 @@ class Missing:
         hint: bytes | None,
         since: int,
         due: int,
-        lost_at: int | None,
+        lost_at: int,
         charged_to: str,
     ) -> None:
         self.message_id = message_id
@@ -196,8 +200,10 @@ class IncomingBuffer:
         timeout = config.timeout_for_lost_messages_ms
         # Longer than a request and its answer may take.
         usual = max(OBSERVER_LOST_MS, 2 * config.repair_t_max_ms + OBSERVER_LOST_MARGIN_MS) if observer else 0
-        self._lost_after = usual if timeout is None else timeout
-        self.waiting: dict[Key, Waiting] = {}
+        self._observer = observer
+        self._lost_after = (usual if timeout is None else timeout) or PARTICIPANT_LOST_MS
+        self._awake_since = 0
+        self.waiting: OrderedDict[Key, Waiting] = OrderedDict()
         self._waiting_shares = Shares[Key](config.max_waiting, config.max_waiting_bytes)
         self._watchers: dict[str, dict[Key, None]] = {}
         """Id → the waiting messages that watch for it as their first unmet dependency."""
@@ -266,10 +272,7 @@ class IncomingBuffer:
         shares = self._waiting_shares
         if not shares.is_over():
             return None
-        waiting = self.take(shares.oldest_of(shares.greediest()))
-        waiting.lost.extend(reversed(waiting.unmet))
-        waiting.unmet.clear()
-        return waiting
+        return self._take_without_rest(shares.oldest_of(shares.greediest()))
 
     def settle(
         self, message_id: str, log: MessageLog, *, past: bool = False
@@ -346,8 +349,7 @@ class IncomingBuffer:
         self.missing[missing.message_id] = missing
         self._missing_shares.add(missing.message_id, missing.charged_to, missing.size())
         self._reached_left -= sum(size_of(by, via) for by, (via, _) in missing.reached.items())
-        if missing.lost_at is not None:
-            self._ending[missing.lost_at] += 1
+        self._ending[missing.lost_at] += 1
         heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
     def found(self, message_id: str) -> Missing | None:
@@ -356,8 +358,7 @@ class IncomingBuffer:
         if missing is not None:
             self._missing_shares.remove(message_id, missing.charged_to)
             self._reached_left += sum(size_of(by, via) for by, (via, _) in missing.reached.items())
-            if missing.lost_at is not None:
-                self._stop_counting(missing.lost_at)
+            self._stop_counting(missing.lost_at)
         return missing
 
     def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
@@ -365,8 +366,6 @@ class IncomingBuffer:
 
         The id is charged to its sender if that sender has fewer: an id that an honest message waits for is then not
         declared lost when a greedy sender that named it first exceeds its share. A new sender or hint is remembered."""
-        if not self._lost_after and any(by != sender_id for by in missing.reached):
-            self._keep_missing(missing)
         shares = self._missing_shares
         naming = (entry.sender_id or None, entry.retrieval_hint or None)
         if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():
@@ -381,13 +380,6 @@ class IncomingBuffer:
             missing.charged_to = sender_id
             shares.add(missing.message_id, sender_id, missing.size())
             self.missing[missing.message_id] = missing
-
-    def _keep_missing(self, missing: Missing) -> None:
-        """Never declare an id lost, because a second sender has named it."""
-        if missing.lost_at is not None:
-            self._stop_counting(missing.lost_at)
-            missing.lost_at = None
-            heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
     def _stop_counting(self, lost_at: int) -> None:
         self._ending[lost_at] -= 1
@@ -425,6 +417,30 @@ class IncomingBuffer:
 
     def next_due(self) -> int | None:
         """The time (ms) of the next sweep that has something to do."""
+        timer = self._next_timer()
+        if not self.waiting:
+            return timer
+        release = self._next_sweep(self._held_until(next(iter(self.waiting.values()))))
+        return release if timer is None else min(timer, release)
+
+    def _held_until(self, waiting: Waiting) -> int:
+        return max(waiting.received_at, self._awake_since) + MAX_HELD_TIMES * self._lost_after
+
+    def take_overdue(self, now: int) -> Waiting | None:
+        """Remove and return the message that is held longest, if that is too long. The ids that it still waited for are
+        added to its lost dependencies."""
+        waiting = next(iter(self.waiting.values()), None)
+        if waiting is None or self._held_until(waiting) > now:
+            return None
+        return self._take_without_rest(waiting.key)
+
+    def _take_without_rest(self, key: Key) -> Waiting:
+        waiting = self.take(key)
+        waiting.lost.extend(reversed(waiting.unmet))
+        waiting.unmet.clear()
+        return waiting
+
+    def _next_timer(self) -> int | None:
         timers = self._timers
         while timers:
             due, message_id = timers[0]
@@ -435,14 +451,18 @@ class IncomingBuffer:
         return None
 
     def skip_to(self, now: int) -> None:
-        """After a long sleep, request ids that are never declared lost once, instead of repeating each request that was
-        due."""
-        if not self._lost_after and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
-            for missing in self.missing.values():
-                if missing.due < now:
-                    missing.due = self._next_sweep(now)
-            self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
-            heapq.heapify(self._timers)
+        """After a long sleep of a participant, request each missing id once instead of repeating each request that was
+        due, and wait anew: nobody could answer while it slept."""
+        if self._observer or (due := self.next_due()) is None or due >= now - CATCH_UP_MS:
+            return
+        self._awake_since = now
+        for missing in self.missing.values():
+            missing.due = max(missing.due, self._next_sweep(now))
+            self._stop_counting(missing.lost_at)
+            missing.lost_at = self._lost_at(now)
+            self._ending[missing.lost_at] += 1
+        self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
+        heapq.heapify(self._timers)
 
     def sweep(self, now: int, events: list[SdsEvent]) -> list[str]:
         """Run the sweep at ``now``: request the ids that are due, and return the ids to declare lost. Requests beyond
@@ -452,9 +472,9 @@ class IncomingBuffer:
         lost: list[str] = []
         asked = 0
         due_of: dict[str, int] = {}
-        while self.next_due() == now:
+        while self._next_timer() == now:
             missing = self.missing[heapq.heappop(self._timers)[1]]
-            if missing.lost_at is not None and missing.lost_at <= now:
+            if missing.lost_at <= now:
                 self._lose(missing, now, events)
                 lost.append(missing.message_id)
                 continue
@@ -473,7 +493,7 @@ class IncomingBuffer:
     def _lost_at(self, now: int) -> int:
         """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
         room."""
-        at = self._next_sweep(now + (self._lost_after or UNCONFIRMED_LOST_MS))
+        at = self._next_sweep(now + self._lost_after)
         while self._ending[at] >= MAX_LOST_PER_SWEEP:
             at += self._config.sweep_in_buf_interval_ms
         return at
@@ -507,7 +527,7 @@ class IncomingBuffer:
 
     @staticmethod
     def _when(missing: Missing) -> int:
-        return missing.due if missing.lost_at is None else min(missing.due, missing.lost_at)
+        return min(missing.due, missing.lost_at)
 
     def _next_sweep(self, at: int) -> int:
         interval = self._config.sweep_in_buf_interval_ms

@@ -632,12 +632,16 @@ class SdsReceiver:
         self.settle([message_id], now, events)
 
     def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:
-        """Deliver the messages that waited for lost ids, with these listed as lost."""
+        """Deliver the messages that waited for lost ids, or too long, with what they still waited for listed as
+        lost."""
         repair = self._state.repair
         if repair is not None:
             for message_id in lost:
                 repair.unwant(message_id)
         self.settle(lost, now, events)
+        while (waiting := self._state.incoming.take_overdue(now)) is not None:
+            self._deliver(waiting, now, events)
+            self.settle([waiting.sds_id], now, events)
 
     def _make_room(self, given_up: dict[str, str], now: int, events: list[SdsEvent]) -> None:
         """Bring the incoming buffer back within its bounds, by delivering messages of the senders that use most of

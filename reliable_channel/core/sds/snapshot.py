@@ -16,7 +16,7 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
-from reliable_channel.core.sds.incoming import Missing, Waiting
+from reliable_channel.core.sds.incoming import PARTICIPANT_LOST_MS, Missing, Waiting
 from reliable_channel.core.sds.keys import Key, SendKey
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
@@ -278,8 +278,7 @@ def _write_missing(proto: pb.Missing, missing: Missing, texts: _Texts) -> None:
     proto.refetches, proto.due, proto.charged_to = missing.refetches, missing.due, texts.number(missing.charged_to)
     if missing.sender_id is not None:
         proto.sender = texts.number(missing.sender_id)
-    if missing.lost_at is not None:
-        proto.lost_at = missing.lost_at
+    proto.lost_at = missing.lost_at
     for sender_id, hint in missing.others:
         proto.others.add(sender=None if sender_id is None else texts.number(sender_id), hint=hint or b"")
     for by, (via, directly) in missing.reached.items():
@@ -293,7 +292,7 @@ def _read_missing(proto: pb.Missing, texts: _Texts) -> Missing:
         proto.hint or None,
         proto.since,
         proto.due,
-        proto.lost_at if proto.HasField("lost_at") else None,
+        proto.lost_at or proto.since + PARTICIPANT_LOST_MS,  # earlier versions waited for ever
         texts.of(proto.charged_to, proto.named_by_sender),
     )
     missing.refetches = proto.refetches

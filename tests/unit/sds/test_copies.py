@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sds_network import T0, message, of_type, opened
 
-from reliable_channel.core.sds import Delivered, DependencyLost, SdsChannel
-from reliable_channel.core.sds.incoming import UNCONFIRMED_LOST_MS
+from reliable_channel.core.sds import Delivered, DependencyLost, RefetchDue, SdsChannel, SdsEvent
+from reliable_channel.core.sds.incoming import MAX_HELD_TIMES, PARTICIPANT_LOST_MS
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage
 
@@ -78,18 +78,62 @@ def test_the_order_of_copies_does_not_decide_when_a_message_is_delivered(
     assert results <= {OWN}
 
 
-def test_a_dependency_that_only_a_stranger_names_ages_out() -> None:
+def tick_to(channel: SdsChannel, end: int, now: int = T0) -> list[SdsEvent]:
+    """Run a participant that is awake all the time."""
+    events: list[SdsEvent] = []
+    for at in range(now, end + 1, 600_000):
+        events += channel.tick(at).events
+    return events + list(channel.tick(end).events)
+
+
+@pytest.mark.parametrize("names", [("alice",), ("alice", "invented 1"), ("alice", "invented 1", "invented 2")])
+def test_a_dependency_that_never_existed_ages_out_however_many_names_name_it(names: tuple[str, ...]) -> None:
     channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
     channel.receive(copy_of_own("never"), T0 + 10, id_verified=True)
-    assert of_type(channel.tick(T0 + UNCONFIRMED_LOST_MS - 1), Delivered) == []
-    step = channel.tick(T0 + UNCONFIRMED_LOST_MS + 60_000)
-    assert [event.message_id for event in of_type(step, DependencyLost)] == ["never"]
-    assert [(event.message_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [(OWN, ("never",))]
+    for name in names[1:]:
+        channel.receive(message(f"of {name}", name, T0 + 1, ("never",)), T0 + 11)
+    channel.receive(message("reply", "carol", T0 + 4, (OWN,)), T0 + 12)
+    channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    before = tick_to(channel, T0 + PARTICIPANT_LOST_MS - 1)
+    assert not any(isinstance(event, Delivered) for event in before)
+    after = tick_to(channel, T0 + PARTICIPANT_LOST_MS + 60_000, T0 + PARTICIPANT_LOST_MS)
+    assert [event.message_id for event in after if isinstance(event, DependencyLost)] == ["never"]
+    left = {e.message_id: e.lost_dependencies for e in after if isinstance(e, Delivered)}
+    assert left == {OWN: ("never",), **{f"of {name}": ("never",) for name in names[1:]}, "reply": ()}
 
 
-def test_a_dependency_that_two_senders_name_is_never_lost_at_a_participant() -> None:
+@PARTICIPANTS
+def test_a_chain_of_invented_dependencies_that_arrive_in_time_ends(participant: str | None) -> None:
+    """Each arrives shortly before it would be lost and names the next one."""
+    channel = opened(participant, before_observation=False, sync_min_interval_ms=0)
+    timeout = PARTICIPANT_LOST_MS if participant else 300_000
+    clock = T0 + 1_000
+    channel.receive(message("reply", "carol", clock, ("0",)), T0)
+    now, left = T0, []
+    for number in range(3 * MAX_HELD_TIMES):
+        left += [e.message_id for e in tick_to(channel, now + timeout * 9 // 10, now) if isinstance(e, Delivered)]
+        now += timeout * 9 // 10
+        step = channel.receive(message(str(number), f"s{number}", clock - 1 - number, (str(number + 1),)), now)
+        left += [event.message_id for event in of_type(step, Delivered)]
+        if "reply" in left:
+            break
+    assert now - T0 <= (MAX_HELD_TIMES + 1) * timeout
+    assert left == ["reply"]
+
+
+def test_after_a_long_sleep_a_participant_asks_before_it_gives_up() -> None:
     channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
-    channel.receive(copy_of_own("first"), T0 + 10, id_verified=True)
     channel.receive(message("reply", "carol", T0 + 4, ("first",)), T0 + 11)
-    restored = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
-    assert of_type(restored.tick(T0 + 48 * UNCONFIRMED_LOST_MS), DependencyLost) == []
+    awake = T0 + 20 * PARTICIPANT_LOST_MS
+    step = channel.tick(awake)
+    assert (len(of_type(step, RefetchDue)), len(of_type(step, DependencyLost))) == (1, 0)
+    step = channel.receive(message("first", "alice", T0 + 1), awake + 1)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["first", "reply"]
+
+
+def test_after_a_long_sleep_a_message_is_not_held_for_ever_either() -> None:
+    channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
+    channel.receive(message("reply", "carol", T0 + 4, ("first",)), T0 + 11)
+    awake = T0 + 20 * PARTICIPANT_LOST_MS
+    events = tick_to(channel, awake + PARTICIPANT_LOST_MS + 60_000, awake)
+    assert [event.message_id for event in events if isinstance(event, Delivered)] == ["reply"]

@@ -130,13 +130,15 @@ def test_a_lost_message_that_comes_later_is_delivered_as_late() -> None:
     assert [event.lost_dependencies for event in of_type(after, Delivered)] == [()]
 
 
-def test_a_participant_waits_for_ever_unless_it_is_told_otherwise() -> None:
+def test_a_participant_waits_for_an_hour_unless_it_is_configured_otherwise() -> None:
+    """SDS waits for ever, which would let a stranger hold messages with a dependency that never existed."""
     for settings in ({}, {"timeout_for_lost_messages_ms": 0}):
         alice = opened(**settings)
         alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
         step = alice.tick(T0 + 3_600_000)
         assert of_type(step, DependencyLost) == []
         assert len(of_type(step, RefetchDue)) > 5
+        assert len(of_type(alice.tick(T0 + 3_610_000), DependencyLost)) == 1
 
 
 def test_refetches_have_a_budget_per_sweep_and_sender() -> None:
