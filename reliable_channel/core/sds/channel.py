@@ -235,6 +235,10 @@ class SdsChannel:
         """The positions of the log, ``(lamport timestamp, id)``, ascending."""
         return self._state.log.positions()
 
+    def seniors(self) -> frozenset[str]:
+        """The senders that have been in the log longest, which no number of newer ones displaces."""
+        return self._state.log.seniors()
+
     def missing_ids(self) -> tuple[str, ...]:
         """The missing ids, in the order in which they were reported."""
         return tuple(self._state.incoming.missing)

@@ -212,6 +212,10 @@ class MessageLog:
         """The ids of the ``count`` highest entries."""
         return [message_id for _, message_id in self._order[-count:]]
 
+    def seniors(self) -> frozenset[str]:
+        """The senders that have been in the log longest and share half of it; at most :data:`SENIORS`."""
+        return frozenset(islice(self._held, self._seniors))
+
     def forgotten(self, position: Position, sender_id: str | None = None) -> bool:
         """Whether a message with this position and sender may have been in the dropped part of the log. ``None``: any
         sender."""

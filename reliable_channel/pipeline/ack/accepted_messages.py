@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -169,7 +169,12 @@ a dictionary is slow after its first keys were deleted."""
 
 class _Parts(_Stage):
     """Drops first the entries of a sender with more than the segments of one message, so that a flood costs its
-    sender."""
+    sender; then those of senders that are not ``seniors`` of the channel's log, so that a flood of invented senders
+    costs itself."""
+
+    def __init__(self, limit: int, seniors: Callable[[], Collection[str]]) -> None:
+        super().__init__(limit)
+        self._seniors = seniors
 
     def _surplus(self, over: int) -> list[SdsKey]:
         shares = Shares[SdsKey](self._limit, self._limit)
@@ -178,7 +183,8 @@ class _Parts(_Stage):
         gone: dict[SdsKey, None] = {}
         while shares.held_by(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None:
             gone[oldest] = None
-        left = (key for key in self._by_key if key not in gone)
+        seniors = self._seniors()
+        left = sorted((key for key in self._by_key if key not in gone), key=lambda key: sender_in(key) in seniors)
         return [*gone, *islice(left, over - len(gone))]
 
 
@@ -188,8 +194,12 @@ class AcceptedMessages:
     *Waiting*: accepted by SDS, not delivered. *Parts*: delivered segments whose application message is not delivered.
     *Settled*: delivered, and remembered for acknowledgements only."""
 
-    def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
-        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Parts(max_parts), _Stage(max_settled)
+    def __init__(
+        self, max_waiting: int, max_parts: int, max_settled: int, seniors: Callable[[], Collection[str]] = frozenset
+    ) -> None:
+        """The bounds of the stages. ``seniors``: the senders that the channel has known longest."""
+        self._waiting, self._settled = _Stage(max_waiting), _Stage(max_settled)
+        self._parts = _Parts(max_parts, seniors)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
         """Restore the result of :meth:`write`."""

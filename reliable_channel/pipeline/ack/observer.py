@@ -91,7 +91,7 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
+        self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED, lambda: self._channel.seniors())
         self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
         self._ephemerals: dict[bytes, None] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack.accepted_messages import AcceptedMessage, AcceptedMessages, sds_key
 
@@ -77,3 +80,14 @@ def test_every_stage_is_bounded_and_the_oldest_go_first() -> None:
     for name, limit in (("w", 4), ("p", 16), ("s", 8)):
         kept = [number for number in range(40) if sds_key(f"{name}{number}", "alice") in some]
         assert kept == list(range(40 - len(kept), 40)) and limit <= len(kept) <= limit + limit // 8 + 1
+
+
+@given(st.text(min_size=1, max_size=4), st.integers(1, 20))
+def test_a_flood_of_invented_senders_costs_no_sender_that_is_known_longer(prefix: str, parts: int) -> None:
+    some = AcceptedMessages(100, 100, 16, lambda: {"alice"})
+    mine = [seen(f"a{number}", b"hash") for number in range(parts)]
+    invented = [seen(f"x{number}", b"other", sender=f"{prefix}{number}") for number in range(500)]
+    for each in [*mine, *invented]:
+        some.accept(each)
+        some.deliver(each)
+    assert all(some.part(each.key, b"hash") for each in mine)
