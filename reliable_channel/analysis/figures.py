@@ -5,8 +5,8 @@ values.
 
 =================  ===================================================================================================
 ``VERDICTS``       over ``delivery_status``: messages (known to exist), delivered, late (delivered after it was given
-                   up), missing, unknown (not settled yet); apart from these, claimed: ids that only messages name
-                   which nobody acknowledges
+                   up), missing, unknown (not settled yet); apart from these, claimed: ids that only one participant
+                   names, and not as its own
 ``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
 ``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not come
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms

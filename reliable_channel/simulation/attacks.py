@@ -1,97 +1,23 @@
 """Defines the attacks of hostile senders: each makes envelopes from overheard traffic and states the expected outcome.
 
-An attacker receives all honest traffic, may publish any bytes, and reaches the observer before or after the envelope it
-attacks. It cannot delete or alter the envelopes of others. An attack depends only on the scene and its random draws.
+An attack depends only on the scene and its random draws.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 
 from reliable_channel.core.wire.bloom import FilterFormat
-from reliable_channel.core.wire.hashing import js_message_id, keccak256, sds_message_id
+from reliable_channel.core.wire.hashing import js_message_id, keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, decode_segment, encode_segment
+from reliable_channel.simulation.invented_names import INVENTED_NAMES
+from reliable_channel.simulation.scene import AFTER_MS, BEFORE_MS, Fate, Forgery, Recipe, Scene
 
-BEFORE_MS, AFTER_MS = 1, 4_000
-"""After how many ms an attack reaches the observer: before any honest link delivers the attacked envelope, or after."""
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 FILTER = FilterFormat()
-
-
-class Fate(StrEnum):
-    """The possible outcomes of a hostile SDS message at the observer."""
-
-    MESSAGE = "message"
-    """It is an ordinary message of the sender it claims: delivered once."""
-    ANY = "any"
-    """Delivered as what it is, refused or quarantined, depending on limits. It never changes another message's row."""
-    NOTHING = "nothing"
-    """Never delivered: an honest message is known under its id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Forgery:
-    """One hostile SDS message. ``delay_ms`` counts from the attacked envelope's dispatch to the observer."""
-
-    attack: str
-    message: SdsMessage
-    data: bytes
-    delay_ms: int
-    fate: Fate
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The knowledge of an attacker just after an honest ``victim`` was dispatched.
-
-    ``heard`` are the honest messages so far, the newest last and the victim among them; ``now`` is in virtual Unix
-    ms; ``flood`` is the number of envelopes of one flood.
-    """
-
-    channel_id: str
-    attacker: str
-    victim: SdsMessage
-    heard: Sequence[SdsMessage]
-    participants: tuple[str, ...]
-    now: int
-    flood: int
-    draw: random.Random
-
-    def text(self) -> str:
-        """Sixteen hexadecimal digits that no other draw gives."""
-        return self.draw.randbytes(8).hex()
-
-    def one_of_the_others(self) -> str:
-        """An honest participant who did not send the victim, or the attacker when there is none."""
-        others = [name for name in self.participants if name != self.victim.sender_id]
-        return self.draw.choice(others) if others else self.attacker
-
-    def recent(self, count: int) -> tuple[HistoryEntry, ...]:
-        """The newest honest content messages as history entries."""
-        content = [m for m in self.heard if m.content is not None and m.lamport_timestamp is not None]
-        return tuple(HistoryEntry(m.message_id) for m in content[-count:])
-
-    def made(self, content: bytes | None = None, **changes: object) -> SdsMessage:
-        """A well-formed content message of the attacker with an id that can be recomputed, but for ``changes``."""
-        content = f"hostile {self.text()}".encode() if content is None else content
-        sender = str(changes.get("sender_id", self.attacker))
-        lamport = changes.get("lamport_timestamp", self.now)
-        fields: dict[str, object] = {
-            "sender_id": sender,
-            "message_id": sds_message_id(sender, lamport if isinstance(lamport, int) else 0, content),
-            "channel_id": self.channel_id,
-            "lamport_timestamp": lamport,
-            "content": content,
-        }
-        return SdsMessage(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-Recipe = Callable[[Scene], Iterator[tuple[SdsMessage, int, Fate]]]
 
 
 def own_message(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -258,19 +184,6 @@ def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
     yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
 
 
-def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Many messages at once, each by a new sender; content, ephemeral and sync messages."""
-    for number in range(scene.flood):
-        sender = f"{scene.attacker}-{scene.text()}"
-        kind = number % 3
-        if kind == 0:
-            yield scene.made(sender_id=sender), BEFORE_MS, Fate.ANY
-        elif kind == 1:
-            yield scene.made(sender_id=sender, message_id=scene.text(), lamport_timestamp=None), BEFORE_MS, Fate.ANY
-        else:
-            yield scene.made(b"", sender_id=sender, causal_history=scene.recent(1)), BEFORE_MS, Fate.ANY
-
-
 def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Sync messages that request the victim and messages that never existed."""
     asked = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
@@ -316,8 +229,8 @@ ATTACKS: dict[str, Recipe] = {
         equal_text,
         segment_poison,
         segment_under_victims_id,
-        flood,
         repair_junk,
+        *INVENTED_NAMES,
     )
 }
 """The attacks used by a plan that names none."""

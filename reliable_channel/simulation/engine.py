@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep, SendDelivered, SendError
 from reliable_channel.core.wire.malformed import Reason
-from reliable_channel.simulation.attacks import Forgery
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.faults import Treatment, treatment
 from reliable_channel.simulation.hostile import Attackers
@@ -28,6 +27,7 @@ from reliable_channel.simulation.network import OBSERVER, Link, separated
 from reliable_channel.simulation.pace import DispatchTimes
 from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
+from reliable_channel.simulation.scene import Forgery
 from reliable_channel.simulation.workload import PlannedMessage, planned_messages
 
 REFETCH_AFTER_MS = (15_000, 60_000, 150_000)

@@ -9,9 +9,10 @@ from collections import deque
 
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
-from reliable_channel.simulation.attacks import ATTACKS, Forgery, Scene, forgeries
+from reliable_channel.simulation.attacks import ATTACKS, forgeries
 from reliable_channel.simulation.randomness import stream
 from reliable_channel.simulation.scenario import ChannelPlan
+from reliable_channel.simulation.scene import Forgery, Scene
 
 MEMORY = 200
 """Honest messages that attackers remember."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reliable_channel.simulation.attacks import Forgery
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
+from reliable_channel.simulation.scene import Forgery
 
 
 @dataclass(frozen=True, slots=True)

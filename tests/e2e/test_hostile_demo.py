@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from demo_runs import COMMAND, PATIENCE_S, ROOT
 
 from reliable_channel.simulation.attacks import ATTACKS
-from reliable_channel.simulation.truth import Truth
+from reliable_channel.simulation.truth import MessageOutcome, Truth
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
@@ -17,9 +18,16 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 def test_it_ends_with_tables_that_match_the_truth(tmp_path: Path) -> None:
     command = [*COMMAND[:-1], "--hostile", "--dir", str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    attacks = {attack.attack for attack in Truth.load(tmp_path / "run" / "truth").attacks}
+    truth = Truth.load(tmp_path / "run" / "truth")
+    attacks = {attack.attack for attack in truth.attacks}
     assert attacks == set(ATTACKS)
     assert "What hostile senders sent" in done.stdout
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stdout
     assert "The tables match the truth exactly." in done.stdout
+    report = [*COMMAND[:-2], "report", "--json", "--tables", str(tmp_path / "run" / "tables")]
+    totals = json.loads(subprocess.run(report, cwd=ROOT, capture_output=True, text=True, check=True).stdout)["totals"]
+    sent = {(m.channel_id, m.first_sds_id) for m in truth.messages if m.outcome != MessageOutcome.DELIVERED}
+    sent |= {(attack.channel_id, attack.sds_id) for attack in truth.attacks}
+    assert totals["missing"] <= len(sent)
+    assert totals["claimed"] > 10 * totals["missing"]

@@ -44,7 +44,7 @@ def said(number: int, sds_id: str, sender: str, seconds: float, history: tuple[s
         "sds_kind": "content",
         "segment_kind": "bare",
         "lamport_timestamp": BEGIN_MS + int(seconds * 1000),
-        "causal_history": [{"sds_id": one, "retrieval_hint": None, "sender_id": None} for one in history],
+        "causal_history": [{"sds_id": one, "retrieval_hint": None, "sender_id": sender} for one in history],
     }
 
 
@@ -119,7 +119,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         "vantage": "north",
     }
     found = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
-    # What names a loss outside the gap is acknowledged: a witness, without which it is only claimed by one.
+    # What names a loss outside the gap is acknowledged and of the same sender: a witness.
     acknowledged = [
         {**(heard if sds_id == "h2" else CHANNEL), "sds_id": sds_id, "acknowledged_by": "carol", "certainty": "certain"}
         for sds_id in ("a3", "b3", "h2")

@@ -22,7 +22,7 @@ from reliable_channel.analysis.report.observed import (
     Quarantined,
 )
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.simulation.attacks import Fate
+from reliable_channel.simulation.scene import Fate
 from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, Truth
 
 PROMISE = "hostile senders"

@@ -41,6 +41,8 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
     """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and all
     other verdicts are about messages that hostile senders sent or named.
 
+    What hostile senders only name, and never sent, is not missing: it would be counted in the figures.
+
     A hostile message under an honest id may have a verdict of its own. If the honest one never arrived, the hostile one
     counts for the id; if it could not be decoded, the cause says so: the two cannot be distinguished."""
     rows: dict[tuple[str, str], list[Judged]] = defaultdict(list)
@@ -60,13 +62,15 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
         if what and not _is_explained(message, mine, forged):
             subject = f"message {message.number} of {message.sender}"
             found.append(Difference(PROMISE, message.channel_id, subject, what))
-    known = {(segment.channel_id, segment.sds_id) for segment in truth.segments}
-    known |= {(a.channel_id, sds_id) for a in truth.attacks for sds_id in (a.sds_id, *a.names)}
-    found += [
-        Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent")
-        for row in judged
-        if not any((row.channel_id, sds_id) in known for sds_id in row.sds_ids)
-    ]
+    sent = {(segment.channel_id, segment.sds_id) for segment in truth.segments} | forged
+    named = {(attack.channel_id, sds_id) for attack in truth.attacks for sds_id in attack.names}
+    for row in judged:
+        ids_of_row = {(row.channel_id, sds_id) for sds_id in row.sds_ids}
+        if not ids_of_row & (sent | named):
+            found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent"))
+        elif row.verdict == MISSING and not ids_of_row & sent:
+            what = "is called missing, and only hostile senders name it"
+            found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), what))
     return found
 
 

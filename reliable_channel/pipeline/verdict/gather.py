@@ -125,14 +125,24 @@ _SENDER_RECORDS = """(select * from v_sender_events left join (
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """The senders' records, with the outcome of the envelopes that they name."""
 
-_WITNESSED = f"""(select distinct {_CHANNEL}, named_id as sds_id
-    from (select {_CHANNEL}, sds_id, explode(causal_history.sds_id) as named_id from v_sds_messages
-        where sds_kind = 'content')
+MAX_OWN_LOSSES = 10
+"""Missing ids of its own sender that one message may witness: more than its history needs, but few enough that a single
+envelope cannot write the headline."""
+
+_WITNESSED = f"""(select {_CHANNEL}, named_id as sds_id
+    from (select {_CHANNEL}, sds_id, sender_id, explode(causal_history) as entry, entry.sds_id as named_id,
+            entry.sender_id = sender_id
+                and size(filter(causal_history, each -> each.sender_id = sender_id)) <= {MAX_OWN_LOSSES} as own
+        from v_sds_messages where sds_kind = 'content')
     left semi join (select {_CHANNEL}, sds_id as named_id from v_lost_dependencies) using ({_CHANNEL}, named_id)
-    left semi join (select {_CHANNEL}, sds_id from v_acks where certainty <> 'probable'
-        union all select {_CHANNEL}, sds_id from v_sender_events) using ({_CHANNEL}, sds_id))"""
-"""The missing ids that a corroborated message names: one that another participant acknowledges, or that its sender's
-record reports. The acknowledgement is the second participant; any number of uncorroborated names is none."""
+    left join (select distinct {_CHANNEL}, sds_id, true as corroborated
+        from (select {_CHANNEL}, sds_id from v_acks where certainty <> 'probable'
+            union all select {_CHANNEL}, sds_id from v_sender_events)) using ({_CHANNEL}, sds_id)
+    group by {_CHANNEL}, named_id
+    having bool_or(corroborated) and (count(distinct sender_id) > 1 or bool_or(own and corroborated)))"""
+"""The missing ids that two participants name, or their own sender. A message that names them is corroborated: another
+participant acknowledges it, or its sender's record reports it. The acknowledgement alone is no witness of what the
+message names: whoever delivers a message acknowledges it, also with its dependencies given up."""
 
 _SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 

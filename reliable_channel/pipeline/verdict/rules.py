@@ -46,8 +46,8 @@ class VerdictEvidence:
     dispatched; ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send
     it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has an
     envelope of it, ``False`` if no queried store has one, ``None`` if none was queried; ``in_gap``: it may have been
-    sent while no bridge listened; ``witnessed``: it left a trace of its own, or a participant that is corroborated
-    names it; ``followed``: its content topic is read, and configured for channels."""
+    sent while no bridge listened; ``witnessed``: it left a trace of its own, or two participants name it, or its own
+    sender does; ``followed``: its content topic is read, and configured for channels."""
 
     delivered: bool = False
     late: bool = False

@@ -295,7 +295,7 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"
     if cause is Cause.CLAIMED_BY_ONE:
-        return f"{came}; nothing but messages that nobody acknowledges names it"
+        return f"{came}; only one participant names it, and not as its own"
     if cause is not None:
         return came
     if evidence.store_has is False:

@@ -108,3 +108,12 @@ def test_a_forgery_explains_nothing_about_a_message_that_was_delivered() -> None
     truth = example()
     attacked = replace(truth, attacks=[forgery_of(truth.messages[0])])
     assert check_verdicts(attacked, changed(0, verdict="missing", cause="undecodable")(right(truth))) != []
+
+
+def test_what_only_hostile_senders_name_is_not_missing() -> None:
+    truth = example()
+    attacked = replace(truth, attacks=[replace(forgery_of(truth.messages[0]), names=["invented"])])
+    claimed = Judged(CHANNEL, ("invented",), "unknown", "claimed_by_one")
+    assert check_verdicts(attacked, [*right(truth), claimed]) == []
+    (difference,) = check_verdicts(attacked, [*right(truth), replace(claimed, verdict="missing", cause=None)])
+    assert "only hostile senders name it" in str(difference)

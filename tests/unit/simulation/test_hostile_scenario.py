@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY, Fate
+from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
 from reliable_channel.simulation.presets import hostile_scenario
+from reliable_channel.simulation.scene import Fate
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
 

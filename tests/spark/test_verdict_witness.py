@@ -1,0 +1,68 @@
+"""A loss needs a witness: two participants that name it, or its own sender. No stranger writes the headline alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliable_channel.config import Settings
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict.gather import MAX_OWN_LOSSES
+
+pytestmark = pytest.mark.spark
+
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/chat/proto", "channel_id": "c"}
+BEGIN_MS = 1_767_225_600_000
+CLAIMED, MISSING = ("unknown", "claimed_by_one"), ("missing", None)
+NAMINGS = [
+    # id, sender of the message, its history: (missing id, the sender that the entry states); acknowledged by others
+    ("alone", "alice", [("named by one", None)], True),
+    ("flood", "mallory", [(f"invented {number}", None) for number in range(50)], True),
+    ("own flood", "mallory", [(f"own {number}", "mallory") for number in range(MAX_OWN_LOSSES + 1)], True),
+    ("for another", "mallory", [("of alice", "alice")], True),
+    ("first of two", "alice", [("named by two", "dave")], False),
+    ("second of two", "bob", [("named by two", "dave")], True),
+    ("twice", "alice", [("named twice by one", "dave")], True),
+    ("twice again", "alice", [("named twice by one", "dave")], True),
+    ("chain", "carol", [("of the sender", "carol")], True),
+    ("unheard", "carol", [("of a sender whom nobody acknowledges", "carol")], False),
+]
+
+
+def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, settings: Settings) -> None:
+    at = BEGIN_MS * 1000
+    came, lost, acks = [], [], []
+    for number, (sds_id, sender, history, acknowledged) in enumerate(NAMINGS):
+        came.append(
+            {
+                **CHANNEL,
+                **{"kafka_topic": "waku.envelopes", "kafka_partition": 0, "kafka_offset": number},
+                **{"event_time": at, "ingest_time": at, "sender_id": sender, "sds_id": sds_id},
+                **{"sds_kind": "content", "segment_kind": "bare", "lamport_timestamp": BEGIN_MS + number},
+                "causal_history": [{"sds_id": i, "retrieval_hint": None, "sender_id": by} for i, by in history],
+            }
+        )
+        for missing, _ in history:
+            times = {"missing_since": at, "event_time": at + 60}
+            lost.append({**CHANNEL, "sds_id": missing, "status": "lost", "needed_by": sds_id, **times})
+        if acknowledged:
+            by = {"acknowledged_by": "erin", "certainty": "certain"}
+            acks.append({**CHANNEL, "sds_id": sds_id, **by})
+    create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
+    for table, rows in ((tables.SDS_MESSAGES, came), (tables.LOST_DEPENDENCIES, lost), (tables.ACKS, acks)):
+        append_rows(settings.paths, table, as_arrow(rows, table))
+    verdicts.view_everything(spark, settings)
+    as_of = dt.datetime.fromtimestamp(BEGIN_MS / 1000 + 7_200, dt.UTC)
+    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
+    named = {i for _, _, history, _ in NAMINGS for i, _ in history}
+    verdict = {i: (row["verdict"], row["cause"]) for row in judged for i in row["sds_ids"] if i in named}
+    assert verdict.pop("named by two") == MISSING
+    assert verdict.pop("of the sender") == MISSING
+    assert set(verdict) == named - {"named by two", "of the sender"}
+    assert set(verdict.values()) == {CLAIMED}
