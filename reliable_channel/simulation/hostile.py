@@ -5,13 +5,14 @@ Their actions depend on the plan, the seed and the number of the overheard envel
 
 from __future__ import annotations
 
+import random
 from collections import deque
 
 from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message
 from reliable_channel.simulation.attacks import ATTACKS, forgeries
 from reliable_channel.simulation.randomness import stream
-from reliable_channel.simulation.scenario import ChannelPlan
+from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan
 from reliable_channel.simulation.scene import Forgery, Scene
 
 MEMORY = 200
@@ -34,22 +35,29 @@ class Attackers:
         if hostile is None or not hostile.senders:
             return []
         self._heard.append(message)
+        made: list[Forgery] = []
+        for move in hostile.moves:
+            if move.envelope == self._overheard:
+                draw = stream(self._seed, "move", self._plan.channel_id, self._overheard, move.draw)
+                made += forgeries(move.attack, self._scene(hostile, message, now, draw))
         self._overheard += 1
         draw = stream(self._seed, "hostile", self._plan.channel_id, self._overheard)
-        if self._overheard <= hostile.begins_after or draw.random() >= hostile.per_envelope:
-            return []
-        names = hostile.attacks or tuple(ATTACKS)
-        scene = Scene(
+        if self._overheard > hostile.begins_after and draw.random() < hostile.per_envelope:
+            scene = self._scene(hostile, message, now, draw)
+            made += forgeries(draw.choice(hostile.attacks or tuple(ATTACKS)), scene)
+        return made
+
+    def _scene(self, hostile: HostilePlan, victim: SdsMessage, now: int, draw: random.Random) -> Scene:
+        return Scene(
             channel_id=self._plan.channel_id,
             attacker=draw.choice(hostile.senders),
-            victim=message,
+            victim=victim,
             heard=tuple(self._heard),
             participants=self._plan.participants,
             now=now,
             flood=hostile.flood,
             draw=draw,
         )
-        return forgeries(draw.choice(names), scene)
 
     def envelope(self, forgery: Forgery, now: int) -> bytes:
         """The bytes of a new Waku envelope around a hostile message; never the same bytes twice."""

@@ -23,7 +23,7 @@ def early_copy_with_another_history(scene: Scene) -> Iterator[tuple[SdsMessage, 
         own = [entry for entry in victim.causal_history if scene.draw.random() < 0.7]
         history = [*own, *(HistoryEntry(each) for each in never if scene.draw.random() < 0.8)]
         scene.draw.shuffle(history)
-        yield replace(victim, causal_history=tuple(history)), BEFORE_MS, Fate.ANY
+        yield replace(victim, causal_history=tuple(history)), BEFORE_MS, Fate.COPY
     for _ in range(scene.draw.choice((0, 0, 1, 3))):
         names = (HistoryEntry(scene.draw.choice(never)),)
         yield scene.made(sender_id=_name(scene), causal_history=names), BEFORE_MS, Fate.ANY

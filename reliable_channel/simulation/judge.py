@@ -70,7 +70,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
         sds, seen = honest.get(message.channel_id) or ({}, Observation())
         real = sds.get(message.message_id)
         fate = forgery.fate
-        content = message.lamport_timestamp is not None and message.content is not None
+        content = message.lamport_timestamp is not None and message.content is not None and fate is not Fate.COPY
         if content and real is not None and real.message is not None and real.lamport is not None:
             known = seen.known_at(message.message_id)
             # Times of arrival are whole ms: at the same one, either may have been first.

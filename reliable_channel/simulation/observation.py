@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
-from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
+from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage, SentSds
 from reliable_channel.simulation.scenario import Fault
+from reliable_channel.simulation.scene import Fate
 
 TOLERATED_MS = 300_000
 """How far ahead of its arrival the clock of a message may be and still count."""
@@ -51,29 +52,37 @@ class Observation:
 def observe(journal: ChannelJournal) -> Observation:
     """Walk through the observer's records of a channel in the order of reception."""
     seen = Observation()
+    read: set[str] = set()
+    """The ids whose senders' own histories were seen."""
     for record in journal.observed:
         if seen.first is None and _is_taken(journal, record):
             seen.first, seen.observed_since = record, min(_lamport(journal, record) or 0, record.at_ms)
-        if record.sds_id is None or record.reason is not None:
+        copied = record.forgery is not None and record.forgery.fate is Fate.COPY
+        sds_id = record.forgery.message.message_id if copied and record.forgery else record.sds_id
+        if sds_id is None or record.reason is not None:
             continue
-        sent, now = journal.sds[record.sds_id], record.at_ms
-        new = record.sds_id not in seen.arrived
-        seen.arrived.setdefault(record.sds_id, now)
-        if not new:
-            continue
-        for dependency in sent.history:
-            about = journal.sds.get(dependency)
-            if about is None:  # a hostile message, which the participants take for one of theirs
-                continue
-            is_sync = about.message is None  # nim-sds names its sync messages, which nobody need acknowledge
-            known = dependency in seen.arrived or dependency in seen.repaired
-            if about.sender != sent.sender and not is_sync:
-                seen.acks.setdefault((dependency, sent.sender), now)
-            if not known:
-                seen.named.setdefault(dependency, Naming(now, seen.is_before(record, sent.lamport)))
-        if sent.message is not None and sent.message not in seen.complete:
+        sent, now = journal.sds[sds_id], record.at_ms
+        new = sds_id not in seen.arrived
+        seen.arrived.setdefault(sds_id, now)
+        if not copied and sds_id not in read:
+            read.add(sds_id)
+            _read_history(journal, sent, record, seen)
+        if new and sent.message is not None and sent.message not in seen.complete:
             _complete(journal, journal.messages[sent.message], now, seen)
     return seen
+
+
+def _read_history(journal: ChannelJournal, sent: SentSds, record: ObserverRecord, seen: Observation) -> None:
+    for dependency in sent.history:
+        about = journal.sds.get(dependency)
+        if about is None:  # a hostile message, which the participants take for one of theirs
+            continue
+        is_sync = about.message is None  # nim-sds names its sync messages, which nobody need acknowledge
+        known = dependency in seen.arrived or dependency in seen.repaired
+        if about.sender != sent.sender and not is_sync:
+            seen.acks.setdefault((dependency, sent.sender), record.at_ms)
+        if not known:
+            seen.named.setdefault(dependency, Naming(record.at_ms, seen.is_before(record, sent.lamport)))
 
 
 def _lamport(journal: ChannelJournal, record: ObserverRecord) -> int | None:

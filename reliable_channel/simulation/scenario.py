@@ -114,14 +114,24 @@ class SizeMix:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """One attack that is planned: on which honest envelope (counted from 0), which attack, and the seed of its
+    draws."""
+
+    envelope: int
+    attack: str
+    draw: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HostilePlan:
     """The attackers of a channel: how many, how often and with which attacks.
 
     ``per_envelope`` is the probability that an envelope of an honest participant provokes one attack; the first
     ``begins_after`` honest envelopes provoke none. ``attacks`` are names in ``ATTACKS`` of
-    :mod:`reliable_channel.simulation.attacks`, all of which an empty tuple means, or in ``NAMED_ONLY``. ``flood`` is
-    how many envelopes one flood has. ``heard_by_participants`` is whether the honest participants receive the attacks
-    too, as the observer always does.
+    :mod:`reliable_channel.simulation.attacks`, all of which an empty tuple means, or in ``NAMED_ONLY``. ``moves`` are
+    attacks beside these. ``flood`` is how many envelopes one flood has. ``heard_by_participants`` is whether the honest
+    participants receive the attacks too, as the observer always does.
     """
 
     senders: tuple[str, ...] = ("mallory",)
@@ -130,6 +140,7 @@ class HostilePlan:
     begins_after: int = 0
     flood: int = 20
     heard_by_participants: bool = True
+    moves: tuple[Move, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ class Fate(StrEnum):
     """It is an ordinary message of the sender it claims: delivered once."""
     ANY = "any"
     """Delivered as what it is, refused or quarantined, depending on limits. It never changes another message's row."""
+    COPY = "copy"
+    """An exact copy of an honest message but for its history: the message arrives with it, and waits only for what all
+    of its copies name."""
     NOTHING = "nothing"
     """Never delivered: an honest message is known under its id."""
 

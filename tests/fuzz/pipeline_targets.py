@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 from reliable_channel.config import load
 from reliable_channel.core.sds import SdsParameters
@@ -19,9 +17,7 @@ from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.fuzz import inputs
 from tests.fuzz.cases_format import Step, Target
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
-from adapters import SETS, Adapters
+from tests.support.adapters import SETS, Adapters
 
 PLACE = ("waku.envelopes", 0)
 STATE_BYTES = 200_000

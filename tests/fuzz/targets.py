@@ -21,6 +21,7 @@ from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.transport.kafka_records import read_record
 from tests.fuzz import inputs
+from tests.fuzz.attack_target import ATTACK_MOVES
 from tests.fuzz.cases_format import Step, Target
 from tests.fuzz.edge_targets import NODE_JSON, REST
 from tests.fuzz.machine_target import PARTICIPANT, snapshot_of_a_machine
@@ -114,7 +115,8 @@ SNAPSHOTS = Target(
 
 
 TARGETS = {
-    target.name: target for target in (DECODING, INGEST, REASSEMBLY, OBSERVER, PARTICIPANT, SNAPSHOTS, REST, NODE_JSON)
+    target.name: target
+    for target in (DECODING, INGEST, REASSEMBLY, OBSERVER, PARTICIPANT, SNAPSHOTS, REST, NODE_JSON, ATTACK_MOVES)
 }
 
 

@@ -30,6 +30,40 @@ LOST, BEFORE_OBSERVATION = "lost", "before_observation"
 Key = TypeVar("Key", bound=Hashable)
 
 
+def least_histories(truth: Truth) -> Truth:
+    """The truth in which a message depends only on what all of its copies name, those of hostile senders too."""
+    copies = _grouped((a for a in truth.attacks if a.fate == Fate.COPY), lambda a: (a.channel_id, a.sds_id))
+    if not copies:
+        return truth
+    segments = []
+    for segment in truth.segments:
+        for copy in copies.get((segment.channel_id, segment.sds_id), []):
+            segment = dataclasses.replace(segment, history=[each for each in segment.history if each in copy.names])
+        segments.append(segment)
+    return dataclasses.replace(truth, segments=segments)
+
+
+def delayed_by_copies(truth: Truth) -> set[tuple[str, int]]:
+    """The messages (channel, number) that may come after what depends on their last segments: a hostile sender's copy
+    of one of their segments names less than the sender's, or it is the only one that came (or of a segment on which
+    theirs depend), so they wait for whatever it names."""
+    copied = {(a.channel_id, a.sds_id) for a in truth.attacks if a.fate == Fate.COPY}
+    delayed = {(s.channel_id, s.sds_id) for s in truth.segments if s.arrived_at_ms and not s.observed_copies}
+    before = -1
+    while len(delayed) > before:
+        before = len(delayed)
+        delayed |= {
+            (s.channel_id, s.sds_id)
+            for s in truth.segments
+            if any((s.channel_id, dependency) in delayed for dependency in s.history)
+        }
+    return {
+        (s.channel_id, s.message)
+        for s in truth.segments
+        if s.message is not None and (s.channel_id, s.sds_id) in delayed | copied
+    }
+
+
 def without_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Difference]]:
     """The tables without the rows that attacks explain, and the differences in those rows."""
     if not truth.attacks:

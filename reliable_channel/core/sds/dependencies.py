@@ -72,7 +72,7 @@ def _sort(
         found.unmet[dependency] = None
     elif dependency in incoming.syncs:
         return
-    elif dependency in incoming.lost:
+    elif incoming.is_lost(dependency, message.sender_id):
         found.lost.append(dependency)
     elif dependency in incoming.before_observation:
         found.before_observation.append(dependency)

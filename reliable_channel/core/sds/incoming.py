@@ -211,6 +211,9 @@ class IncomingBuffer:
         self._missing_shares = Shares[str](config.max_missing, config.max_missing_bytes)
         self._reached_left = config.max_missing_bytes
         self.lost = Remembered(config.max_remembered, config.max_remembered_bytes)
+        self.evicted = Remembered(config.max_remembered, config.max_remembered_bytes)
+        """Missing ids for which their sender's share had no room. They are lost for messages of that sender only: else
+        a stranger could name honest ids first, and flood its own share, so that nobody waits for them."""
         self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
         """Received sync messages: they meet the dependencies that name them, and do not take ids away from content."""
@@ -507,9 +510,21 @@ class IncomingBuffer:
         missing.due = self._next_sweep(now + round(min(wait, config.retrieve_max_interval_ms)))
         events.append(RefetchDue(now, missing.message_id, hint, missing.refetches, missing.since, sender_id))
 
+    def is_lost(self, message_id: str, named_by: str) -> bool:
+        """Whether no message of the sender ``named_by`` waits for an id any more."""
+        return message_id in self.lost.owners or self.evicted.owners.get(message_id) == named_by
+
+    def discard(self, message_id: str) -> bool:
+        """Forget that an id was lost, evicted or before observation; returns whether it was."""
+        gone = [each.discard(message_id) for each in (self.lost, self.evicted, self.before_observation)]
+        return any(gone)
+
     def _lose(self, missing: Missing, now: int, events: list[SdsEvent], *, evicted: bool = False) -> None:
         self.found(missing.message_id)
-        self.lost.add(missing.message_id, missing.charged_to)
+        reported = self.evicted.discard(missing.message_id)
+        (self.evicted if evicted else self.lost).add(missing.message_id, missing.charged_to)
+        if reported:
+            return
         watchers = sorted([self.waiting[each] for each in self._watchers.get(missing.message_id, ())], key=position_of)
         waiting = tuple(each.sds_id for each in watchers)
         events.append(

@@ -230,10 +230,9 @@ class SdsReceiver:
         if state.repair is not None:
             state.repair.keep(message_id, data if data is not None else message)
         incoming = state.incoming
-        lost, before_observation = incoming.lost, incoming.before_observation
-        if message_id not in lost.owners and message_id not in before_observation.owners:
-            return False
-        return lost.discard(message_id) or before_observation.discard(message_id)
+        return bool(incoming.lost.owners or incoming.evicted.owners or incoming.before_observation.owners) and (
+            incoming.discard(message_id)
+        )
 
     def _receive_content(
         self,
@@ -346,8 +345,7 @@ class SdsReceiver:
         for message_id in message_ids:
             if known_under(state, message_id) or message_id in incoming.missing or message_id in incoming.syncs:
                 continue
-            incoming.before_observation.discard(message_id)
-            incoming.lost.discard(message_id)
+            incoming.discard(message_id)
             incoming.miss(HistoryEntry(message_id, None, sender_id), sender_id, now)
             events.append(MissingDependency(now, message_id, via, sender_id, None, sender_id))
             if state.repair is not None:
@@ -358,8 +356,7 @@ class SdsReceiver:
         """Record a received or sent sync message, because nim-sds peers name them in histories."""
         incoming = self._state.incoming
         incoming.syncs.add(message_id, sender_id)
-        incoming.lost.discard(message_id)
-        incoming.before_observation.discard(message_id)
+        incoming.discard(message_id)
         if self._no_longer_missing(message_id, False, now, events) is not None:
             self.settle([message_id], now, events)
 
@@ -380,10 +377,13 @@ class SdsReceiver:
         if hint is not None and known is not None:
             known.set_hint(hint)
         state.review.review(message, now, events)
+        names_more = (
+            known is not None and message.causal_history and kept_history(message.causal_history) != known.history
+        )
         waiting = held_copy(state, message, digest)
         if waiting is not None and waiting.unmet:
             self._wait_for_less(message, waiting, data, now, events)
-        elif known is not None and not known.history and message.causal_history:
+        if known is not None and names_more:
             self._history_heard(message, known, now, events)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
@@ -406,15 +406,19 @@ class SdsReceiver:
         if is_ready:
             self._deliver(state.incoming.take(waiting.key), now, events)
             self.settle([waiting.sds_id], now, events)
+        elif len(waiting.unmet) < before:  # what is left may have come while it watched for what is gone
+            self.settle([waiting.unmet[-1]], now, events)
 
     def _history_heard(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
-        """Process the history of a message that was rebuilt before it arrived: unknown ids in it become missing, on
-        account of its sender, but the message itself no longer waits for them."""
-        known.set_history(kept_history(message.causal_history))
+        """Process the history of a message that was rebuilt before it arrived, or of which a copy named others: unknown
+        ids in it become missing, on account of its sender, but the message itself does not wait for them. So an early
+        copy of a stranger hides no loss."""
         log = self._state.log
-        if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
-            log.remove(known.message_id)
-            log.add(known, now)
+        if not known.history:
+            known.set_history(kept_history(message.causal_history))
+            if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
+                log.remove(known.message_id)
+                log.add(known, now)
         dependencies = review_dependencies(self._state, message, known.lamport)
         if dependencies is not NONE:
             self._make_room(self._report(message, dependencies, now, events), now, events)
@@ -624,8 +628,7 @@ class SdsReceiver:
             state.log.add(record, now)
         state.review.track(message_id, record.sender_id, record.lamport, doubt.since, now, events)
         state.insert_into_filter(message_id, now, events)
-        state.incoming.lost.discard(message_id)
-        state.incoming.before_observation.discard(message_id)
+        state.incoming.discard(message_id)
         missing = self._no_longer_missing(message_id, False, now, events)
         if missing is not None:
             state.review.arrived(missing, now, events)

@@ -69,6 +69,9 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
     for message_id, owner in state.incoming.lost.items():
         proto.lost.append(message_id)
         proto.lost_owners.append(texts.number(owner))
+    for message_id, owner in state.incoming.evicted.items():
+        proto.evicted.append(message_id)
+        proto.evicted_owners.append(texts.number(owner))
     for message_id, owner in state.incoming.before_observation.items():
         proto.before_observation.append(message_id)
         proto.before_observation_owners.append(texts.number(owner))
@@ -151,6 +154,8 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     texts = _Texts(proto)
     for message_id, owner in _with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
         incoming.lost.add(message_id, owner)
+    for message_id, number in zip(proto.evicted, proto.evicted_owners, strict=True):
+        incoming.evicted.add(message_id, texts.of(number, ""))
     earlier = _with_owners(
         proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from adapters import SETS, TOPIC, Adapters
 from buckets import FakeBucket, text_of
+from support.adapters import SETS, TOPIC, Adapters
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb

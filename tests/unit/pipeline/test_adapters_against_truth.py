@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from adapters import Adapters
+from support.adapters import Adapters
 
 from reliable_channel.analysis.report.check import check
 from reliable_channel.simulation.presets import demo_scenario, small_scenario

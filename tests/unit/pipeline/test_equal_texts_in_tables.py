@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from adapters import Adapters
 from hypothesis import given
 from hypothesis import strategies as st
+from support.adapters import Adapters
 
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message

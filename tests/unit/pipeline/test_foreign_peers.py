@@ -4,7 +4,7 @@ our participants and theirs agree on what everybody has."""
 from __future__ import annotations
 
 import pytest
-from adapters import Adapters
+from support.adapters import Adapters
 
 from reliable_channel.analysis.report.check import check
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load

@@ -12,9 +12,9 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
-from adapters import SETS
 from buckets import FakeBucket
 from golden_state import bucket_of, given_rows, read, segment_rows, sets_of, state_of, unpacked
+from support.adapters import SETS
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state

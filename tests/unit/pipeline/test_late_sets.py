@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from adapters import Adapters
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.adapters import Adapters
 
 from reliable_channel.analysis.report.check import check
 from reliable_channel.analysis.report.observed import IncompleteMessage

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from adapters import Adapters
 from hypothesis import given
 from hypothesis import strategies as st
+from support.adapters import Adapters
 from test_decode import NOW_MS, PUBSUB, decode, decoder, envelope, sds
 from test_integrity import HOUR_MS, attacked
 

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from adapters import Adapters
+from support.adapters import Adapters
 from test_integrity import attacked
 
 from reliable_channel.core.sds import SdsParameters

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from adapters import Adapters
 from buckets import FakeBucket, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.adapters import Adapters
 from test_ack_integrity import content_row
 from test_integrity import HOUR_MS, attacked
 

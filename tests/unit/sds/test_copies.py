@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sds_network import T0, message, of_type, opened
 
-from reliable_channel.core.sds import Delivered, DependencyLost, RefetchDue, SdsChannel, SdsEvent
+from reliable_channel.core.sds import Delivered, DependencyLost, MissingDependency, RefetchDue, SdsChannel, SdsEvent
 from reliable_channel.core.sds.incoming import MAX_HELD_TIMES, PARTICIPANT_LOST_MS
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage
@@ -47,6 +47,16 @@ def test_a_copy_with_fewer_dependencies_leaves_the_common_ones(participant: str 
 
 
 @PARTICIPANTS
+@pytest.mark.parametrize("order", [("first", "never"), ("never", "first")])
+def test_a_copy_releases_a_message_whose_other_dependencies_came_meanwhile(
+    participant: str | None, order: tuple[str, str]
+) -> None:
+    channel = opened(participant, before_observation=False)
+    first = message("first", "alice", T0 + 1)
+    assert delivered(channel, [copy_of_own(*order), first, copy_of_own("first")]) == ["first", OWN]
+
+
+@PARTICIPANTS
 def test_copies_of_a_further_send_are_told_from_the_owner_of_the_id(participant: str | None) -> None:
     """The early copy waits under a key of its own while another message owns the id."""
     channel = opened(participant, before_observation=False)
@@ -76,6 +86,20 @@ def test_the_order_of_copies_does_not_decide_when_a_message_is_delivered(
         if expected and len(named) > 1:
             results.add(tuple(ids[: ids.index(OWN) + 1])[-1])
     assert results <= {OWN}
+
+
+@PARTICIPANTS
+@pytest.mark.parametrize("early", [(), ("never",), ("first",), ("first", "never")])
+def test_an_early_copy_with_another_history_hides_no_loss(participant: str | None, early: tuple[str, ...]) -> None:
+    """What only the sender's own copy names is missing too, whether the message still waits or was delivered."""
+    channel = opened(participant, before_observation=False)
+    channel.receive(message("first", "alice", T0 + 1), T0 + 5)
+    events = [*channel.receive(copy_of_own(*early), T0 + 10, id_verified=True).events]
+    for _ in range(2):
+        events += channel.receive(copy_of_own("first", "lost"), T0 + 11, id_verified=True).events
+    assert [event.message_id for event in events if isinstance(event, Delivered)] == [OWN]
+    missing = [event.message_id for event in events if isinstance(event, MissingDependency)]
+    assert missing == [each for each in early if each == "never"] + ["lost"]
 
 
 def tick_to(channel: SdsChannel, end: int, now: int = T0) -> list[SdsEvent]:
@@ -137,3 +161,17 @@ def test_after_a_long_sleep_a_message_is_not_held_for_ever_either() -> None:
     awake = T0 + 20 * PARTICIPANT_LOST_MS
     events = tick_to(channel, awake + PARTICIPANT_LOST_MS + 60_000, awake)
     assert [event.message_id for event in events if isinstance(event, Delivered)] == ["reply"]
+
+
+@PARTICIPANTS
+def test_an_honest_id_that_a_stranger_names_first_is_waited_for_although_its_share_overflows(
+    participant: str | None,
+) -> None:
+    """The stranger knows the id before the observer does, and floods its own share of the missing ids."""
+    channel = opened(participant, before_observation=False, max_missing_per_sender=10)
+    channel.receive(message("early", "mallory", T0 + 1, ("first",)), T0 + 10)
+    flood = tuple(f"never {number}" for number in range(20))
+    step = channel.receive(message("flood", "mallory", T0 + 2, flood), T0 + 11)
+    assert "first" in [event.message_id for event in of_type(step, DependencyLost)]
+    channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    assert delivered(channel, [copy_of_own("first"), message("first", "alice", T0 + 1)])[-2:] == ["first", OWN]
