@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TypeVar
 
-from reliable_channel.analysis.report.check_attacks import delayed_by_copies, least_histories, without_attacks
+from reliable_channel.analysis.report.check_attacks import least_histories, reordered_by_copies, without_attacks
 from reliable_channel.analysis.report.difference import Difference
 from reliable_channel.analysis.report.observed import Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
@@ -173,7 +173,7 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
         if s.message is not None and end is not None:
             key = (s.channel_id, s.message)
             patience[key] = min(patience.get(key, end), end)
-    delayed = delayed_by_copies(truth)
+    free = reordered_by_copies(truth)
     out = []
     for segment in truth.segments:
         if segment.message is None or not segment.history_seen:
@@ -184,7 +184,7 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
             earlier = last.get((segment.channel_id, dependency))
             if earlier is None or earlier is message or earlier.complete_at_ms is None or mine is None:
                 continue
-            if (earlier.channel_id, earlier.number) in delayed:
+            if free & {(message.channel_id, message.number), (earlier.channel_id, earlier.number)}:
                 continue
             theirs = seq.get((earlier.channel_id, earlier.first_sds_id))
             complete_at = earlier.complete_at_ms

@@ -43,10 +43,10 @@ def least_histories(truth: Truth) -> Truth:
     return dataclasses.replace(truth, segments=segments)
 
 
-def delayed_by_copies(truth: Truth) -> set[tuple[str, int]]:
-    """The messages (channel, number) that may come after what depends on their last segments: a hostile sender's copy
-    of one of their segments names less than the sender's, or it is the only one that came (or of a segment on which
-    theirs depend), so they wait for whatever it names."""
+def reordered_by_copies(truth: Truth) -> set[tuple[str, int]]:
+    """The messages (channel, number) whose order among messages is free: a hostile sender's copy of one of their
+    segments names less than the sender's, or it is the only one that came (or of a segment on which theirs depend), so
+    they wait for whatever it names. The order of segments is not free: each waits for what all its copies name."""
     copied = {(a.channel_id, a.sds_id) for a in truth.attacks if a.fate == Fate.COPY}
     delayed = {(s.channel_id, s.sds_id) for s in truth.segments if s.arrived_at_ms and not s.observed_copies}
     before = -1

@@ -43,11 +43,11 @@ from reliable_channel.core.segmentation.placing import Arrival, continues, copy_
 from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, obvious, ready
 from reliable_channel.core.segmentation.search import key_of, search
 from reliable_channel.core.segmentation.siblings import (
-    borrow,
     completed_by_loans,
     contested_by,
     is_borrowed,
     is_bound,
+    loans,
     rivals_of,
     unproven_parity,
 )
@@ -508,22 +508,27 @@ class Reassembler:
     def _borrow(self, held: OpenSet, siblings: list[OpenSet], events: list[SegmentationEvent], work: Work) -> bool:
         """Complete a send with segments borrowed from other open sends, which keep them: the bytes are the same."""
         own = held.parity_count
-        borrowed = borrow(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes)
-        if borrowed is None:
-            return False
-        choice, held.parity_count = borrowed
-        key = key_of(choice)
-        found: Rebuilt | Unfinished | None = None
-        if key != held.refused_loan and is_bound(held, work):
+        for choice, count in loans(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes):
+            key = key_of(choice)
+            if key == held.refused_loan or key in held.tried or not is_bound(held, work):
+                continue
+            held.parity_count = count
             found = attempt(held, choice, key, work)
-            held.refused_loan = key if found is None else 0
-        if isinstance(found, Rebuilt):
-            self._complete(held, found, events, work)
-            return True
-        if isinstance(found, Unfinished):
-            held.unfinished = True
-            self._sets.schedule(held, self._now)
-        held.parity_count = own
+            if isinstance(found, Rebuilt):
+                self._complete(held, found, events, work)
+                return True
+            held.parity_count = own
+            if isinstance(found, Unfinished):
+                held.unfinished = True
+                self._sets.schedule(held, self._now)
+                return False
+            if not held.mismatch:
+                held.refused_loan = key
+            elif held.attempts < self.config.max_rebuild_attempts:
+                held.attempts += 1
+                held.tried |= {key}
+            else:
+                return False
         return False
 
     def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:

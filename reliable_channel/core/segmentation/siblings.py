@@ -7,25 +7,33 @@ set that cannot be rebuilt from its own segments borrows from its siblings.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.events import HeldSegment
 from reliable_channel.core.segmentation.identity import proof_cost, shard_binds
 from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard, first_of, held_segment
-from reliable_channel.core.segmentation.rebuild import Choice, decodable
+from reliable_channel.core.segmentation.rebuild import Choice, decodable, ready
 from reliable_channel.core.segmentation.work import Work
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 
 
-def borrow(held: OpenSet, siblings: list[OpenSet], max_work: int) -> tuple[Choice, int | None] | None:
-    """Return a choice that includes segments of other sends, and its parity count; ``None`` if they do not suffice, or
+def loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterator[tuple[Choice, int | None]]:
+    """Yield choices that include segments of other sends, each with its parity count; none if they do not suffice, or
     decoding costs more than ``max_work``. The set's own parity count may be from a stranger, so the siblings' counts
-    are tried after it."""
+    are tried after it; also if the set has enough segments, and with its own count they cannot be decoded, or did not
+    match the hash."""
     k = held.data_count
-    if k is None or len(held.slots) >= k:
-        return None
+    if k is None:
+        return
+    own_fails = held.mismatch or (len(held.slots) >= k and not ready(held, max_work))
+    if len(held.slots) >= k and not own_fails:
+        return
     lenders = [each for each in siblings if each.data_count in (None, k) and each.fits_but_for_counts(held)]
     told = [each.parity_count for each in (held, *lenders) if each.parity_count is not None]
     for m in dict.fromkeys(told) or (None,):
+        if own_fails and m == held.parity_count:
+            continue  # all choices with its own count are the search's
         pool: Choice = {}
         for send in (held, *lenders):
             lends_parity = send.parity_count == m
@@ -35,8 +43,7 @@ def borrow(held: OpenSet, siblings: list[OpenSet], max_work: int) -> tuple[Choic
         if len(pool) >= k:
             choice = {slot: pool[slot] for slot in sorted(pool)[:k]}
             if decodable(choice, k, m, held.codec, max_work):
-                return choice, m
-    return None
+                yield choice, m
 
 
 def is_bound(held: OpenSet, work: Work) -> bool:

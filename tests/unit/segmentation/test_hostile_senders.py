@@ -110,6 +110,27 @@ def test_a_false_parity_count_hides_no_data_of_the_honest_send_and_is_not_believ
     assert {held.sds_id for held in message.received} == {sent[place].sds_id for place in (0, 1, 2, 5)}
 
 
+@given(st.permutations([2, 3, 4, 5]), st.integers(0, 3))
+def test_false_parity_with_other_counts_does_not_suppress_a_message_that_needs_its_parity(counts, before):
+    """False parity in the place of the honest one, with other counts, before and after it; one data segment is lost."""
+    config = replace(CONFIG, enable_reed_solomon=True, parity_rate=0.5)
+    sent = with_true_ids(send(bytes(range(1, 101)), config))
+    assert [each.segment.is_parity for each in sent] == [False, False, True]
+    forged = [
+        replace(
+            sent[2],
+            content=encode_segment(replace(sent[2].segment, parity_count=count, payload=bytes([count]) * 64)),
+            sds_id=f"false-{count}",
+        )
+        for count in counts
+    ]
+    reassembler = Reassembler(config)
+    events = feed(reassembler, [*forged[:before], sent[2], *forged[before:3], sent[0]])
+    while not completed(events) and (due := reassembler.next_due() or 0) < CONFIG.set_timeout_ms:
+        events += reassembler.expire(due)
+    assert [message.payload for message in completed(events)] == [bytes(range(1, 101))]
+
+
 def test_a_mismatch_names_the_segments_that_claim_one_place():
     sent = send(bytes(range(200)), CONFIG)
     events = feed(Reassembler(CONFIG), [false(sent[1], 1), sent[0], sent[1], *(false(each, 9) for each in sent[2:])])
