@@ -13,7 +13,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
-from reliable_channel.pipeline.verdict.gather import MAX_OWN_LOSSES
+from reliable_channel.pipeline.verdict.gather import MAX_WITNESSED
 
 pytestmark = pytest.mark.spark
 
@@ -24,7 +24,9 @@ NAMINGS = [
     # id, sender of the message, its history: (missing id, the sender that the entry states); acknowledged by others
     ("alone", "alice", [("named by one", None)], True),
     ("flood", "mallory", [(f"invented {number}", None) for number in range(50)], True),
-    ("own flood", "mallory", [(f"own {number}", "mallory") for number in range(MAX_OWN_LOSSES + 1)], True),
+    ("own flood", "mallory", [(f"own {number}", "mallory") for number in range(MAX_WITNESSED + 3)], True),
+    ("copied", "alice", [("of all copies", "alice"), ("of her copy", "alice")], True),
+    ("copied", "alice", [("of a stranger's copy", "alice"), ("of all copies", "alice")], True),
     ("for another", "mallory", [("of alice", "alice")], True),
     ("first of two", "alice", [("named by two", "dave")], False),
     ("second of two", "bob", [("named by two", "dave")], True),
@@ -62,7 +64,6 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
     judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
     named = {i for _, _, history, _ in NAMINGS for i, _ in history}
     verdict = {i: (row["verdict"], row["cause"]) for row in judged for i in row["sds_ids"] if i in named}
-    assert verdict.pop("named by two") == MISSING
-    assert verdict.pop("of the sender") == MISSING
-    assert set(verdict) == named - {"named by two", "of the sender"}
-    assert set(verdict.values()) == {CLAIMED}
+    witnessed = {"named by two", "of the sender", "of all copies"}
+    witnessed |= {f"own {number}" for number in range(3, MAX_WITNESSED + 3)}
+    assert verdict == {each: MISSING if each in witnessed else CLAIMED for each in named}

@@ -41,7 +41,8 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
     """All differences. An empty list: every message has its verdict, once, every injected fault its cause, and all
     other verdicts are about messages that hostile senders sent or named.
 
-    What hostile senders only name, and never sent, is not missing: it would be counted in the figures.
+    What one hostile sender only names, not as its own, and never sent, is not missing: it would be counted in the
+    figures. Under two names it may be.
 
     A hostile message under an honest id may have a verdict of its own. If the honest one never arrived, the hostile one
     counts for the id; if it could not be decoded, the cause says so: the two cannot be distinguished."""
@@ -63,13 +64,17 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
             subject = f"message {message.number} of {message.sender}"
             found.append(Difference(PROMISE, message.channel_id, subject, what))
     sent = {(segment.channel_id, segment.sds_id) for segment in truth.segments} | forged
-    named = {(attack.channel_id, sds_id) for attack in truth.attacks for sds_id in attack.names}
+    named: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for attack in truth.attacks:
+        for sds_id in attack.names:
+            named[attack.channel_id, sds_id].add(attack.sender)
     for row in judged:
         ids_of_row = {(row.channel_id, sds_id) for sds_id in row.sds_ids}
-        if not ids_of_row & (sent | named):
+        names = {name for each in ids_of_row for name in named.get(each, ())}
+        if not names and not ids_of_row & sent:
             found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent"))
-        elif row.verdict == MISSING and not ids_of_row & sent:
-            what = "is called missing, and only hostile senders name it"
+        elif row.verdict == MISSING and len(names) == 1 and not ids_of_row & sent:
+            what = "is called missing, and only one hostile sender names it"
             found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), what))
     return found
 

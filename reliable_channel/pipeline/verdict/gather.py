@@ -125,24 +125,28 @@ _SENDER_RECORDS = """(select * from v_sender_events left join (
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """The senders' records, with the outcome of the envelopes that they name."""
 
-MAX_OWN_LOSSES = 10
-"""Missing ids of its own sender that one message may witness: more than its history needs, but few enough that a single
-envelope cannot write the headline."""
+MAX_WITNESSED = 10
+"""Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
+soon among the last ten, and a single envelope cannot write the headline."""
 
 _WITNESSED = f"""(select {_CHANNEL}, named_id as sds_id
-    from (select {_CHANNEL}, sds_id, sender_id, explode(causal_history) as entry, entry.sds_id as named_id,
-            entry.sender_id = sender_id
-                and size(filter(causal_history, each -> each.sender_id = sender_id)) <= {MAX_OWN_LOSSES} as own
-        from v_sds_messages where sds_kind = 'content')
+    from (select {_CHANNEL}, sds_id, sender_id, named_id, bool_or(array_contains(own_ids, named_id)) as own
+        from (select {_CHANNEL}, sds_id, sender_id, copies, explode(array_distinct(last.sds_id)) as named_id,
+                transform(filter(last, each -> each.sender_id = sender_id), each -> each.sds_id) as own_ids
+            from (select *, slice(reverse(causal_history), 1, {MAX_WITNESSED}) as last,
+                    count(*) over (partition by {_CHANNEL}, sds_id, sender_id) as copies
+                from v_sds_messages where sds_kind = 'content'))
+        group by {_CHANNEL}, sds_id, sender_id, named_id having count(*) = max(copies))
     left semi join (select {_CHANNEL}, sds_id as named_id from v_lost_dependencies) using ({_CHANNEL}, named_id)
     left join (select distinct {_CHANNEL}, sds_id, true as corroborated
         from (select {_CHANNEL}, sds_id from v_acks where certainty <> 'probable'
             union all select {_CHANNEL}, sds_id from v_sender_events)) using ({_CHANNEL}, sds_id)
     group by {_CHANNEL}, named_id
     having bool_or(corroborated) and (count(distinct sender_id) > 1 or bool_or(own and corroborated)))"""
-"""The missing ids that two participants name, or their own sender. A message that names them is corroborated: another
-participant acknowledges it, or its sender's record reports it. The acknowledgement alone is no witness of what the
-message names: whoever delivers a message acknowledges it, also with its dependencies given up."""
+"""The missing ids that two participants name, or their own sender; in all copies of their messages, because a
+stranger's copy may have another history. One of these messages is corroborated: another participant acknowledges it, or
+its sender's record reports it. The acknowledgement alone is no witness of what the message names: whoever delivers a
+message acknowledges it, also with its dependencies given up."""
 
 _SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 

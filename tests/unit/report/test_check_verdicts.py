@@ -116,4 +116,4 @@ def test_what_only_hostile_senders_name_is_not_missing() -> None:
     claimed = Judged(CHANNEL, ("invented",), "unknown", "claimed_by_one")
     assert check_verdicts(attacked, [*right(truth), claimed]) == []
     (difference,) = check_verdicts(attacked, [*right(truth), replace(claimed, verdict="missing", cause=None)])
-    assert "only hostile senders name it" in str(difference)
+    assert "only one hostile sender names it" in str(difference)
