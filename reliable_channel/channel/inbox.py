@@ -120,12 +120,13 @@ class Inbox:
         a message that was given up or is too large, or no configured dialect reads it. Returns what to report then."""
         if message.kind is not SdsKind.CONTENT:
             return None
+        key = text_of(message.message_id)
         segment = decode_segment(message.content or b"", self.config.accepted_dialects)
         if isinstance(segment, Malformed):
             if Dialect.V01 in self.config.accepted_dialects:
                 return None
-            return [self._problem(now, "malformed", "no segment of the configured dialects", message.message_id)]
-        chunk = ReceivedChunk(segment, message.message_id, (), (message.sender_id,), message.lamport_timestamp)
+            return [self._problem(now, "malformed", "no segment of the configured dialects", key)]
+        chunk = ReceivedChunk(segment, key, (), (message.sender_id,), message.lamport_timestamp)
         if self.reassembler.is_lost(segment, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport):
             return []
         return self._give_up(chunk, "over_message_limit", now) if self.reassembler.exceeds_limit(segment) else None
@@ -189,7 +190,7 @@ class Inbox:
         """Deliver an ephemeral message at once; it has at most one segment."""
         segment = decode_segment(content, self.config.accepted_dialects)
         payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
-        return Deliver("", self._received(payload, sender_id, message_id, None, now, ephemeral=True))
+        return Deliver("", self._received(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the

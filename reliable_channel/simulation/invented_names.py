@@ -61,8 +61,8 @@ def chain_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def invented_losses(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Ids that never existed, stated as the victim's sender's or nobody's; then others acknowledge the message."""
-    owner = scene.draw.choice((scene.victim.sender_id, scene.attacker, None))
+    """Ids that never existed, stated as of the victim's sender or of nobody; then others acknowledge the message."""
+    owner = scene.draw.choice((scene.victim.sender_id, None))
     names = tuple(HistoryEntry(scene.text(), b"", owner) for _ in range(scene.draw.randrange(11, 60)))
     claim = scene.made(causal_history=names)
     yield claim, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
