@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
+from kafka.admin import ConfigResource
+from support.odd_topics import HEADERS, PUBSUB_TOPIC, TOPIC, admin, create, delete_records, transact, until, write
 
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
+from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
@@ -24,16 +25,7 @@ from reliable_channel.transport.sharding import NamedTopic
 
 pytestmark = pytest.mark.kafka
 
-PUBSUB_TOPIC, TOPIC = "/waku/2/rs/16/32", "/app/1/golden/proto"
-HEADERS = [("pubsub_topic", PUBSUB_TOPIC.encode()), ("source", b"relay")]
 _numbers = itertools.count()
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -41,28 +33,6 @@ def topic(broker: Settings) -> str:
     name = f"odd-{os.getpid()}-{next(_numbers)}"
     create(broker, name)
     return name
-
-
-def create(broker: Settings, name: str) -> None:
-    topics = broker.kafka.topics.model_copy(
-        update={"envelopes": name, "outgoing": f"{name}-o", "dispatched": f"{name}-d", "partitions": 1}
-    )
-    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
-
-
-def admin(broker: Settings) -> KafkaAdminClient:
-    return KafkaAdminClient(**broker.kafka.clients().admin)
-
-
-def write(broker: Settings, topic: str, texts: list[str], partition: int = 0, **options: Any) -> None:
-    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all", **options)
-    sent = [
-        producer.send(topic, encode_waku_message(WakuMessage(text.encode(), TOPIC)), TOPIC.encode(), HEADERS, partition)
-        for text in texts
-    ]
-    for each in sent:
-        each.get(timeout=30)
-    producer.close()
 
 
 class Participant:
@@ -96,20 +66,6 @@ class Participant:
     @property
     def gone(self) -> list[tuple[int, int, int]]:
         return [(e.partition, e.first, e.next) for e in self.events if isinstance(e, RecordsGone)]
-
-
-def transact(broker: Settings, topic: str, texts: list[str], commit: bool) -> None:
-    producer = KafkaProducer(**broker.kafka.clients().producer, transactional_id=f"t-{topic}-{next(_numbers)}")
-    producer.init_transactions()
-    producer.begin_transaction()
-    for text in texts:
-        producer.send(topic, encode_waku_message(WakuMessage(text.encode(), TOPIC)), TOPIC.encode(), HEADERS, 0)
-    producer.flush()
-    if commit:
-        producer.commit_transaction()
-    else:
-        producer.abort_transaction()
-    producer.close()
 
 
 def test_aborted_records_are_not_received(broker: Settings, topic: str) -> None:
@@ -163,12 +119,6 @@ def partitions(broker: Settings, topic: str) -> list[Any]:
         return list(client.describe_topics([topic])[0]["partitions"])
     finally:
         client.close()
-
-
-def delete_records(broker: Settings, topic: str, before: int) -> None:
-    client = admin(broker)
-    client.delete_records({TopicPartition(topic, 0): before})
-    client.close()
 
 
 def test_after_retention_it_continues_at_the_earliest_kept_record_and_names_the_range(
@@ -240,3 +190,21 @@ def test_tombstones_and_records_without_headers_or_with_negative_times_stop_nobo
     with Participant(broker, topic, None, start_at="earliest") as one:
         until(lambda: "after" in one.texts)
     assert one.texts[-1] == "after"
+
+
+def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missing_offsets(
+    broker: Settings, topic: str
+) -> None:
+    """Five transactions, one aborted; the first ones are deleted. Then the topic is compacted."""
+    for number in range(5):
+        transact(broker, topic, [f"{number}"], commit=number != 3)  # each: a record and a marker
+    delete_records(broker, topic, 3)
+    place = (topic, 0)
+    missing = {place: [OffsetGap(offset, offset, 0, 0) for offset in (1, 3, 5)] + [OffsetGap(6, 7, 0, 0)]}
+    find_lost = ask_broker(broker.kafka)
+    assert find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0))]}
+    client = admin(broker)
+    client.alter_configs([ConfigResource("TOPIC", topic, {"cleanup.policy": "compact"})])
+    client.close()
+    kept = [LostRange(gap, "compaction") for gap in missing[place][1:]]
+    until(lambda: find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0)), *kept]})

@@ -160,7 +160,8 @@ QUARANTINE = Table(
 
 SOURCE_GAPS = Table(
     "source_gaps",
-    "Observation gaps: Kafka offsets lost to retention or deletion, and times when a bridge was not listening.",
+    "Observation gaps: Kafka offsets lost to retention, deletion or compaction, and times when a bridge was not"
+    " listening. The markers of transactions and aborted records are none.",
     "jobs/ingest.py, jobs/evidence.py",
     (
         KAFKA_TOPIC,
@@ -176,7 +177,8 @@ SOURCE_GAPS = Table(
         Column(
             "cause",
             "STRING",
-            "offset_jump (ingest), or of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
+            "offset_jump: Kafka had deleted the offsets; compaction: records of a compacted topic may be among them;"
+            " of a bridge: bridge_restart, node_unreachable, cache_full, resubscribed",
             example="offset_jump",
         ),
         Column(
@@ -206,8 +208,8 @@ SOURCE_GAPS = Table(
             "clock of the micro-batch or bridge that recorded it",
             example="2026-11-21T14:25:47.730Z",
         ),
-        Column("attempts", "INT", "queries of the bridge to store nodes; null for an offset_jump", example="2"),
-        Column("vantage", "STRING", "bridge that was not listening; null for an offset_jump", example="bridge"),
+        Column("attempts", "INT", "queries of the bridge to store nodes; null for offsets of Kafka", example="2"),
+        Column("vantage", "STRING", "bridge that was not listening; null for offsets of Kafka", example="bridge"),
     ),
     ("kafka_topic", "kafka_partition", "first_offset"),
     retention_ms=365 * DAY_MS,

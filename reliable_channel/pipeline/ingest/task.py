@@ -1,7 +1,8 @@
 """Assigns event times to decoded records, counts and writes them, in a task of ingest.
 
 Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*). With
-``failOnDataLoss=false`` Spark skips missing offsets silently, so each skipped range becomes a row of ``source_gaps``.
+``failOnDataLoss=false`` Spark skips missing offsets silently, so each task says which are missing; :mod:`.lost_offsets`
+decides which of them were lost.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import pyarrow as pa
 
 from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_result
 from reliable_channel.pipeline.ingest.quotas import Cost, Group, groups_of
@@ -190,30 +190,18 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
     known.quarantined += len(offsets) - batch.decoded["reason"].null_count
 
 
-def gap_rows(parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]) -> pa.Table:
-    """The gaps of a micro-batch as rows of ``source_gaps``: the gap after the previous micro-batch, and gaps inside
-    this one.
+def missing_offsets(
+    parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]
+) -> dict[TopicPartition, list[OffsetGap]]:
+    """The missing offsets of a micro-batch by partition: after the previous micro-batch, and inside this one.
 
-    Before the first record ever read there is no gap: observation had not begun."""
-    rows = []
-    for (topic, partition), part in sorted(parts.items()):
+    Before the first record ever read none is missing: observation had not begun."""
+    missing: dict[TopicPartition, list[OffsetGap]] = {}
+    for place, part in sorted(parts.items()):
         gaps = list(part.gaps)
-        known = before.get((topic, partition))
+        known = before.get(place)
         if known is not None and part.first_offset > known.next_offset:
             gaps.insert(0, OffsetGap(known.next_offset, part.first_offset - 1, known.event_time_us, part.first_us))
-        rows += [
-            {
-                "kafka_topic": topic,
-                "kafka_partition": partition,
-                "first_offset": gap.first,
-                "last_offset": gap.last,
-                "cause": "offset_jump",
-                "name": f"{topic}/{partition}/{gap.first}",
-                "status": "open",
-                "from_time": gap.from_us,
-                "to_time": gap.to_us,
-                "ingest_time": part.ingest_us,
-            }
-            for gap in gaps
-        ]
-    return as_arrow(rows, SOURCE_GAPS)
+        if gaps:
+            missing[place] = gaps
+    return missing

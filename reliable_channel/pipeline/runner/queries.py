@@ -19,6 +19,7 @@ from reliable_channel.pipeline.ack.deliver import TABLES_READ as PAYLOADS
 from reliable_channel.pipeline.delta import each_batch, read_stream
 from reliable_channel.pipeline.ingest import stream as ingest
 from reliable_channel.pipeline.ingest.batch_size import records_per_trigger
+from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.runner import settings_guard
 from reliable_channel.pipeline.runner.turns import Turns
@@ -46,7 +47,7 @@ INGEST = Query(
     "ingest",
     lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, records_per_trigger(s)),
     lambda s: ingest.records_of(s.pipeline),
-    ingest.IngestWriter,
+    lambda s: ingest.IngestWriter(s, ask_broker(s.kafka)),
     (*ingest.TABLES_WRITTEN, CLOCK),
 )
 REASSEMBLY = Query(

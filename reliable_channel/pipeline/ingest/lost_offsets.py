@@ -1,0 +1,117 @@
+"""Decides which missing offsets of a topic are lost records.
+
+Offsets are missing for several reasons. Commit and abort markers of transactions take offsets, and so do aborted
+records; nothing is lost then. Retention, or somebody who deletes records, moves the start of the log past them. In a
+compacted topic any record with a newer one of its key may be gone. Only the broker knows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from reliable_channel.config import KafkaSettings
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SOURCE_GAPS
+from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
+
+DELETED, COMPACTED = "offset_jump", "compaction"
+PATIENCE_MS = 5_000
+"""How long the broker may take to answer; then every missing offset counts as lost."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Missing offsets that may have been records, with ``cause`` as in ``source_gaps``."""
+
+    gap: OffsetGap
+    cause: str = DELETED
+
+
+FindLost = Callable[[dict[TopicPartition, list[OffsetGap]]], dict[TopicPartition, list[LostRange]]]
+"""Returns the lost ranges of each partition among its missing offsets."""
+
+
+def all_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
+    """Every missing offset is lost: where no broker can be asked."""
+    return {place: [LostRange(gap) for gap in of_one] for place, of_one in gaps.items()}
+
+
+def ask_broker(kafka: KafkaSettings) -> FindLost:
+    """A function that asks the broker. Without its answer every missing offset is lost: *unknown* is said too often
+    then, never *missing* too early."""
+
+    def find(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
+        from kafka.errors import KafkaError
+
+        if not any(gaps.values()):
+            return {}
+        places = [place for place, of_one in gaps.items() if of_one]
+        try:
+            starts, compacted = _log_starts(kafka, places)
+        except (KafkaError, OSError) as error:
+            _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
+            return all_lost(gaps)
+        return {place: [*_lost(gaps[place], starts[place], place[0] in compacted)] for place in places}
+
+    return find
+
+
+def _lost(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
+    """``start``: the first offset that the broker keeps."""
+    for gap in gaps:
+        if gap.first < start:
+            yield LostRange(replace(gap, last=min(gap.last, start - 1)))
+        if gap.last >= start and is_compacted:
+            yield LostRange(replace(gap, first=max(gap.first, start)), COMPACTED)
+
+
+def _log_starts(kafka: KafkaSettings, places: list[TopicPartition]) -> tuple[dict[TopicPartition, int], set[str]]:
+    """The first kept offset of each partition, and the topics that are compacted."""
+    import kafka as client
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
+    from kafka.errors import KafkaError
+
+    topics = sorted({topic for topic, _ in places})
+    options = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS, **kafka.clients().admin}
+    with closing(KafkaAdminClient(**options)) as admin:
+        asked = {client.TopicPartition(*place): OffsetSpec.EARLIEST for place in places}
+        starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(asked).items()}
+        try:
+            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
+            configs = admin.describe_configs(wanted, config_filter="all")
+        except KafkaError as error:  # reading the configuration needs a permission of its own
+            _LOG.warning("Kafka did not say whether its topics are compacted (%s).", error)
+            configs = {}
+    of_topics = configs.get("topic", {})
+    return starts, {topic for topic in topics if "compact" in str(of_topics.get(topic, {}))}
+
+
+def gap_rows(
+    lost: Mapping[TopicPartition, list[LostRange]], parts: Mapping[TopicPartition, PartitionSummary]
+) -> pa.Table:
+    """The lost ranges of a micro-batch as rows of ``source_gaps``."""
+    rows = [
+        {
+            "kafka_topic": place[0],
+            "kafka_partition": place[1],
+            "first_offset": each.gap.first,
+            "last_offset": each.gap.last,
+            "cause": each.cause,
+            "name": f"{place[0]}/{place[1]}/{each.gap.first}",
+            "status": "open",
+            "from_time": each.gap.from_us,
+            "to_time": each.gap.to_us,
+            "ingest_time": parts[place].ingest_us,
+        }
+        for place, ranges in lost.items()
+        for each in ranges
+    ]
+    return as_arrow(rows, SOURCE_GAPS)
