@@ -10,12 +10,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
+from reliable_channel.transport.base import hash_candidates
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 MAX_HASHES = 1_000
 """Maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
@@ -26,9 +32,11 @@ _FROM_THE_NETWORK = ("relay", "filter")
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """An envelope that was seen; ``channel_id`` and ``sds_id`` are set if it contained an SDS message."""
+    """An envelope that was seen; ``channel_id`` and ``sds_id`` are set if it contained an SDS message. Nodes may know
+    it under any of ``hashes``."""
 
     message_hash: bytes
+    hashes: tuple[bytes, ...]
     pubsub_topic: str
     content_topic: str
     channel_id: str | None = None
@@ -51,16 +59,39 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
     wanted &= pc.field("source").isin(_FROM_THE_NETWORK)
     if (threshold := threshold_of(audit.share)) is not None:
         wanted &= pc.field("message_hash") < threshold
-    rows = seen.to_table(columns=["message_hash", "pubsub_topic", "content_topic", "event_time"], filter=wanted)
+    columns = ["message_hash", "pubsub_topic", "content_topic", "event_time", "sender_timestamp_ns"]
+    rows = seen.to_table(columns=columns, filter=wanted)
     chosen = {
         row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
     }
     now_asked = list(chosen)[:MAX_HASHES]
     carried = _carried(settings, now_asked, oldest)
+    without_time = [hash_ for hash_ in now_asked if chosen[hash_]["sender_timestamp_ns"] is None]
+    others = _other_hashes(seen.filter((time >= oldest) & (time <= newest)), without_time)
     return [
-        Audited(hash_, chosen[hash_]["pubsub_topic"], chosen[hash_]["content_topic"], *carried.get(hash_, (None, None)))
+        Audited(
+            hash_,
+            others.get(hash_, (hash_,)),
+            chosen[hash_]["pubsub_topic"],
+            chosen[hash_]["content_topic"],
+            *carried.get(hash_, (None, None)),
+        )
         for hash_ in now_asked
     ]
+
+
+def _other_hashes(seen: ds.Dataset, hashes: list[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+    """All hashes under which nodes may know envelopes without a timestamp, which some hash in another way."""
+    if not hashes:
+        return {}
+    among = pc.field("message_hash").isin(hashes)
+    rows = seen.to_table(columns=["message_hash", "pubsub_topic", "value"], filter=among).to_pylist()
+    decoded = [(row, decode_waku_message(row["value"])) for row in rows if row["value"] is not None]
+    return {
+        row["message_hash"]: tuple(dict.fromkeys((row["message_hash"], *hash_candidates(row["pubsub_topic"], message))))
+        for row, message in decoded
+        if isinstance(message, WakuMessage)
+    }
 
 
 def threshold_of(share: float) -> bytes | None:

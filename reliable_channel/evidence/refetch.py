@@ -43,6 +43,7 @@ from reliable_channel.lake.tables import (
     STORE_PRESENCE,
 )
 from reliable_channel.lake.tables.evidence import UNPROVEN
+from reliable_channel.transport.base import hash_candidates
 from reliable_channel.transport.store.client import NodeAnswer, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StoreQuery, is_message_hash
 from reliable_channel.transport.store.rest_node import StoreNodeError
@@ -330,17 +331,18 @@ def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -
     """Record which node holds which envelopes of a sample. Nothing is fetched, because all of them are here."""
     if not sample:
         return
-    answers = client.look_up([one.message_hash for one in sample], include_data=False)
+    answers = client.look_up([hash_ for one in sample for hash_ in one.hashes], include_data=False)
     rows = [
         _presence_row(
             answer,
-            one.message_hash,
+            next((hash_ for hash_ in one.hashes if answer.has(hash_)), one.message_hash),
             "audit",
             pubsub_topic=one.pubsub_topic,
             content_topic=one.content_topic,
             channel_id=one.channel_id,
             sds_id=one.sds_id,
         )
+        | {"message_hash": one.message_hash}
         for answer in answers
         for one in sample
     ]
@@ -417,10 +419,18 @@ def _fill(settings: Settings, client: StoreClient, write_back: WriteBack, gap: d
 def _not_here(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreEntry]:
     if not entries:
         return []
+    hashes = {entry.message_hash: _hashes_of(entry) for entry in entries}
     data = dataset_of(open_table(settings.paths, ENVELOPES))
-    among = pc.field("message_hash").isin([entry.message_hash for entry in entries])
+    among = pc.field("message_hash").isin([*{hash_ for each in hashes.values() for hash_ in each}])
     here = set(data.to_table(columns=["message_hash"], filter=among)["message_hash"].to_pylist())
-    return [entry for entry in entries if entry.message_hash not in here]
+    return [entry for entry in entries if not hashes[entry.message_hash] & here]
+
+
+def _hashes_of(entry: StoreEntry) -> set[bytes]:
+    """The hashes under which an envelope may be known: here the specified one, at some nodes another."""
+    if entry.message is None or entry.pubsub_topic is None:
+        return {entry.message_hash}
+    return {entry.message_hash, *hash_candidates(entry.pubsub_topic, entry.message)}
 
 
 def _presence(

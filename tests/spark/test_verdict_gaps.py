@@ -118,6 +118,9 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         "ingest_time": at(GAP[1]),
         "vantage": "north",
     }
+    # Kafka lost records of another partition, to which no topic here belongs.
+    other = {"kafka_partition": 1, "cause": "offset_jump", "name": "waku.envelopes/1/0", "status": "open"}
+    times = {"from_time": at(55), "to_time": at(90), "vantage": None}
     found = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
     # What names a loss outside the gap is acknowledged and of the same sender: a witness.
     acknowledged = [
@@ -131,7 +134,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         (tables.SDS_MESSAGES, came),
         (tables.ACKS, acknowledged),
         (tables.LOST_DEPENDENCIES, missed),
-        (tables.SOURCE_GAPS, [gap]),
+        (tables.SOURCE_GAPS, [gap, {**gap, **other, **times}]),
         (tables.SENDER_EVENTS, [queued]),
         (tables.SIGHTINGS, sightings),
         # Somebody's hint leads to an encrypted envelope, which may be any.

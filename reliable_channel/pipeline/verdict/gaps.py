@@ -21,6 +21,16 @@ HEARD = """
 """The first and last time a bridge received envelopes of a topic from its own node."""
 
 
+PLACED = """
+    select pubsub_topic, content_topic, collect_set(struct(kafka_topic, kafka_partition)) as places from v_observed
+    where content_topic is not null group by pubsub_topic, content_topic
+"""
+"""The Kafka partitions that have records of a topic."""
+
+Place = tuple[str, int]
+"""Kafka topic and partition."""
+
+
 class Span(NamedTuple):
     """A time span, both ends included."""
 
@@ -29,34 +39,44 @@ class Span(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time span (event time) in which ``vantage`` did not listen; None: Kafka lost the records of all bridges."""
+    """A time span (event time) in which ``vantage`` did not listen; None: Kafka lost the records of all bridges, of one
+    partition (``place``)."""
 
     span: Span
     vantage: str | None
+    place: Place | None = None
 
 
 def open_gaps(paths: PathSettings) -> list[Gap]:
     """The gaps that no store has filled, by the last row of each."""
-    columns = ["name", "status", "from_time", "to_time", "ingest_time", "vantage"]
+    columns = ["name", "status", "from_time", "to_time", "ingest_time", "vantage", "kafka_topic", "kafka_partition"]
     found = dataset_of(open_table(paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time")
     rows = in_our_time(found).to_pylist()
     return [
-        Gap(Span(row["from_time"], row["to_time"]), row["vantage"])
+        Gap(
+            Span(row["from_time"], row["to_time"]),
+            row["vantage"],
+            (row["kafka_topic"], row["kafka_partition"]) if row["vantage"] is None else None,
+        )
         for row in {row["name"]: row for row in rows}.values()
         if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None
     ]
 
 
-def unheard(gaps: Collection[Gap], heard: Mapping[str, Span]) -> list[Span]:
-    """The rest of ``gaps`` for a topic that bridges have ``heard``.
+def unheard(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection[Place] = ()) -> list[Span]:
+    """The rest of ``gaps`` for a topic that bridges have ``heard``, and whose records are in ``places``; without any,
+    they may be in every partition.
 
-    A bridge followed the topic from its first to its last envelope, except during its own gaps."""
+    A bridge followed the topic from its first to its last envelope, except during its own gaps. What Kafka lost of
+    another partition hides nothing of the topic."""
     listening = {
         vantage: _without([span], (gap.span for gap in gaps if gap.vantage == vantage))
         for vantage, span in heard.items()
     }
     left: list[Span] = []
     for gap in gaps:
+        if gap.place is not None and places and gap.place not in places:
+            continue
         parts = [gap.span]
         for vantage, spans in listening.items():
             if gap.vantage is not None and vantage != gap.vantage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from reliable_channel.pipeline.clock import EPOCH, micros, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, affected_by, only_about
-from reliable_channel.pipeline.verdict.gaps import HEARD, Gap, Span, open_gaps, unheard
+from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.position import (
@@ -78,7 +78,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     opened = {table: open_table(paths, table) for table in COLUMNS}  # before anything is read
     with set_meanwhile(spark, FILES_UNASKED):
         silence = when_silent(spark, settings)
-        position = position_of(opened, settings, (silence.gaps, sorted(silence.by_topic.items(), key=repr)))
+        position = position_of(opened, settings, (silence.gaps, sorted(silence.heard.items(), key=repr)))
         status = open_table(paths, tables.DELIVERY_STATUS)
         before = last_position(status)
         touched = None
@@ -147,7 +147,7 @@ def when_silent(spark: SparkSession, settings: Settings) -> Silence:
         lost = read_table(spark, settings.paths, tables.LOST_DEPENDENCIES)
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
-    return Silence(gaps, _unheard(spark, gaps))
+    return _silence(spark, gaps)
 
 
 def statuses(
@@ -173,22 +173,32 @@ Topic = tuple[str, str]
 
 
 class Silence(NamedTuple):
-    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard."""
+    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard, or
+    whose records are in other partitions. ``heard``: the former alone; if it changes, all verdicts may."""
 
     gaps: list[Gap]
     by_topic: dict[Topic, list[Span]]
+    heard: dict[Topic, list[Span]]
 
 
-def _unheard(spark: SparkSession, gaps: list[Gap]) -> dict[Topic, list[Span]]:
-    """The times without a listening bridge, for every topic that another bridge heard in gaps; for others, all gaps."""
-    if all(gap.vantage is None for gap in gaps):
-        return {}  # no other bridge can have listened
+def _silence(spark: SparkSession, gaps: list[Gap]) -> Silence:
     heard: dict[Topic, dict[str, Span]] = {}
-    for row in in_our_time(spark.sql(HEARD).toArrow()).to_pylist():
-        by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
-        by[row["vantage"]] = Span(row["since"], row["until"])
+    if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
+        for row in in_our_time(spark.sql(HEARD).toArrow()).to_pylist():
+            by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
+            by[row["vantage"]] = Span(row["since"], row["until"])
+    placed: dict[Topic, set[Place]] = {}
+    if any(gap.place is not None for gap in gaps):
+        for row in spark.sql(PLACED).toArrow().to_pylist():
+            places = {(each["kafka_topic"], each["kafka_partition"]) for each in row["places"]}
+            placed[row["pubsub_topic"], row["content_topic"]] = places
     every = [gap.span for gap in gaps]
-    return {topic: left for topic, by in heard.items() if (left := unheard(gaps, by)) != every}
+
+    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
+        left = {topic: unheard(gaps, heard.get(topic, {}), in_places.get(topic, ())) for topic in topics}
+        return {topic: spans for topic, spans in left.items() if spans != every}
+
+    return Silence(gaps, rest({*heard, *placed}, placed), rest(heard, {}))
 
 
 def _suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

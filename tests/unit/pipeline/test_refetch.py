@@ -6,6 +6,7 @@ import datetime as dt
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +371,17 @@ def test_a_store_that_forgot_what_was_seen_here_is_found_without_anybody_missing
         ("b", forgotten): "error",
     }
     assert run(settings, MemoryNode("a", STORED))[0].audited == 0, "each is asked for once"
+
+
+def test_an_envelope_without_timestamp_is_present_at_a_node_that_hashes_eight_zero_bytes(settings: Settings) -> None:
+    without = replace(STORED, timestamp=None)
+    zero = replace(STORED, timestamp=0)
+    assert message_hash(PUBSUB, without) != message_hash(PUBSUB, zero)
+    settings = audited_share(settings, 1)
+    hash_ = seen(settings, without, minutes=10, value=encode_waku_message(without))
+    run(settings, MemoryNode("a", zero), MemoryNode("b", without), MemoryNode("c"))
+    assert audits(settings) == {("a", hash_): "present", ("b", hash_): "present", ("c", hash_): "absent"}
+    assert run(settings, MemoryNode("a", zero))[0].audited == 0, "each is asked for once"
 
 
 @pytest.mark.parametrize(

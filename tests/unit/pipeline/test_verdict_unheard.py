@@ -36,3 +36,11 @@ def test_no_bridge_hears_what_kafka_has_lost_and_none_stands_in_for_itself() -> 
     kafka = Gap(span(20, 50), None)
     assert unheard([kafka], {"north": span(0, 90)}) == [kafka.span]
     assert unheard([NORTH], {"north": span(0, 90)}) == [NORTH.span]
+
+
+def test_what_kafka_lost_of_another_partition_hides_nothing() -> None:
+    kafka = Gap(span(20, 50), None, ("t", 0))
+    assert unheard([kafka, NORTH], {}, {("t", 1)}) == [NORTH.span]
+    assert unheard([kafka], {}, {("t", 0), ("t", 1)}) == [kafka.span]
+    assert unheard([kafka], {}, {("other", 0)}) == []
+    assert unheard([kafka], {}) == [kafka.span], "a topic of which nothing came may be in any partition"
