@@ -10,6 +10,7 @@ values.
 ``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
 ``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not come
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
+``PLAUSIBLE``      of the same row: whether the sender's timestamp can be one; only then it has a network time
 ``WAITING_MS``     of the same row: from the first segment to the delivery, ms: for other segments and for the past
 ``records``        records that were read from Kafka, whatever became of them
 ``refused``        records among them that were quarantined and not used
@@ -36,6 +37,20 @@ LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
 NETWORK_MS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns) / 1e6"
 WAITING_MS = "epoch_ms(event_time) - epoch_ms(first_seen)"
+_AGE_NS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns)"
+_DAY_NS = 86_400 * 10**9
+PLAUSIBLE = f"{_AGE_NS} BETWEEN {-_DAY_NS} AND {30 * _DAY_NS}"
+"""Whether a sender's timestamp can be one in ns: at most a day after the first segment was seen here, and at most 30
+days before it, longer than stores keep envelopes. Senders also write s, ms or µs, or nonsense; these are in no
+latency."""
+GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
+    " ".join(
+        f"WHEN abs(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns::HUGEINT * {factor}) < {30 * _DAY_NS}"
+        f" THEN '{unit}'"
+        for unit, factor in (("s", 10**9), ("ms", 10**6), ("µs", 10**3))
+    )
+)
+"""The unit in which an implausible timestamp would be one; ``none`` of these."""
 QUANTILES = (0.5, 0.9, 0.99)
 _PLACE = "kafka_topic, kafka_partition, kafka_offset"
 
@@ -87,7 +102,7 @@ def latencies(lake: TableSnapshot, where: str, parameters: dict[str, Any]) -> di
     """``network``, ``waiting``, ``acknowledgement`` → the quantiles in ms; empty where there is nothing to measure."""
     (row,) = lake.select(
         f"""SELECT network, waiting, acknowledgement FROM
-            (SELECT quantile_cont({NETWORK_MS}, {[*QUANTILES]}) FILTER (sender_timestamp_ns IS NOT NULL) AS network,
+            (SELECT quantile_cont({NETWORK_MS}, {[*QUANTILES]}) FILTER ({PLAUSIBLE}) AS network,
                     quantile_cont({WAITING_MS}, {[*QUANTILES]}) AS waiting FROM delivered_messages WHERE {where}),
             (SELECT quantile_cont(ms, {[*QUANTILES]}) AS acknowledgement FROM
                 (SELECT min(latency_ms) AS ms FROM acks WHERE latency_ms IS NOT NULL AND {where}

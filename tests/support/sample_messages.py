@@ -11,6 +11,12 @@ from typing import Any
 from tests.support.sample_values import AS_OF, KAFKA_TOPIC, PUBSUB_TOPIC, Message, SegmentFacts, at, digest, topic_of
 
 
+def timestamp_of(message: Message, sent_s: float) -> int:
+    """A sender's timestamp in ns; one sender writes ms."""
+    ms = int(at(sent_s).timestamp() * 1000)
+    return ms if message.name == "hostile 0" else ms * 10**6
+
+
 @dataclass
 class MessageRows:
     """The rows of every table that come of messages: of their envelopes, their delivery or loss, their verdict."""
@@ -129,7 +135,7 @@ class MessageRows:
             "source": source if copy == 0 else "store",
             "pubsub_topic": PUBSUB_TOPIC,
             "content_topic": message.content_topic,
-            "sender_timestamp_ns": int(at(part.sent_s).timestamp() * 1000) * 10**6,
+            "sender_timestamp_ns": timestamp_of(message, part.sent_s),
         }
         self.add(
             "envelopes",
@@ -191,7 +197,7 @@ class MessageRows:
             "entire_message_hash": message.payload_hash,
             "data_count": message.data_count,
             "parity_count": message.parity_count or None,
-            "sender_timestamp_ns": int(at(message.last.sent_s).timestamp() * 1000) * 10**6,
+            "sender_timestamp_ns": timestamp_of(message, message.last.sent_s),
             "late": message.late,
             "lost_dependencies": list(lost),
         }

@@ -8,7 +8,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import VERDICTS, latencies, records, refused
+from reliable_channel.analysis.figures import GUESSED_UNIT, PLAUSIBLE, VERDICTS, latencies, records, refused
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -33,6 +33,7 @@ def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
         "figures": section(lake, ("delivery_status", "envelopes"), lambda: figures(lake, window)),
         "conclusion": section(lake, ("delivery_status",), lambda: concluded(lake, window)),
         "latency": section(lake, ("delivered_messages", "acks"), lambda: latency(lake, window)),
+        "odd_timestamps": section(lake, ("delivered_messages",), lambda: odd_timestamps(lake, window)),
         "causes": section(lake, ("delivery_status",), lambda: causes(lake, window)),
         "jobs": section(lake, ("pipeline_metrics",), lambda: jobs(lake)),
         "alerts": section(lake, ("alerts",), lambda: open_alerts(lake)),
@@ -82,6 +83,16 @@ def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[flo
     """How long each part of the delivery took: the part, and its quantiles in ms."""
     found = latencies(lake, IN_WINDOW, window.bounds)
     return [(name, found[stage]) for stage, name in STAGES.items() if found[stage]]
+
+
+def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
+    """The messages whose sender's timestamp cannot be ns, their senders, and the units in which it may be."""
+    return lake.select(
+        f"""SELECT count(*) AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
+                   string_agg(DISTINCT nullif({GUESSED_UNIT}, 'none'), ', ') AS units
+            FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL AND NOT ({PLAUSIBLE}) AND {IN_WINDOW}""",  # noqa: S608
+        window.bounds,
+    )[0]
 
 
 def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:

@@ -8,13 +8,15 @@
 ``rate``                      time (UTC, start of the bin), name, messages, payload_bytes; ``seconds`` in ``attrs``
 ``latency``, ``waiting``      name, messages, p50_ms, p90_ms, p99_ms, max_ms
 ``latency_curve``             name, share (0 … 1), ms: at most 101 points per line
+``odd_timestamps``            channel_id, sender_id, guessed_unit (s, ms, µs or none), messages, least, most (as sent)
 ``acknowledgement_latency``   name, acknowledgements, p50_ms, p90_ms, p99_ms, max_ms
 ``acknowledgement_curve``     name, share, ms
 ============================  ==========================================================================================
 
 ``name`` is the value of the dimension that was asked for (``dimensions.py``), for acknowledgements also ``evidence``.
 Latencies are ms. The *latency* runs from the sender's own timestamp (untrusted) to the delivery here, so it may be
-negative; *waiting* runs from the first segment's arrival to the delivery, both in event time.
+negative; timestamps that cannot be ns are in none (``figures.PLAUSIBLE``). *Waiting* runs from the first segment's
+arrival to the delivery, both in event time.
 """
 # ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reliable_channel.analysis.figures import LOSS, REPAIRED, VERDICTS, WAITING_MS
+from reliable_channel.analysis.figures import GUESSED_UNIT, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -144,7 +146,17 @@ _FIRST_ACKS = """
 
 
 def _delivered() -> str:
-    return f"SELECT {_DELIVERED} FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL"
+    return f"SELECT {_DELIVERED} FROM delivered_messages WHERE {PLAUSIBLE}"
+
+
+def odd_timestamps(source: TableWindow) -> pd.DataFrame:
+    """The senders of delivered messages whose timestamps cannot be ns (``PLAUSIBLE``), most messages first."""
+    return source.query(
+        f"""SELECT channel_id, sender_id, {GUESSED_UNIT} AS guessed_unit, count(*) AS messages,
+                   min(sender_timestamp_ns) AS least, max(sender_timestamp_ns) AS most
+            FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL AND NOT ({PLAUSIBLE})
+            GROUP BY ALL ORDER BY messages DESC, channel_id, sender_id, guessed_unit"""
+    )
 
 
 def _value(by: str) -> str:

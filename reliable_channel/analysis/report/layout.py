@@ -94,6 +94,19 @@ SECTIONS: tuple[ReportSection, ...] = (
         "Nothing was delivered.",
     ),
     ReportSection(
+        "odd_timestamps",
+        "Timestamps that cannot be true",
+        (
+            _name("channel_id", "channel"),
+            _name("sender_id", "sender"),
+            _words("guessed_unit", "guessed unit"),
+            ReportColumn("messages", "messages", text.count),
+            ReportColumn("least", "least, as sent", text.count),
+            ReportColumn("most", "greatest, as sent", text.count),
+        ),
+        "Every timestamp of a sender can be true.",
+    ),
+    ReportSection(
         "acknowledgements_by_channel",
         "How long acknowledgements took, from the first sight of the message",
         (_name("name", "channel"), ReportColumn("acknowledgements", "acknowledgements", text.count), *_QUANTILES),

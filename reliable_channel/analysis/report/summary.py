@@ -27,6 +27,7 @@ SECTIONS = (
     "causes_by_channel",
     "missing",
     "latency_by_channel",
+    "odd_timestamps",
     "acknowledgements_by_channel",
     "parity",
     "segment_index",
@@ -58,6 +59,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "causes_by_channel": loss.causes_by_channel(source),
         "missing": loss.missing(source, MOST_ROWS),
         "latency_by_channel": delivery.latency(source),
+        "odd_timestamps": delivery.odd_timestamps(source),
         "acknowledgements_by_channel": delivery.acknowledgement_latency(source),
         "parity": loss.parity(source),
         "segment_index": loss.by_segment_index(source),
@@ -91,7 +93,10 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         **{name: rows(frames[name]) for name in SECTIONS},
         "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
         "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
-        "notes": _notes(source, totals, _unexplained(frames["causes"])),
+        "notes": [
+            *_notes(source, totals, _unexplained(frames["causes"])),
+            *_timestamps(frames["odd_timestamps"]),
+        ],
     }
 
 
@@ -132,6 +137,17 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
         why = "no evidence names one" if asked else "no store node was asked for them"
         found.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
     return found
+
+
+def _timestamps(odd: pd.DataFrame) -> list[str]:
+    if odd.empty:
+        return []
+    units = ", ".join(sorted({unit for unit in odd["guessed_unit"] if unit != "none"}))
+    guess = f" They are probably in {units} instead of ns." if units else ""
+    return [
+        f"{odd['messages'].sum():,} messages of {odd['sender_id'].nunique(dropna=False):,} senders have timestamps that"
+        f" cannot be true; no latency counts them.{guess}"
+    ]
 
 
 def _held(source: TableWindow) -> str:
