@@ -120,7 +120,7 @@ class PipelineSettings(Section):
     settle_delay_ms: Milliseconds = 300_000
     verdict_interval_ms: Milliseconds = Field(
         default=60_000,
-        description="ms; how often `run --continuous` computes verdicts, in at most a tenth of the time; 0: never",
+        description="ms; the pause of `run --continuous` between rounds of verdicts; 0: no rounds",
     )
     channel_expiry_ms: PositiveMilliseconds = Field(
         default=7 * 24 * 3_600_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliable_channel.analysis.alerts.heartbeat import ROUNDS
 from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
@@ -44,7 +45,8 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The numbers at the top."""
     row = lake.select(
         f"""
-        SELECT {records(IN_WINDOW)} AS records, {refused(IN_WINDOW)} AS refused, j.*
+        SELECT {records(IN_WINDOW)} AS records, {refused(IN_WINDOW)} AS refused, j.*,
+               (SELECT max(recorded_at) FROM pipeline_metrics WHERE query = '{ROUNDS}') AS judged_at
         FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
                   SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
                   WHERE first_seen > $since AND first_seen <= $until

@@ -97,15 +97,16 @@ def judge_until(
     metrics: PrometheusMetrics,
     declare: Callable[[float], object],
 ) -> None:
-    """Compute verdicts and check alerts every ``pipeline.verdict_interval_ms`` until ``stop``, in at most a tenth of
-    the time: after a long round the next one waits longer. A fault is printed and the next round tries again.
+    """Compute verdicts and check alerts until ``stop``, with a pause of ``pipeline.verdict_interval_ms`` after every
+    round, however long it took: so a verdict is late by an interval and its round at most. A fault is printed and the
+    next round tries again.
 
     ``declare`` is called after each good round with the time, in ms, within which the next one must have ended."""
     from reliable_channel.analysis.alerts.heartbeat import due_ms
     from reliable_channel.analysis.figures import QUANTILES, outcome
     from reliable_channel.analysis.report.snapshot import TableSnapshot
 
-    interval_s = pause_s = settings.pipeline.verdict_interval_ms / 1000
+    pause_s = settings.pipeline.verdict_interval_ms / 1000
     spark.sparkContext.setJobGroup(VERDICTS, "verdicts", interruptOnCancel=True)
     session = spark.newSession()  # its views and settings are its own
     while not stop.wait(pause_s):
@@ -116,13 +117,12 @@ def judge_until(
             latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
             metrics.judged(found.verdicts, found.causes, latency, found.newest)
             round_s = time.monotonic() - started
-            due = due_ms(max(interval_s, 9 * round_s), round_s)
+            due = due_ms(pause_s, round_s)
             declare(due)
             metrics.next_round(time.time() + due / 1000)
         except Exception as fault:  # whatever it is, the pipeline goes on without verdicts
             if not stop.is_set():
                 say(f"verdict: {str(fault).splitlines()[0]}")
-        pause_s = max(interval_s, 9 * (time.monotonic() - started))
 
 
 def result(settings: Settings) -> str:

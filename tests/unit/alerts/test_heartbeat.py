@@ -21,7 +21,7 @@ from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, TABLES
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
@@ -116,3 +116,12 @@ def test_a_page_is_sent_again_when_the_time_of_the_next_round_has_passed(paths: 
     assert cache.tag(cache.lake(), "/alerts", ("alerts",)) == before
     Heartbeat(paths).record(60_000, START)
     assert cache.tag(cache.lake(), "/alerts", ("alerts",)) != before
+
+
+def test_the_overview_says_when_verdicts_were_last_given(paths: PathSettings) -> None:
+    create_tables(paths, TABLES)
+    client = TestClient(create_app(paths), base_url="http://localhost")
+    assert "Verdicts were last given" not in client.get("/").text
+    Heartbeat(paths).record(60_000, START)
+    page = TestClient(create_app(paths), base_url="http://localhost").get("/").text
+    assert f'Verdicts were last given at <time data-judged datetime="{START.isoformat()}">2026-01-01 00:00:00' in page

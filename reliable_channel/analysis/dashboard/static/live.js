@@ -36,7 +36,7 @@
     const age = (time) => now - Date.parse(time.dateTime);
     const clock = document.querySelector("[data-newest]");
     const jobs = [...document.querySelectorAll("time[data-job]")];
-    for (const time of jobs) time.dataset.age = ago(age(time));
+    for (const time of [...jobs, ...document.querySelectorAll("time[data-judged]")]) time.dataset.age = ago(age(time));
     if (!clock) {
       show("live", "Live");
       return;
