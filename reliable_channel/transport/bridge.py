@@ -220,7 +220,9 @@ class Bridge:
         outbound = Outbound(publish, bridge, node.policy, self._limit, lambda: node_has_rln(node.api))
         receiver = WakuReceiver(node.api, node.mode, self._clock, node.cache)
         inbound = self._inbound = Inbound(receiver, bridge, node.poll_s, node.max_backoff_s)
-        filler = GapFiller(self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms)
+        filler = GapFiller(
+            self._stores, bridge, node.gap_margin_ms, node.gap_settle_ms, node.gap_retry_ms, lambda: inbound.reachable
+        )
         return [
             ("receive", lambda: inbound.run(stopping)),
             ("dispatch", lambda: outbound.run(reader, stopping)),

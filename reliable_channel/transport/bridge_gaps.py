@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, message_hash
@@ -20,14 +22,25 @@ _log = logging.getLogger(__name__)
 TOPICS_PER_QUERY = 10
 """The maximum number of content topics that running stores accept in a query."""
 IDLE_S = 1.0
+PROBE_MS = 5_000
+"""While the bridge's node does not answer, each store is asked this often whether it does."""
+KEPT_PROBES = 10_000
 LONGEST_RETRY = 10
 """The wait between two attempts doubles up to this many times the first."""
 
 
+ABLE = ("complete", "known_content_topics")
+"""The answers that prove what was not sent, too."""
+
+
 class GapFiller:
-    """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node has returned every page of it;
-    until then it is tried again after ``retry_ms``, twice that, and so on up to ten times that. Counts ``recovered``,
-    ``filled`` and ``unfilled``."""
+    """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node that can know has returned every
+    page of it, or when every node has, and none of them can know; until then it is tried again after ``retry_ms``,
+    twice that, and so on up to ten times that. Counts ``recovered``, ``filled`` and ``unfilled``.
+
+    An answer proves presence. It proves absence only if the node could receive what was sent: it is not the bridge's
+    own node in a gap in which that was unreachable, it answered the bridge during the gap (as far as the bridge asked),
+    and it has what the other nodes have of the gap. ``is_node_up``: whether the bridge's own node answers."""
 
     def __init__(
         self,
@@ -36,6 +49,7 @@ class GapFiller:
         margin_ms: int = 30_000,
         settle_ms: int = 5_000,
         retry_ms: int = 60_000,
+        is_node_up: Callable[[], bool] = lambda: True,
     ) -> None:
         self._stores = stores
         self._bridge = bridge
@@ -43,12 +57,29 @@ class GapFiller:
         self._settle_ms = settle_ms
         self._retry_ms = retry_ms
         self._not_before: dict[BridgeGap, int] = {}
+        self._is_node_up = is_node_up
+        self._unreachable: dict[str, deque[int]] = {}
+        """Node → when (ms) it did not answer a probe."""
+        self._probed_at = 0
 
     def run(self, stopping: threading.Event) -> None:
         """Fill until ``stopping``; raises ``Interrupted`` when stopped in the middle of a page."""
         while not stopping.is_set():
+            if not self._is_node_up():
+                self.probe()
             self.step(stopping)
             stopping.wait(IDLE_S)
+
+    def probe(self) -> None:
+        """Note which stores do not answer now."""
+        now = self._bridge.now_ms()
+        if now < self._probed_at + PROBE_MS:
+            return
+        self._probed_at = now
+        for query in self._queries(BridgeGap(now, now, "probe"))[:1]:
+            for node, page in self._stores.walk_each(replace(query, include_data=False)):
+                if isinstance(page, StoreNodeError) and page.fault is StoreFault.UNREACHABLE:
+                    self._unreachable.setdefault(node, deque(maxlen=KEPT_PROBES)).append(now)
 
     def step(self, stopping: threading.Event | None = None) -> int:
         """Try every gap that is due; returns how many were closed."""
@@ -71,6 +102,7 @@ class GapFiller:
     def _fill(self, gap: BridgeGap) -> bool:
         recovered = 0
         outcome: dict[str, str] = {}
+        held: dict[str, set[bytes]] = {}
         for query in self._queries(gap):
             strict: list[str] = []
             for node, page in self._stores.walk_each(query):
@@ -81,6 +113,7 @@ class GapFiller:
                         outcome[node] = page.fault.value
                     continue
                 outcome.setdefault(node, "complete")
+                held.setdefault(node, set()).update(_hashes_within(page, gap))
                 recovered += self._take(page)
             for lot in _lots(sorted(self._bridge.state.content_topics)) if strict else []:
                 for node, page in self._stores.walk_each(replace(query, content_topics=lot), strict):
@@ -88,18 +121,34 @@ class GapFiller:
                         outcome[node] = page.fault.value
                         continue
                     outcome.setdefault(node, "known_content_topics")
+                    held.setdefault(node, set()).update(_hashes_within(page, gap))
                     recovered += self._take(page)
         if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
             return False
-        answered = {"complete", "known_content_topics"} & {*outcome.values()}
-        status = "filled" if answered else "unfilled" if not outcome else "open"
+        ended = all(answer in ABLE for answer in outcome.values())
+        for node, why in self._unable(gap, held).items():
+            if outcome[node] in ABLE:
+                outcome[node] = why
+        answered = any(answer in ABLE for answer in outcome.values())
+        status = "filled" if answered else "unfilled" if ended else "open"
         self._bridge.writer.write([self._bridge.gap_record(gap, status, recovered, outcome)])
         if status == "open":
-            _log.warning("no store answered for a gap of %s ms; again later", gap.to_ms - gap.from_ms)
+            _log.warning("no store that can know answered for a gap of %s ms; again later", gap.to_ms - gap.from_ms)
             return False
         self._bridge.state.close_gap(gap)
         self._bridge.count("filled" if status == "filled" else "unfilled", 1)
         return True
+
+    def _unable(self, gap: BridgeGap, held: Mapping[str, set[bytes]]) -> dict[str, str]:
+        """The nodes whose answer does not prove that nothing else was sent in a gap, each with the reason."""
+        every = set().union(*held.values())
+        unable = {node: "incomplete" for node, hashes in held.items() if hashes < every}
+        for node, times in self._unreachable.items():
+            if any(gap.from_ms <= at <= gap.to_ms for at in times):
+                unable[node] = "was_unreachable"
+        if gap.cause == "node_unreachable" and self._stores.includes(self._bridge.node):
+            unable[self._bridge.node] = "was_unreachable"
+        return {node: why for node, why in unable.items() if node in held}
 
     def _take(self, page: StorePage) -> int:
         """Write the new envelopes of a page to Kafka; returns how many there were."""
@@ -133,6 +182,16 @@ class GapFiller:
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)
             queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _lots(named) or [()]]
         return queries
+
+
+def _hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
+    """The envelopes of a page that were sent in a gap, by their own timestamps."""
+    since, until = gap.from_ms * 1_000_000, gap.to_ms * 1_000_000
+    return {
+        entry.message_hash
+        for entry in page.entries
+        if entry.message is not None and since <= (entry.message.timestamp or 0) <= until
+    }
 
 
 def _lots(content_topics: list[str]) -> list[tuple[str, ...]]:

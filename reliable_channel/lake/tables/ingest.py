@@ -190,7 +190,7 @@ SOURCE_GAPS = Table(
         Column(
             "status",
             "STRING",
-            "open; of a bridge also filled (except ephemeral messages) or unfilled (no store node)",
+            "open; of a bridge also filled (except ephemeral messages) or unfilled (no store that can know)",
             example="open",
         ),
         Column(

@@ -135,6 +135,10 @@ class StoreClient:
         """Addresses of the nodes, without credentials."""
         return tuple(node.name for node in self._nodes)
 
+    def includes(self, address: str) -> bool:
+        """Whether the node at this address is asked for what it stores itself, not only as the way to a store peer."""
+        return any(node.name == address and getattr(node, "peer_address", None) is None for node in self._nodes)
+
     def query(self, query: StoreQuery) -> StorePage:
         """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
         return self._first(lambda node: self._page(node, query))

@@ -71,7 +71,7 @@ class RestStoreNode:
     def __init__(self, http: BoundedHttp, dialect: NodeDialect | None = None, peer_address: str | None = None) -> None:
         self._http = http
         self._api = WakuApi(http, dialect)
-        self._peer_address = peer_address
+        self.peer_address = peer_address
         self._v1 = False
         self._v1_cursors: dict[bytes, dict[str, str]] = {}
         self.name = http.name
@@ -134,8 +134,8 @@ class RestStoreNode:
             found |= self._filters(query)
         if query.cursor is not None:
             found["cursor"] = write(query.cursor)
-        if self._peer_address is not None:
-            found["peerAddr"] = self._peer_address
+        if self.peer_address is not None:
+            found["peerAddr"] = self.peer_address
         return found
 
     def _filters(self, query: StoreQuery) -> dict[str, str]:
@@ -158,8 +158,8 @@ class RestStoreNode:
             if place is None:
                 raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, "not a cursor of this Store v1 node")
             found |= place
-        if self._peer_address is not None:
-            found["peerAddr"] = self._peer_address
+        if self.peer_address is not None:
+            found["peerAddr"] = self.peer_address
         return found
 
     # reading

@@ -34,8 +34,11 @@ from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import RawRecord
 from reliable_channel.transport.kafka_records import headers_of, read_record
-from reliable_channel.transport.store.client import RetryPolicy, StoreClient
-from reliable_channel.transport.store.rest_node import RestStoreNode
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient, StoreNode
+from reliable_channel.transport.store.memory_source import MemorySource
+from reliable_channel.transport.store.model import StorePage, StoreQuery
+from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from reliable_channel.transport.store.source import answer
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
@@ -83,7 +86,13 @@ class Written(SafeWriter):
 class Parts:
     """One bridge's parts around a fake node."""
 
-    def __init__(self, fake: FakeWakuNode, place: Path, topics: tuple[tuple[str, str | None], ...] = ()) -> None:
+    def __init__(
+        self,
+        fake: FakeWakuNode,
+        place: Path,
+        topics: tuple[tuple[str, str | None], ...] = (),
+        answers_within_s: float = 0.3,
+    ) -> None:
         self.fake = fake
         self.clock = ManualClock()
         self.written = Written()
@@ -100,7 +109,7 @@ class Parts:
             fake.url,
             place.name,
         )
-        self.api = WakuApi(BoundedHttp(fake.url, 0.3))
+        self.api = WakuApi(BoundedHttp(fake.url, answers_within_s))
         self.inbound = Inbound(WakuReceiver(self.api, Mode.RELAY, self.clock), self.context)
         store = RestStoreNode(BoundedHttp(fake.url, 0.3))
         self.filler = GapFiller(StoreClient([store], RetryPolicy(1)), self.context, settle_ms=0, retry_ms=60_000)
@@ -129,10 +138,15 @@ def parts(tmp_path: Path) -> Iterator[Callable[..., Parts]]:
     """Makes the parts around a new fake node."""
     made: list[Parts] = []
 
-    def make(dialect: Dialect = "go-waku", topics: tuple[tuple[str, str | None], ...] = (), **more: Any) -> Parts:
+    def make(
+        dialect: Dialect = "go-waku",
+        topics: tuple[tuple[str, str | None], ...] = (),
+        answers_within_s: float = 0.3,
+        **more: Any,
+    ) -> Parts:
         fake = FakeWakuNode(dialect, FakeWakuNetwork(), **more)
         fake.up()
-        made.append(Parts(fake, tmp_path, topics))
+        made.append(Parts(fake, tmp_path, topics, answers_within_s))
         return made[-1]
 
     yield make
@@ -175,9 +189,9 @@ def test_envelopes_of_one_timestamp_keep_the_order_of_the_node(parts: Callable[.
 
 
 def test_a_relay_that_hangs_while_the_node_answers_is_named(parts: Callable[..., Parts]) -> None:
-    bridge = parts()
+    bridge = parts(answers_within_s=3.0)  # what is not slow answers in that time on a busy machine, too
     bridge.inbound.step()
-    bridge.fake.faults.slow_s, bridge.fake.faults.paths = 1.0, "/relay/"
+    bridge.fake.faults.slow_s, bridge.fake.faults.paths = 30.0, "/relay/"
     bridge.inbound.step()
     assert not bridge.inbound.reachable
     assert "relay interface" in bridge.inbound.fault
@@ -586,3 +600,68 @@ def test_what_a_bridge_dispatches_it_says_it_dispatched(parts: Callable[..., Par
     bridge.inbound.step()
     Outbound(bridge.api.relay_publish, bridge.context).dispatch([outgoing(b"mine")], threading.Event())
     assert [(source, node) for _, node, source, _ in bridge.written.sightings()] == [("sender", bridge.fake.url)]
+
+
+class OtherStore:
+    """A store node in this process."""
+
+    def __init__(self, name: str, *messages: WakuMessage) -> None:
+        self.name, self.is_up = name, True
+        self.source = MemorySource()
+        for message in messages:
+            self.source.add(PUBSUB_TOPIC, message)
+
+    def query(self, query: StoreQuery) -> StorePage:
+        if not self.is_up:
+            raise StoreNodeError(self.name, StoreFault.UNREACHABLE, "off")
+        return answer(self.source, query, self.name)
+
+    def close(self) -> None:
+        return None
+
+
+def at(ms: int, payload: bytes) -> WakuMessage:
+    return WakuMessage(payload, TOPIC, timestamp=ms * 1_000_000, meta=RELIABLE_CHANNEL_META)
+
+
+def fill(bridge: Parts, cause: str, *stores: StoreNode) -> tuple[str, dict[str, str]]:
+    """Fill a gap of ten seconds that ends now; its last status, and what each store answered."""
+    now = bridge.context.now_ms()
+    bridge.state.open_gap(BridgeGap(now - 10_000, now, cause))
+    bridge.filler = GapFiller(StoreClient(stores, RetryPolicy(1)), bridge.context, settle_ms=0)
+    bridge.filler.step()
+    (*_, last) = bridge.written.gaps()
+    return last["status"], last["stores"]
+
+
+def test_the_node_that_was_down_proves_nothing_about_its_own_outage(parts: Callable[..., Parts]) -> None:
+    bridge = parts("nwaku")
+    own = RestStoreNode(BoundedHttp(bridge.fake.url, 0.3))
+    assert fill(bridge, "node_unreachable", own) == ("unfilled", {bridge.fake.url: "was_unreachable"})
+    assert bridge.state.gaps == ()
+    assert fill(bridge, "bridge_restart", own)[0] == "filled"
+    assert fill(bridge, "node_unreachable", own, OtherStore("elsewhere"))[0] == "filled"
+
+
+def test_a_store_that_lacks_what_others_have_of_a_gap_does_not_close_it(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    now = bridge.context.now_ms()
+    one, two, before = at(now - 5_000, b"one"), at(now - 4_000, b"two"), at(now - 20_000, b"before")
+    status, stores = fill(bridge, "node_unreachable", OtherStore("a", one), OtherStore("b", one, two, before))
+    assert (status, stores) == ("filled", {"a": "incomplete", "b": "complete"})
+    status, stores = fill(bridge, "node_unreachable", OtherStore("a", one), OtherStore("b", two))
+    assert (status, stores) == ("unfilled", {"a": "incomplete", "b": "incomplete"})
+    assert {b"one", b"two"} <= {*bridge.written.payloads()}
+
+
+def test_a_store_that_did_not_answer_during_a_gap_does_not_close_it(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    down, up = OtherStore("down"), OtherStore("up")
+    bridge.filler = GapFiller(StoreClient([down, up], RetryPolicy(1)), bridge.context, settle_ms=0)
+    down.is_up = False
+    bridge.filler.probe()
+    down.is_up = True
+    now = bridge.context.now_ms()
+    bridge.state.open_gap(BridgeGap(now - 1_000, now, "node_unreachable"))
+    bridge.filler.step()
+    assert bridge.written.gaps()[-1]["stores"] == {"down": "was_unreachable", "up": "complete"}
