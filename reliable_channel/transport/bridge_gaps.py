@@ -185,10 +185,11 @@ class GapFiller:
 
 
 def _hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
-    """The envelopes of a page that were sent in a gap, by their own timestamps."""
+    """The envelopes of a page that were sent in a gap, by their own timestamps: hashes without ``meta``, which Store v1
+    leaves out."""
     since, until = gap.from_ms * 1_000_000, gap.to_ms * 1_000_000
     return {
-        entry.message_hash
+        message_hash(entry.pubsub_topic or "", replace(entry.message, meta=None))
         for entry in page.entries
         if entry.message is not None and since <= (entry.message.timestamp or 0) <= until
     }

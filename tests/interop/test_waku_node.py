@@ -412,7 +412,9 @@ def test_a_bridge_reads_again_soon_after_its_node_is_back_and_has_one_gap(
     told = gaps_told(here)
     assert len({gap["name"] for gap in told}) == 1
     assert {gap["cause"] for gap in told} == {"node_unreachable"}
-    assert (told[0]["status"], told[-1]["status"]) == ("open", "filled")
+    # Its own store is all there is, and was away as well.
+    assert (told[0]["status"], told[-1]["status"]) == ("open", "unfilled")
+    assert {*told[-1]["stores"].values()} == {"was_unreachable"}
     third.connect(first)
 
 
