@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 from pyspark.sql import SparkSession
 
-from reliable_channel.config import Settings
+from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -59,6 +59,19 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     for table, rows in ((tables.SDS_MESSAGES, came), (tables.LOST_DEPENDENCIES, lost), (tables.ACKS, acks)):
         append_rows(settings.paths, table, as_arrow(rows, table))
+    # A store was asked for one of them, and wants the address of a peer.
+    asked = {
+        **CHANNEL,
+        "sds_id": "of the sender",
+        "node": "n",
+        "outcome": "error",
+        "purpose": "refetch",
+        "asked_at": at,
+    }
+    append_rows(settings.paths, tables.STORE_PRESENCE, as_arrow([asked | {"detail": "refused"}], tables.STORE_PRESENCE))
+    settings = settings.model_copy(
+        update={"store": settings.store.model_copy(update={"nodes": [StoreNodeSettings(url="http://store.example")]})}
+    )
     verdicts.view_everything(spark, settings)
     as_of = dt.datetime.fromtimestamp(BEGIN_MS / 1000 + 7_200, dt.UTC)
     judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
@@ -67,3 +80,7 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
     witnessed = {"named by two", "of the sender", "of all copies"}
     witnessed |= {f"own {number}" for number in range(3, MAX_WITNESSED + 3)}
     assert verdict == {each: MISSING if each in witnessed else CLAIMED for each in named}
+    (detail,) = {row["detail"] for row in judged if "of the sender" in row["sds_ids"]}
+    assert "the node refused the query" in detail
+    (detail,) = {row["detail"] for row in judged if "named by two" in row["sds_ids"]}
+    assert "no store node was asked for it yet" in detail

@@ -61,6 +61,7 @@ _FACT_TYPES = {
     # Other facts about the id.
     "acknowledged_by": "string",
     "lost_by": "string",
+    "store_error": "string",
     "asked_for": "boolean",
     "sent": "boolean",
     "held_back": "boolean",
@@ -243,7 +244,12 @@ FACTS = "\nunion all ".join(
             present="present",
             absent="absent",
         ),
-        _facts_from("v_store_presence", present=_PROVEN, absent="outcome = 'absent'"),
+        _facts_from(
+            "v_store_presence",
+            present=_PROVEN,
+            absent="outcome = 'absent'",
+            store_error=f"if(outcome = 'error' or detail = '{UNPROVEN}', detail, null)",
+        ),
     )
 )
 
@@ -263,7 +269,7 @@ _FACTS = (
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
         collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
-        {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+        max(store_error) as store_error, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
@@ -300,6 +306,7 @@ EVIDENCE = f"""
             sort_array(collect_set(sds_id)) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements,
             flatten(collect_list(lost_by)) as lost_by, bool_or(undecodable) as undecodable,
+            max(store_error) as store_error,
             {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
             -- A store that has only received segments cannot provide a missing one.
             bool_or(present and segment is null) as present

@@ -44,10 +44,11 @@ class VerdictEvidence:
 
     ``needed``: k; ``received``: the number of its received segments; ``sent``: a sender's record shows that it was
     dispatched; ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send
-    it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has an
-    envelope of it, ``False`` if no queried store has one, ``None`` if none was queried; ``in_gap``: it may have been
-    sent while no bridge listened; ``witnessed``: it left a trace of its own, or two participants name it, or its own
-    sender does; ``followed``: its content topic is read, and configured for channels."""
+    it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
+    an envelope of it, ``False`` if no queried store has one, ``None`` if none was queried or could say;
+    ``store_error``: why a queried one could not; ``in_gap``: it may have been sent while no bridge listened;
+    ``witnessed``: it left a trace of its own, or two participants name it, or its own sender does; ``followed``:
+    its content topic is read, and configured for channels."""
 
     delivered: bool = False
     late: bool = False
@@ -66,6 +67,7 @@ class VerdictEvidence:
     before_observation: bool = False
     followed: bool = True
     witnessed: bool = True
+    store_error: str | None = None
 
 
 Rule = tuple[Callable[[VerdictEvidence], bool], Verdict, Cause | None]

@@ -25,6 +25,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables.evidence import UNPROVEN
 from reliable_channel.pipeline.clock import EPOCH, micros, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
@@ -271,6 +272,7 @@ def _row(
         in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
         before_observation=bool(row["before_observation"]),
         followed=followed(*_topic(row)),
+        store_error=row["store_error"],
         witnessed=row["source"] != "named" or bool(row["witnessed"]),
     )
     verdict, cause = decide(evidence)
@@ -299,6 +301,19 @@ def needed_segments(row: dict[str, Any]) -> int:
     return len(row["ids"]) if row["source"] == "queued" else 1
 
 
+_STORE_ERRORS = {
+    "unreachable": "unreachable",
+    "busy": "busy",
+    "peer_failed": "the store peer that the node asked failed",
+    "unknown_cursor": "the node no longer knew its own page",
+    "needs_content_topics": "the node answers only queries that name content topics",
+    "refused": "the node refused the query; a look-up by hash may need a store peer (store.nodes: peer_address)",
+    UNPROVEN: "an encrypted envelope may or may not be it",
+    "another message": "its retrieval hint leads to another message",
+}
+"""What ``store_presence.detail`` says of an attempt that decided nothing (``StoreFault``, or no proof)."""
+
+
 def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
     """How much of the message was received, and without a cause, which evidence would show it."""
     came = f"{evidence.received} of {evidence.needed} needed segments came"
@@ -312,7 +327,10 @@ def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) ->
         return f"{came}; its sender does not say whether it was sent"
     if not ask_stores:
         return f"{came}; no store node is configured (store.nodes) that could be asked"
-    return f"{came}; no store node has answered for it: no retrieval hint and no sender's record names its envelope"
+    if evidence.store_error is not None:
+        why = _STORE_ERRORS.get(evidence.store_error, "an error")
+        return f"{came}; store nodes were asked for it, and none could say: {why}"
+    return f"{came}; no store node was asked for it yet"
 
 
 def _topic(row: dict[str, Any]) -> Topic:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.pipeline.verdict.rules import Cause, Verdict, VerdictEvidence, decide
+from reliable_channel.pipeline.verdict.verdicts import _STORE_ERRORS, _detail
+from reliable_channel.transport.store.rest_node import StoreFault
 
 MISSING = Verdict.MISSING
 CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
@@ -62,3 +66,28 @@ def test_only_the_delivered_are_called_delivered(evidence: VerdictEvidence) -> N
 def test_what_is_not_settled_is_never_called_missing(evidence: VerdictEvidence) -> None:
     verdict, _ = decide(evidence)
     assert verdict is not Verdict.MISSING or evidence.settled
+
+
+NAMED = VerdictEvidence(heard_by_others=True)
+DETAILS: dict[str, tuple[VerdictEvidence, bool, str]] = {
+    "no store has it": (replace(NAMED, store_has=False, sent=True), True, "no store node that was asked has it"),
+    "one names it": (replace(NAMED, witnessed=False), True, "only one participant names it"),
+    "a segment lacks": (VerdictEvidence(received=1, needed=2, sent=True), True, "1 of 2 needed segments came"),
+    "not known whether it was sent": (VerdictEvidence(store_has=False), True, "its sender does not say"),
+    "no store to ask": (NAMED, False, "no store node is configured"),
+    "no store was asked": (NAMED, True, "no store node was asked for it yet"),
+    **{
+        f"a store was asked: {fault}": (replace(NAMED, store_error=fault), True, "none could say: " + words)
+        for fault, words in _STORE_ERRORS.items()
+    },
+}
+
+
+@pytest.mark.parametrize(("evidence", "ask_stores", "words"), DETAILS.values(), ids=DETAILS.keys())
+def test_the_detail_says_what_was_done_for_the_message(evidence: VerdictEvidence, ask_stores: bool, words: str) -> None:
+    _, cause = decide(evidence)
+    assert words in _detail(evidence, cause, ask_stores)
+
+
+def test_every_fault_of_a_store_has_words() -> None:
+    assert {*StoreFault} <= {*_STORE_ERRORS}
