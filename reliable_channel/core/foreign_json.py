@@ -1,5 +1,7 @@
 """Parses JSON from outside. Such JSON can contain half of a surrogate pair, which UTF-8, and therefore a table, a
-database or a response, cannot represent. Each half becomes U+FFFD, so one bad text does not make the rest unusable."""
+database or a response, cannot represent. Each half becomes U+FFFD, so one bad text does not make the rest unusable.
+
+The number of values is bounded before anything is parsed: 32 MiB of ``[0,0,…`` cost 600 MB and seconds."""
 
 from __future__ import annotations
 
@@ -10,8 +12,16 @@ from typing import Any
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
+MAX_COMMAS = 200_000
+"""More than a full page of a store, or any record of the pipeline, can have, with a comma in every character of its
+topics."""
+
+
 def loads(text: bytes) -> Any:
-    """Parse JSON. Raises ``ValueError`` or ``RecursionError`` for anything else."""
+    """Parse JSON. Raises ``ValueError`` or ``RecursionError`` for anything else, and for more than about
+    :data:`MAX_COMMAS` values."""
+    if text.count(b",") > MAX_COMMAS:
+        raise ValueError(f"more than {MAX_COMMAS} values")
     found = json.loads(text)
     if _HALF.search(text) is None:
         return found

@@ -54,3 +54,22 @@ def test_a_node_s_answer_a_dispatch_result_and_a_bridge_s_health_can_be_stored()
     assert result.detail == "\ufffd"
     assert health is not None
     assert health.health.detail == "\ufffd"
+
+
+@pytest.mark.parametrize("value", ["0", "[]", '"a":0'])
+def test_as_much_as_a_page_may_hold_of_tiny_values_is_refused_before_it_is_parsed(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end = ("{", "}") if ":" in value else ("[", "]")
+    text = (begin + ",".join([value] * 1_000_000) + end).encode()
+    monkeypatch.setattr(foreign_json.json, "loads", lambda _: pytest.fail("it is parsed"))
+    with pytest.raises(ValueError, match="more than"):
+        foreign_json.loads(text)
+    assert HttpResponse(200, text).json() is None
+
+
+def test_the_largest_page_of_a_store_is_read() -> None:
+    """A hundred envelopes of 150 KiB, with commas wherever a stranger can put some."""
+    one = {"message": {"payload": "A" * 200_000, "contentTopic": "," * 1_024, "meta": "AA", "timestamp": 1}}
+    page = {"messages": [{**one, "messageHash": "0x" + "ab" * 32, "pubsubTopic": "," * 200}] * 100}
+    assert len(foreign_json.loads(json.dumps(page).encode())["messages"]) == 100
