@@ -115,6 +115,9 @@ def binds_sender(row: InputRow) -> bool:
     return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
 
 
+Seniors = Callable[[], Collection[str]]
+
+
 class _Stage:
     """The messages in one stage of their life, by key, oldest first; at most ``limit``."""
 
@@ -134,17 +137,17 @@ class _Stage:
             seen = self._by_key[key] = AcceptedMessage.decoded(key, seen)
         return seen
 
-    def add(self, key: SdsKey, seen: AcceptedMessage) -> list[SdsKey]:
+    def add(self, key: SdsKey, seen: AcceptedMessage, seniors: Seniors = frozenset) -> list[SdsKey]:
         """Add a message; returns the keys of the messages that were dropped for it."""
         self._by_key[key] = seen
         over = len(self._by_key) - self._limit
         if over <= self._limit // _SLACK:
             return []
-        gone = dict.fromkeys(self._surplus(over))
+        gone = dict.fromkeys(self._surplus(over, seniors))
         self._by_key = {key: seen for key, seen in self._by_key.items() if key not in gone}
         return [*gone]
 
-    def _surplus(self, over: int) -> list[SdsKey]:
+    def _surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
         """The ``over`` oldest keys."""
         return [*islice(self._by_key, over)]
 
@@ -172,19 +175,15 @@ class _Parts(_Stage):
     sender; then those of senders that are not ``seniors`` of the channel's log, so that a flood of invented senders
     costs itself."""
 
-    def __init__(self, limit: int, seniors: Callable[[], Collection[str]]) -> None:
-        super().__init__(limit)
-        self._seniors = seniors
-
-    def _surplus(self, over: int) -> list[SdsKey]:
+    def _surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
         shares = Shares[SdsKey](self._limit, self._limit)
         for key in self._by_key:
             shares.add(key, sender_in(key), 1)
         gone: dict[SdsKey, None] = {}
         while shares.held_by(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None:
             gone[oldest] = None
-        seniors = self._seniors()
-        left = sorted((key for key in self._by_key if key not in gone), key=lambda key: sender_in(key) in seniors)
+        known = seniors()
+        left = sorted((key for key in self._by_key if key not in gone), key=lambda key: sender_in(key) in known)
         return [*gone, *islice(left, over - len(gone))]
 
 
@@ -194,12 +193,8 @@ class AcceptedMessages:
     *Waiting*: accepted by SDS, not delivered. *Parts*: delivered segments whose application message is not delivered.
     *Settled*: delivered, and remembered for acknowledgements only."""
 
-    def __init__(
-        self, max_waiting: int, max_parts: int, max_settled: int, seniors: Callable[[], Collection[str]] = frozenset
-    ) -> None:
-        """The bounds of the stages. ``seniors``: the senders that the channel has known longest."""
-        self._waiting, self._settled = _Stage(max_waiting), _Stage(max_settled)
-        self._parts = _Parts(max_parts, seniors)
+    def __init__(self, max_waiting: int, max_parts: int, max_settled: int) -> None:
+        self._waiting, self._parts, self._settled = _Stage(max_waiting), _Parts(max_parts), _Stage(max_settled)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
         """Restore the result of :meth:`write`."""
@@ -237,13 +232,13 @@ class AcceptedMessages:
         self._waiting.discard(key)
         self._waiting.add(key, seen)
 
-    def deliver(self, seen: AcceptedMessage) -> Mapping[str, int]:
+    def deliver(self, seen: AcceptedMessage, seniors: Seniors = frozenset) -> Mapping[str, int]:
         """Note a delivery by SDS: a segment becomes a part, any other message is settled. Returns how many parts of
-        which senders were dropped for it."""
+        which senders were dropped for it. ``seniors``: the senders that the channel has known longest."""
         key = seen.key
         self._waiting.discard(key)
         if seen.segment_kind in ("data", "parity"):
-            gone = self._parts.add(key, seen)
+            gone = self._parts.add(key, seen, seniors)
             return Counter(map(sender_in, gone)) if gone else {}
         self._settled.add(key, seen)
         return {}

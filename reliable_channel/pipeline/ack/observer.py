@@ -91,7 +91,7 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
-        self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED, lambda: self._channel.seniors())
+        self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
         self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
         self._ephemerals: dict[bytes, None] = {}
@@ -305,7 +305,7 @@ class ChannelObserver:
         if seen is None or seen.digest != event.digest:  # forgotten, because more messages waited than are remembered
             out.append(rows.delivered_segment(self._numbered(event.at), event, None))
             return
-        for sender_id, count in self._seen.deliver(seen).items():
+        for sender_id, count in self._seen.deliver(seen, self._channel.seniors).items():
             detail = f"{count} of the parts entries"
             out.append(rows.channel_event(self.base(event.at), "evicted", None, sender_id, detail, None))
         seen.late, seen.lost = event.late, event.lost_dependencies

@@ -84,10 +84,10 @@ def test_every_stage_is_bounded_and_the_oldest_go_first() -> None:
 
 @given(st.text(min_size=1, max_size=4), st.integers(1, 20))
 def test_a_flood_of_invented_senders_costs_no_sender_that_is_known_longer(prefix: str, parts: int) -> None:
-    some = AcceptedMessages(100, 100, 16, lambda: {"alice"})
+    some = AcceptedMessages(100, 100, 16)
     mine = [seen(f"a{number}", b"hash") for number in range(parts)]
     invented = [seen(f"x{number}", b"other", sender=f"{prefix}{number}") for number in range(500)]
     for each in [*mine, *invented]:
         some.accept(each)
-        some.deliver(each)
+        some.deliver(each, lambda: {"alice"})
     assert all(some.part(each.key, b"hash") for each in mine)
