@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
@@ -20,6 +21,8 @@ from reliable_channel.transport.http_protocol import HttpLimits, Refusal, plain_
 from reliable_channel.transport.request_limit import RequestLimit
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+OTHER_SITE = "Pages of other sites are not answered."
 
 DEFAULT_LIMITS = HttpLimits()
 
@@ -134,6 +137,24 @@ def comes_from_another_site(headers: Headers) -> bool:
     return bool(origins) and any(
         origin.partition("://")[2].lower() != headers.get("host", "").lower() for origin in origins
     )
+
+
+class SiteGuard:
+    """Middleware of servers without a guard of their own: refuses requests for other host names than ``hosts``, unless
+    that is ``None``, and those that a browser sends for a page of another site. ``setting`` names the allowed hosts."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None, setting: str = "") -> None:
+        self._app, self._hosts, self._setting = app, hosts, setting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        answer = self._app if refusal is None else PlainTextResponse(refusal, 403)
+        await answer(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> str | None:
+        if self._hosts is not None and not allows_host(self._hosts, headers):
+            return f"This host name is not served here. See {self._setting}."
+        return OTHER_SITE if comes_from_another_site(headers) else None
 
 
 def same_token(given: str, token: str) -> bool:

@@ -1,7 +1,8 @@
 """Checks every call before it reaches a handler: host name, token, content type, body size.
 
 Plain ASGI, so that a refused body is not kept in memory. The host allow-list stops web pages that point their own name
-at this address; the JSON content type and the absence of CORS stop those that post to it blindly.
+at this address; the headers that browsers send for pages of other sites, the JSON content type and the absence of CORS
+stop those that call it blindly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
 from reliable_channel.transport.request_limit import waiting
-from reliable_channel.transport.serving import allows_host, same_token
+from reliable_channel.transport.serving import OTHER_SITE, allows_host, comes_from_another_site, same_token
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -70,6 +71,8 @@ class ApiGuardMiddleware:
     def _check_host(self, headers: Headers) -> None:
         if not allows_host(self._guard.allowed_hosts, headers):
             raise _RefusedError(HTTPStatus.FORBIDDEN, "This host name is not served here.")
+        if comes_from_another_site(headers):
+            raise _RefusedError(HTTPStatus.FORBIDDEN, OTHER_SITE)
 
     def _check_token(self, headers: Headers) -> None:
         token = self._guard.token

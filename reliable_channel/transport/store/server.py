@@ -12,16 +12,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.serving import allows_host
+from reliable_channel.transport.serving import SiteGuard
 from reliable_channel.transport.store.document import document
 from reliable_channel.transport.store.model import StoreEntry, StorePage
 from reliable_channel.transport.store.parameters import BadParameter, PageRequest, read_parameters
@@ -46,7 +44,7 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
 
     Starlette without FastAPI: parameters are parsed here, and FastAPI would take a third of a look-up's time.
     """
-    middleware = [] if allowed_hosts is None else [Middleware(_KnownHosts, hosts=allowed_hosts)]
+    middleware = [Middleware(SiteGuard, hosts=allowed_hosts, setting="store.server.allowed_hosts")]
 
     async def messages(request: Request) -> Response:
         try:
@@ -163,17 +161,3 @@ def _entry_to_json(entry: StoreEntry) -> dict[str, Any]:
         found["message"] = defaults | message_to_json(entry.message)
         found["pubsubTopic"] = entry.pubsub_topic
     return found
-
-
-class _KnownHosts:
-    """Middleware: refuses requests for other host names."""
-
-    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
-        self._app, self._hosts = app, hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not allows_host(self._hosts, Headers(scope=scope)):
-            refusal = PlainTextResponse("This host name is not served here. See store.server.allowed_hosts.", 403)
-            await refusal(scope, receive, send)
-            return
-        await self._app(scope, receive, send)

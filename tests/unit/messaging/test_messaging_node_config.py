@@ -34,7 +34,7 @@ def asked(over_kafka: bool = False, **messaging: Any) -> list[tuple[str, str | N
     configured = settings(**messaging)
     client = _stores(configured, messaging_config(configured), over_kafka)
     try:
-        return [(node.name, node._peer_address) for node in client._nodes]  # type: ignore[attr-defined]
+        return [(node.name, node.peer_address) for node in client._nodes]  # type: ignore[attr-defined]
     finally:
         client.close()
 

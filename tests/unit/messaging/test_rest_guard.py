@@ -106,3 +106,18 @@ def test_a_fault_of_the_server_is_500_without_its_text(world: World, monkeypatch
     with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         answer = client.get("/send/requests")
     assert (answer.status_code, answer.json()) == (500, {"error": "Internal error."})
+
+
+OTHER_SITES = [
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "empty"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", OTHER_SITES)
+def test_a_page_of_another_site_can_neither_read_nor_send(refusing: TestClient, headers: dict[str, str]) -> None:
+    here = {"Host": "localhost", **headers}
+    for method, path in (("GET", "/health"), ("POST", "/send")):
+        answer = refusing.request(method, path, headers=here, json={} if method == "POST" else None)
+        assert (answer.status_code, "other sites" in answer.text) == (403, True)

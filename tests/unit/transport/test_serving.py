@@ -13,11 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.transport.http_protocol import BoundedProtocol, HttpLimits
 from reliable_channel.transport.request_limit import waiting
+from reliable_channel.transport.serving import SiteGuard, allowed
 from tests.support.http_server import running
 
 LIMITS = HttpLimits()
@@ -212,3 +215,21 @@ def test_a_request_that_never_ends_is_503_when_the_server_stops(monkeypatch: pyt
         assert app.inside.acquire(timeout=20)
     wait.join(20)
     assert answers == [503]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Host": "evil.example"}, 403),
+    ],
+)
+def test_servers_without_a_guard_of_their_own_answer_no_page_of_another_site(
+    headers: dict[str, str], status: int
+) -> None:
+    app = SiteGuard(PlainTextResponse("secret"), allowed(()), "store.server.allowed_hosts")
+    answer = TestClient(app, base_url="http://localhost").get("/", headers=headers)
+    assert (answer.status_code, answer.text == "secret") == (status, status == 200)
