@@ -380,4 +380,4 @@ def test_the_command_serves_and_ends_cleanly(chromium: Browser, tables: Path) ->
         assert page.locator("h1").inner_text() == "Overview"
         page.close()
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) in (0, 143, -signal.SIGTERM)
+        assert server.wait(120) in (0, 143, -signal.SIGTERM)

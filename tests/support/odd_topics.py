@@ -47,7 +47,7 @@ def write(broker: Settings, topic: str, texts: list[str], partition: int = 0, **
         for text in texts
     ]
     for each in sent:
-        each.get(timeout=30)
+        each.get(timeout=120)
     producer.close()
 
 

@@ -59,7 +59,7 @@ def test_calls_with_one_key_at_the_same_time_send_once(client: TestClient, world
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert (len(answers), len(set(answers)), len(world.node.get_pending_requests())) == (8, 1, 1)
 
 

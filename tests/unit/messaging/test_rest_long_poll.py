@@ -52,7 +52,7 @@ def waiting(client: TestClient, path: str, **query: Any) -> Callable[[], Any]:
     thread.start()
 
     def result() -> Any:
-        thread.join(30)
+        thread.join(120)
         assert answers, "the long poll did not answer"
         return answers[0]
 

@@ -31,7 +31,7 @@ class Stream:
     """One connection that reads events as they come."""
 
     def __init__(self, address: str, path: str, last: str | None = None) -> None:
-        self.connection = http.client.HTTPConnection(address, timeout=30)
+        self.connection = http.client.HTTPConnection(address, timeout=120)
         self.connection.request("GET", path, headers={} if last is None else {"Last-Event-ID": last})
         self.answer = self.connection.getresponse()
         assert self.answer.status == 200, self.answer.read()
@@ -150,7 +150,7 @@ def test_streams_count_as_waiting_calls(world: World, monkeypatch: pytest.Monkey
     with serving(world) as (address, app):
         stream = Stream(address, "/health/stream")
         stream.event()
-        connection = http.client.HTTPConnection(address, timeout=30)
+        connection = http.client.HTTPConnection(address, timeout=120)
         connection.request("GET", "/health/stream")
         refused = connection.getresponse()
         assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
@@ -162,7 +162,7 @@ def test_streams_count_as_waiting_calls(world: World, monkeypatch: pytest.Monkey
 def until(condition: Callable[[], bool]) -> None:
     import time
 
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -171,7 +171,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("query", ["", "contentTopic=a&subscriptionId=b", "contentTopic=a&since=x"])
 def test_a_stream_of_nothing_known_is_400(world: World, query: str) -> None:
     with serving(world) as (address, _):
-        connection = http.client.HTTPConnection(address, timeout=30)
+        connection = http.client.HTTPConnection(address, timeout=120)
         connection.request("GET", f"/messages/stream?{query}")
         assert connection.getresponse().status == 400
         connection.close()

@@ -118,14 +118,14 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
     prometheus.running("ack", True)
     with served(free, prometheus, 0) as port:
         assert port is not None
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
             assert b'reliable_channel_query_running{query="ack"} 1.0' in answer.read()
         taken = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": port})})
         with served(taken, prometheus, 0) as second:
             assert second is None
         assert "Set metrics.port" in caplog.text
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120)
 
 
 def test_the_endpoint_closes_connections_that_ask_nothing() -> None:
@@ -134,7 +134,7 @@ def test_the_endpoint_closes_connections_that_ask_nothing() -> None:
     with served(free, PrometheusMetrics(), 0) as port, ExitStack() as opened:
         for _ in range(DEFAULT_LIMITS.per_peer + 10):
             opened.enter_context(socket.create_connection(("127.0.0.1", port), 30))
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
             assert answer.status == 200
 
 

@@ -87,7 +87,7 @@ def substituted(value: str, messages: list[WakuMessage], key: str) -> str:
 
 
 def raw_status(url: str, query: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
     connection.request("GET", "/store/v3/messages?" + urlencode(query))
     status = connection.getresponse().status
     connection.close()

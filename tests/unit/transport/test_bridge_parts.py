@@ -279,7 +279,7 @@ def test_the_threads_of_a_bridge_do_not_write_one_envelope_each(parts: Callable[
 
     bridge.written.before_write = meanwhile
     assert bridge.filler.step() == 1
-    reads.join(10)
+    reads.join(120)
     assert sorted(bridge.written.payloads()) == [b"late", b"missed"]
 
 
@@ -328,7 +328,7 @@ def test_the_first_publish_waits_until_the_node_has_joined(parts: Callable[..., 
     thread = threading.Thread(target=lambda: done.extend(outbound.dispatch([outgoing(b"first")], stopping)))
     thread.start()
     bridge.inbound.step()
-    thread.join(30)
+    thread.join(120)
     assert len(done) == 1
     assert [message.payload for _, message in bridge.fake.published] == [b"first"]
     assert bridge.counts["failed"] == 0

@@ -61,7 +61,7 @@ def serving(app: App | None = None, **limits: Any) -> Iterator[tuple[str, int]]:
 
 
 def ask(address: tuple[str, int], path: str = "/") -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*address, timeout=20)
+    connection = http.client.HTTPConnection(*address, timeout=120)
     connection.request("GET", path)
     answer = connection.getresponse()
     answer.read()
@@ -94,7 +94,7 @@ def test_answers_are_not_held_back_for_an_acknowledgement(monkeypatch: pytest.Mo
 def test_more_half_open_connections_than_a_server_takes_keep_nobody_out() -> None:
     with serving(connections=20, per_peer=20) as address, ExitStack() as held:
         for number in range(60):
-            connection = held.enter_context(socket.create_connection(address, timeout=20))
+            connection = held.enter_context(socket.create_connection(address, timeout=120))
             connection.sendall(b"GET / HTTP/1.1\r\nHost: x" if number % 2 else b"")
         for _ in range(5):
             assert ask(address).status == 200
@@ -107,12 +107,12 @@ def test_connections_that_are_all_busy_refuse_one_more_with_a_reason() -> None:
         for one in busy:
             one.start()
         for _ in busy:
-            assert app.inside.acquire(timeout=20)
+            assert app.inside.acquire(timeout=120)
         refused = ask(address)
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         app.release()
         for one in busy:
-            one.join(20)
+            one.join(120)
         assert ask(address).status == 200
 
 
@@ -122,20 +122,20 @@ def test_requests_that_wait_for_events_leave_their_places_to_others() -> None:
         waits = [threading.Thread(target=ask, args=(address, "/event")) for _ in range(3)]
         for one in waits:
             one.start()
-            assert app.inside.acquire(timeout=20)
+            assert app.inside.acquire(timeout=120)
         assert ask(address).status == 200
         busy = threading.Thread(target=ask, args=(address, "/wait"))
         busy.start()
-        assert app.inside.acquire(timeout=20)
+        assert app.inside.acquire(timeout=120)
         assert ask(address).status == 503
         app.release()
         for one in [*waits, busy]:
-            one.join(20)
+            one.join(120)
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
 def test_a_request_that_does_not_come_is_408(begun: bytes) -> None:
-    with serving(header_timeout_s=0.05) as address, socket.create_connection(address, timeout=20) as connection:
+    with serving(header_timeout_s=0.05) as address, socket.create_connection(address, timeout=120) as connection:
         connection.sendall(begun)
         answer = everything(connection)
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -144,14 +144,14 @@ def test_a_request_that_does_not_come_is_408(begun: bytes) -> None:
 
 
 def test_an_idle_connection_is_closed_without_an_answer() -> None:
-    with serving(idle_timeout_s=0.05) as address, socket.create_connection(address, timeout=20) as connection:
+    with serving(idle_timeout_s=0.05) as address, socket.create_connection(address, timeout=120) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = everything(connection)
     assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_the_second_request_of_a_connection_has_a_deadline_too() -> None:
-    with serving(header_timeout_s=0.05) as address, socket.create_connection(address, timeout=20) as connection:
+    with serving(header_timeout_s=0.05) as address, socket.create_connection(address, timeout=120) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
         connection.sendall(b"GET / HT")
@@ -167,9 +167,9 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
         dropped.set()
 
     monkeypatch.setattr(BoundedProtocol, "connection_lost", noting)
-    with serving(write_timeout_s=0.05) as address, socket.create_connection(address, timeout=20) as connection:
+    with serving(write_timeout_s=0.05) as address, socket.create_connection(address, timeout=120) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert dropped.wait(20), "the server still holds it"
+        assert dropped.wait(120), "the server still holds it"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch)
 def test_what_no_handler_sees_is_refused_in_the_form_of_all_answers(
     request_bytes: bytes, status: bytes, words: str
 ) -> None:
-    with serving() as address, socket.create_connection(address, timeout=20) as connection:
+    with serving() as address, socket.create_connection(address, timeout=120) as connection:
         connection.sendall(request_bytes)
         head, _, body = everything(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 " + status)
@@ -196,12 +196,12 @@ def test_a_server_that_stops_ends_what_is_half_sent_and_lets_what_waits_answer()
         with running(app, limits=LIMITS, refusal=refusal, on_stop=lambda: app.release()) as url:
             host, port = url.removeprefix("http://").rsplit(":", 1)
             address = (host, int(port))
-            half = held.enter_context(socket.create_connection(address, timeout=20))
+            half = held.enter_context(socket.create_connection(address, timeout=120))
             half.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le")
             wait = threading.Thread(target=lambda: answers.append(ask(address, "/event").status))
             wait.start()
-            assert app.inside.acquire(timeout=20)
-        wait.join(20)
+            assert app.inside.acquire(timeout=120)
+        wait.join(120)
         assert answers == [200]
         assert b"The server is stopping" in everything(half)
 
@@ -212,8 +212,8 @@ def test_a_request_that_never_ends_is_503_when_the_server_stops(monkeypatch: pyt
     with serving(app) as address:
         wait = threading.Thread(target=lambda: answers.append(ask(address, "/wait").status))
         wait.start()
-        assert app.inside.acquire(timeout=20)
-    wait.join(20)
+        assert app.inside.acquire(timeout=120)
+    wait.join(120)
     assert answers == [503]
 
 
