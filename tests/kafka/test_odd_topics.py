@@ -18,6 +18,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
+from reliable_channel.runtime.build import make_bridge
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
@@ -208,3 +209,27 @@ def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missin
     client.close()
     kept = [LostRange(gap, "compaction") for gap in missing[place][1:]]
     until(lambda: find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0)), *kept]})
+
+
+def test_a_bridge_dispatches_what_is_committed_however_it_is_compressed(broker: Settings, topic: str) -> None:
+    """The outgoing topic is somebody else's, too: a producer with transactions, others with every codec."""
+    outgoing = f"{topic}-o"
+    topics = broker.kafka.topics.model_copy(
+        update={"envelopes": topic, "outgoing": outgoing, "dispatched": f"{topic}-d"}
+    )
+    here = broker.model_copy(update={"kafka": broker.kafka.model_copy(update={"topics": topics})})
+    bridge = make_bridge(
+        here.model_copy(update={"bridge": here.bridge.model_copy(update={"group_id": topic})}), loop=True
+    )
+    transact(broker, outgoing, ["committed"], commit=True)
+    transact(broker, outgoing, ["aborted"], commit=False)
+    for codec in ("gzip", "snappy", "lz4", "zstd"):
+        write(broker, outgoing, [f"{codec} {number}" for number in range(3)], compression_type=codec)
+    bridge.start()
+    try:
+        with Participant(broker, topic, None, start_at="earliest") as one:
+            until(lambda: len(one.texts) >= 13)
+    finally:
+        bridge.stop()
+    expected = [f"{codec} {number}" for codec in ("gzip", "snappy", "lz4", "zstd") for number in range(3)]
+    assert one.texts == ["committed", *expected]
