@@ -77,7 +77,8 @@ class GapFiller:
             return
         self._probed_at = now
         for query in self._queries(BridgeGap(now, now, "probe"))[:1]:
-            for node, page in self._stores.walk_each(replace(query, include_data=False)):
+            small = replace(query, start_time_ns=now * 1_000_000, end_time_ns=now * 1_000_000, include_data=False)
+            for node, page in self._stores.walk_each(small):
                 if isinstance(page, StoreNodeError) and page.fault is StoreFault.UNREACHABLE:
                     self._unreachable.setdefault(node, deque(maxlen=KEPT_PROBES)).append(now)
 
