@@ -1,7 +1,8 @@
 """Detects that a pipeline stopped, with which alerts stop as well: the alerts of its tables say nothing any more.
 
-A continuous run records when the next round of verdicts and alerts is due, and that it ended. Only the reader can tell
-that the time has passed. Tables of a run that ended, of a back-fill or of a demo never count as stopped.
+A continuous run records when the next round of verdicts and alerts is due, and that it ended; a continuous job of
+ingest that it is to go on (:mod:`reliable_channel.lake.live`). Only the reader can tell that the time has passed.
+Tables of a run that ended, of a back-fill or of a demo never count as stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.live import CONTINUOUS
 from reliable_channel.lake.read import select
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
@@ -28,6 +30,11 @@ CLOCK_MS = 15 * 60 * 1000
 _LAST = f"""
     SELECT recorded_at AS at, value AS due_ms, min(recorded_at) OVER (PARTITION BY run_id) AS started
     FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
+    ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
+"""  # noqa: S608 - names of our own
+
+_READING = f"""
+    SELECT recorded_at AS started, value FROM pipeline_metrics WHERE query = 'ingest' AND metric = '{CONTINUOUS}'
     ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
@@ -77,15 +84,19 @@ def stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | None =
     opens a table by name: ``None`` if it does not exist."""
     now = now or dt.datetime.now(dt.UTC)
     metrics, clocks = table(PIPELINE_METRICS.name), table(CLOCK.name)
-    last = None if metrics is None else next(iter(select(_LAST, pipeline_metrics=metrics)), None)
-    if last is None or not last["due_ms"]:
+    if metrics is None:
         return []
-    found = []
-    if now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
-        effect = "Since then no verdict was given and no alert could be raised or cleared."
-        found.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
+    parts, live = [], []
+    for last in select(_LAST, pipeline_metrics=metrics):
+        if not last["due_ms"]:
+            continue
+        live.append(last["started"])
+        if now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
+            effect = "Since then no verdict was given and no alert could be raised or cleared."
+            parts.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
+    live += [row["started"] for row in select(_READING, pipeline_metrics=metrics) if row["value"]]
     clock = None if clocks is None else select("SELECT max(recorded_at) AS at FROM clock", clock=clocks)[0]["at"]
-    if clock is not None and now > max(clock, last["started"]) + dt.timedelta(milliseconds=CLOCK_MS):
+    if live and clock is not None and now > max(clock, *live) + dt.timedelta(milliseconds=CLOCK_MS):
         effect = "What came since then is in no table, and no alert about it can be raised."
-        found.append(StoppedPart("Reading Kafka", clock, effect))
-    return found
+        parts.append(StoppedPart("Reading Kafka", clock, effect))
+    return parts

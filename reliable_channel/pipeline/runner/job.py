@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from reliable_channel.config import load
+from reliable_channel.lake.live import declared_live
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.metrics import measured
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
@@ -37,7 +38,8 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
         ):
             if options.continuous:
-                run_continuously(spark, settings, stop, queries=(query,))
+                with declared_live(settings.paths, query.name):
+                    run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)
     except Exception as error:  # whatever failed, the user gets one sentence

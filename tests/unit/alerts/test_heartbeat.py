@@ -20,6 +20,7 @@ from reliable_channel.cli import main
 from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.live import declare, declared_live
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, TABLES
 
@@ -81,6 +82,31 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
     heartbeat.record(60_000, now)
     (part,) = stopped(TableSnapshot(paths).table, now)
     assert (part.part, part.since) == ("Reading Kafka", START)
+
+
+def test_a_job_of_its_own_that_died_stopped_and_one_that_ended_did_not(paths: PathSettings) -> None:
+    late = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
+    declare(paths, "ingest", "one", True, START)
+    write_clock(paths, START)
+    table = TableSnapshot(paths).table
+    assert stopped(table, late - SECOND) == []
+    (part,) = stopped(table, late)
+    assert (part.part, part.since) == ("Reading Kafka", START)
+    declare(paths, "ingest", "one", False, START + SECOND)
+    assert stopped(TableSnapshot(paths).table, late) == []
+
+
+def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: PathSettings) -> None:
+    def last() -> float:
+        rows = TableSnapshot(paths).select("SELECT value FROM pipeline_metrics ORDER BY recorded_at DESC LIMIT 1")
+        return float(rows[0]["value"])
+
+    with declared_live(paths, "ingest"):
+        assert last() == 1
+    assert last() == 0
+    with pytest.raises(OSError, match="died"), declared_live(paths, "ingest"):
+        raise OSError("died")
+    assert last() == 1
 
 
 def status_of(*arguments: str) -> int:

@@ -1,0 +1,40 @@
+"""Declares that a continuous job is to go on, so that a reader can tell one that died from one that ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import PIPELINE_METRICS
+
+CONTINUOUS = "continuous"
+"""The metric of a job: 1 when it starts, 0 when it ends in order; not after a fault, because it was to go on."""
+
+
+@contextmanager
+def declared_live(paths: PathSettings, job: str) -> Iterator[None]:
+    """Declare a continuous job for the time of this block."""
+    create_tables(paths, (PIPELINE_METRICS,))
+    run = str(uuid.uuid4())
+    declare(paths, job, run, True)
+    yield
+    declare(paths, job, run, False)
+
+
+def declare(paths: PathSettings, job: str, run: str, is_live: bool, now: dt.datetime | None = None) -> None:
+    """Write one declaration of the run ``run`` of a job."""
+    row = {
+        "query": job,
+        "run_id": run,
+        "batch_id": 0 if is_live else 1,
+        "metric": CONTINUOUS,
+        "value": float(is_live),
+        "recorded_at": now or dt.datetime.now(dt.UTC),
+    }
+    append_rows(paths, PIPELINE_METRICS, as_arrow([row], PIPELINE_METRICS))
