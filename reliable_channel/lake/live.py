@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,17 @@ CONTINUOUS = "continuous"
 
 
 @contextmanager
-def declared_live(paths: PathSettings, job: str) -> Iterator[None]:
-    """Declare a continuous job for the time of this block."""
+def declared_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterator[None]:
+    """Declare a continuous job for the time of this block. It ends in order if ``stop`` is set: what fails then, fails
+    because the JVM of spark-submit was told to stop as well."""
     create_tables(paths, (PIPELINE_METRICS,))
     run = str(uuid.uuid4())
     declare(paths, job, run, True)
-    yield
-    declare(paths, job, run, False)
+    try:
+        yield
+    finally:
+        if stop.is_set():
+            declare(paths, job, run, False)
 
 
 def declare(paths: PathSettings, job: str, run: str, is_live: bool, now: dt.datetime | None = None) -> None:

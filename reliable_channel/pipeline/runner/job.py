@@ -38,7 +38,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
         ):
             if options.continuous:
-                with declared_live(settings.paths, query.name):
+                with declared_live(settings.paths, query.name, stop):
                     run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)

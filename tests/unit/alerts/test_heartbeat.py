@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +103,18 @@ def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: Pa
         rows = TableSnapshot(paths).select("SELECT value FROM pipeline_metrics ORDER BY recorded_at DESC LIMIT 1")
         return float(rows[0]["value"])
 
-    with declared_live(paths, "ingest"):
+    stop = threading.Event()
+    with pytest.raises(OSError, match="died"), declared_live(paths, "ingest", stop):
         assert last() == 1
-    assert last() == 0
-    with pytest.raises(OSError, match="died"), declared_live(paths, "ingest"):
         raise OSError("died")
     assert last() == 1
+    for fault in (None, OSError("the JVM is gone")):
+        with suppress(OSError), declared_live(paths, "ingest", stop):
+            assert last() == 1 or stop.is_set()
+            stop.set()
+            if fault is not None:
+                raise fault
+        assert last() == 0
 
 
 def status_of(*arguments: str) -> int:
