@@ -19,7 +19,7 @@ CONTINUOUS = "continuous"
 
 
 @contextmanager
-def declared_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterator[None]:
+def declare_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterator[None]:
     """Declare a continuous job for the time of this block. It ends in order if ``stop`` is set: what fails then, fails
     because the JVM of spark-submit was told to stop as well."""
     create_tables(paths, (PIPELINE_METRICS,))

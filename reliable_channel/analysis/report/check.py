@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TypeVar
 
-from reliable_channel.analysis.report.check_attacks import least_histories, reordered_by_copies, without_attacks
+from reliable_channel.analysis.report.check_attacks import find_reordered, reduce_histories, without_attacks
 from reliable_channel.analysis.report.difference import Difference
 from reliable_channel.analysis.report.observed import Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
@@ -32,8 +32,8 @@ def check(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) 
         *check_positions(truth, observed),
         *check_segments(truth, observed),
         *numbers,
-        *check_causal_order(least_histories(truth), observed, lost_after_ms),
-        *check_message_order(least_histories(truth), observed, lost_after_ms),
+        *check_causal_order(reduce_histories(truth), observed, lost_after_ms),
+        *check_message_order(reduce_histories(truth), observed, lost_after_ms),
         *check_incomplete(truth, observed),
         *check_lost(truth, observed),
         *check_acknowledgements(truth, observed, lost_after_ms),
@@ -173,7 +173,7 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
         if s.message is not None and end is not None:
             key = (s.channel_id, s.message)
             patience[key] = min(patience.get(key, end), end)
-    free = reordered_by_copies(truth)
+    free = find_reordered(truth)
     out = []
     for segment in truth.segments:
         if segment.message is None or not segment.history_seen:

@@ -30,7 +30,7 @@ LOST, BEFORE_OBSERVATION = "lost", "before_observation"
 Key = TypeVar("Key", bound=Hashable)
 
 
-def least_histories(truth: Truth) -> Truth:
+def reduce_histories(truth: Truth) -> Truth:
     """The truth in which a message depends only on what all of its copies name, those of hostile senders too."""
     copies = _grouped((a for a in truth.attacks if a.fate == Fate.COPY), lambda a: (a.channel_id, a.sds_id))
     if not copies:
@@ -43,7 +43,7 @@ def least_histories(truth: Truth) -> Truth:
     return dataclasses.replace(truth, segments=segments)
 
 
-def reordered_by_copies(truth: Truth) -> set[tuple[str, int]]:
+def find_reordered(truth: Truth) -> set[tuple[str, int]]:
     """The messages (channel, number) whose order among messages is free: a hostile sender's copy of one of their
     segments names less than the sender's, or it is the only one that came (or of a segment on which theirs depend), so
     they wait for whatever it names. The order of segments is not free: each waits for what all its copies name."""

@@ -45,9 +45,9 @@ from reliable_channel.core.segmentation.search import key_of, search
 from reliable_channel.core.segmentation.siblings import (
     completed_by_loans,
     contested_by,
+    find_loans,
     is_borrowed,
     is_bound,
-    loans,
     rivals_of,
     unproven_parity,
 )
@@ -508,7 +508,7 @@ class Reassembler:
     def _borrow(self, held: OpenSet, siblings: list[OpenSet], events: list[SegmentationEvent], work: Work) -> bool:
         """Complete a send with segments borrowed from other open sends, which keep them: the bytes are the same."""
         own = held.parity_count
-        for choice, count in loans(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes):
+        for choice, count in find_loans(held, siblings, DECODING_WORK_PER_BYTE * self.config.max_message_bytes):
             key = key_of(choice)
             if key == held.refused_loan or key in held.tried or not is_bound(held, work):
                 continue

@@ -18,7 +18,7 @@ from reliable_channel.core.segmentation.work import Work
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 
 
-def loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterator[tuple[Choice, int | None]]:
+def find_loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterator[tuple[Choice, int | None]]:
     """Yield choices that include segments of other sends, each with its parity count; none if they do not suffice, or
     decoding costs more than ``max_work``. The set's own parity count may be from a stranger, so the siblings' counts
     are tried after it; also if the set has enough segments, and with its own count they cannot be decoded, or did not

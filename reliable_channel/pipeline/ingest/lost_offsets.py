@@ -39,7 +39,7 @@ FindLost = Callable[[dict[TopicPartition, list[OffsetGap]]], dict[TopicPartition
 """Returns the lost ranges of each partition among its missing offsets."""
 
 
-def all_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
+def assume_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
     """Every missing offset is lost: where no broker can be asked."""
     return {place: [LostRange(gap) for gap in of_one] for place, of_one in gaps.items()}
 
@@ -58,7 +58,7 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
             starts, compacted = _log_starts(kafka, places)
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
-            return all_lost(gaps)
+            return assume_lost(gaps)
         return {place: [*_lost(gaps[place], starts[place], place[0] in compacted)] for place in places}
 
     return find

@@ -24,8 +24,8 @@ from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartitio
 from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
-from reliable_channel.pipeline.ingest.lost_offsets import FindLost, all_lost, gap_rows
-from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, missing_offsets
+from reliable_channel.pipeline.ingest.lost_offsets import FindLost, assume_lost, gap_rows
+from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, find_missing_offsets
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 
@@ -108,7 +108,7 @@ class IngestWriter:
 
     ``lock`` is held while a micro-batch is written, so that no tick comes between its event times and its commit."""
 
-    def __init__(self, settings: Settings, find_lost: FindLost = all_lost) -> None:
+    def __init__(self, settings: Settings, find_lost: FindLost = assume_lost) -> None:
         """``find_lost``: says which missing offsets are lost records."""
         self._settings = settings
         self._find_lost = find_lost
@@ -126,7 +126,7 @@ class IngestWriter:
             reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
-            gaps = gap_rows(self._find_lost(missing_offsets(result.parts, self.clock.reached)), result.parts)
+            gaps = gap_rows(self._find_lost(find_missing_offsets(result.parts, self.clock.reached)), result.parts)
             sink.together(
                 *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
                 partial(sink.append_small, gaps, SOURCE_GAPS),

@@ -190,7 +190,7 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
     known.quarantined += len(offsets) - batch.decoded["reason"].null_count
 
 
-def missing_offsets(
+def find_missing_offsets(
     parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]
 ) -> dict[TopicPartition, list[OffsetGap]]:
     """The missing offsets of a micro-batch by partition: after the previous micro-batch, and inside this one.

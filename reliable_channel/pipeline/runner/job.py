@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from reliable_channel.config import load
-from reliable_channel.lake.live import declared_live
+from reliable_channel.lake.live import declare_live
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.metrics import measured
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
@@ -38,7 +38,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
         ):
             if options.continuous:
-                with declared_live(settings.paths, query.name, stop):
+                with declare_live(settings.paths, query.name, stop):
                     run_continuously(spark, settings, stop, queries=(query,))
             else:
                 run_to_end(spark, settings, query)

@@ -22,7 +22,7 @@ from reliable_channel.cli import main
 from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.live import declare, declared_live
+from reliable_channel.lake.live import declare, declare_live
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, TABLES
 
@@ -104,12 +104,12 @@ def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: Pa
         return float(rows[0]["value"])
 
     stop = threading.Event()
-    with pytest.raises(OSError, match="died"), declared_live(paths, "ingest", stop):
+    with pytest.raises(OSError, match="died"), declare_live(paths, "ingest", stop):
         assert last() == 1
         raise OSError("died")
     assert last() == 1
     for fault in (None, OSError("the JVM is gone")):
-        with suppress(OSError), declared_live(paths, "ingest", stop):
+        with suppress(OSError), declare_live(paths, "ingest", stop):
             assert last() == 1 or stop.is_set()
             stop.set()
             if fault is not None:
