@@ -13,6 +13,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -236,7 +237,8 @@ class BoundedProtocol(H11Protocol):
         # Written past h11: its connection may be in a state of error, in which it sends nothing.
         self.transport.write("\r\n".join([*head, "", ""]).encode("ascii") + body)
         if self.transport.can_write_eof():
-            self.transport.write_eof()  # the client sees the end at once
+            with suppress(OSError):  # the client has reset the connection, and the loop has not seen it yet
+                self.transport.write_eof()  # the client sees the end at once
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.transport.close)
 

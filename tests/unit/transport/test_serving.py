@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import json
 import socket
@@ -233,3 +234,19 @@ def test_servers_without_a_guard_of_their_own_answer_no_page_of_another_site(
     app = SiteGuard(PlainTextResponse("secret"), allowed(()), "store.server.allowed_hosts")
     answer = TestClient(app, base_url="http://localhost").get("/", headers=headers)
     assert (answer.status_code, answer.text == "secret") == (status, status == 200)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_that_resets_its_connection_at_the_end_does_not_spoil_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server may answer a connection before it sees that the client is gone."""
+
+    def gone(_transport: object) -> None:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    with ExitStack() as held, serving(header_timeout_s=60.0) as address:
+        connection = held.enter_context(socket.create_connection(address, timeout=120))
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        assert ask(address).status == 200  # so the first connection was accepted, too
+        monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", gone)
