@@ -56,7 +56,7 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
         Gap(
             Span(row["from_time"], row["to_time"]),
             row["vantage"],
-            (row["kafka_topic"], row["kafka_partition"]) if row["vantage"] is None else None,
+            (row["kafka_topic"], row["kafka_partition"]) if row["kafka_partition"] >= 0 else None,
         )
         for row in {row["name"]: row for row in rows}.values()
         if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None

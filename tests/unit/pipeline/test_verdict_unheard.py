@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
-from reliable_channel.pipeline.verdict.gaps import Gap, Span, unheard
+from reliable_channel.config import load
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SOURCE_GAPS
+from reliable_channel.pipeline.verdict.gaps import Gap, Span, open_gaps, unheard
 
 
 def span(since: int, until: int) -> Span:
@@ -44,3 +50,15 @@ def test_what_kafka_lost_of_another_partition_hides_nothing() -> None:
     assert unheard([kafka], {}, {("t", 0), ("t", 1)}) == [kafka.span]
     assert unheard([kafka], {}, {("other", 0)}) == []
     assert unheard([kafka], {}) == [kafka.span], "a topic of which nothing came may be in any partition"
+
+
+def test_a_gap_of_a_bridge_that_has_no_name_is_in_no_partition(tmp_path: Path) -> None:
+    paths = load("local").with_run_dir(tmp_path).paths
+    create_tables(paths, (SOURCE_GAPS,))
+    common = {"kafka_topic": "t", "first_offset": 0, "last_offset": 0, "status": "open", "from_time": 1, "to_time": 2}
+    rows = [
+        {**common, "kafka_partition": -1, "name": "of a bridge", "cause": "bridge_restart"},
+        {**common, "kafka_partition": 3, "name": "of Kafka", "cause": "offset_jump"},
+    ]
+    append_rows(paths, SOURCE_GAPS, as_arrow(rows, SOURCE_GAPS))
+    assert {gap.place for gap in open_gaps(paths)} == {None, ("t", 3)}
