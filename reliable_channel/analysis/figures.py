@@ -35,14 +35,16 @@ VERDICTS = f"""count(*) FILTER (NOT {_CLAIMED}) AS messages, count(*) FILTER (ve
     count(*) FILTER ({_CLAIMED}) AS claimed"""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
-NETWORK_MS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns) / 1e6"
-WAITING_MS = "epoch_ms(event_time) - epoch_ms(first_seen)"
 _AGE_NS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns)"
+NETWORK_MS = f"{_AGE_NS} / 1e6"
+WAITING_MS = "epoch_ms(event_time) - epoch_ms(first_seen)"
 _DAY_NS = 86_400 * 10**9
 PLAUSIBLE = f"{_AGE_NS} BETWEEN {-_DAY_NS} AND {30 * _DAY_NS}"
 """Whether a sender's timestamp can be one in ns: at most a day after the first segment was seen here, and at most 30
 days before it, longer than stores keep envelopes. Senders also write s, ms or µs, or nonsense; these are in no
 latency."""
+IMPLAUSIBLE = f"NOT ({PLAUSIBLE})"
+"""Whether it has a timestamp that cannot be one."""
 GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
     " ".join(
         f"WHEN abs(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns::HUGEINT * {factor}) < {30 * _DAY_NS}"

@@ -34,12 +34,19 @@ def declare_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterat
 
 def declare(paths: PathSettings, job: str, run: str, is_live: bool, now: dt.datetime | None = None) -> None:
     """Write one declaration of the run ``run`` of a job."""
+    write_metric(paths, job, run, 0 if is_live else 1, CONTINUOUS, float(is_live), now)
+
+
+def write_metric(
+    paths: PathSettings, query: str, run: str, number: int, metric: str, value: float, now: dt.datetime | None = None
+) -> None:
+    """Write one row of ``pipeline_metrics``, the ``number``-th of this run, by the wall clock (``now``)."""
     row = {
-        "query": job,
+        "query": query,
         "run_id": run,
-        "batch_id": 0 if is_live else 1,
-        "metric": CONTINUOUS,
-        "value": float(is_live),
+        "batch_id": number,
+        "metric": metric,
+        "value": value,
         "recorded_at": now or dt.datetime.now(dt.UTC),
     }
     append_rows(paths, PIPELINE_METRICS, as_arrow([row], PIPELINE_METRICS))

@@ -72,8 +72,7 @@ def invented_losses(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 
 def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
-    """Many messages at once, each by a new sender; content, segments of incomplete messages, ephemeral and sync
-    messages."""
+    """Many messages at once, each by a new sender; content, ephemeral and sync messages."""
     prefix = scene.draw.choice(PREFIXES)
     for number in range(scene.flood):
         sender = f"{prefix}{scene.attacker}-{scene.text()}"

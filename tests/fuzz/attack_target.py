@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from reliable_channel.analysis.report.check import check
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Move, Scenario, SizeMix
-from reliable_channel.simulation.world import simulate
 from tests.fuzz.cases_format import Step, Target
-from tests.support.adapters import Adapters
+from tests.support.integrity import find_differences
 
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-ELSEWHERE = ("quarantine", "incomplete messages")
-"""The promises that are kept by tables which these adapters do not fill alone."""
+MINUTE_MS = 60_000
 SMALL_MEMORY = SdsParameters(max_waiting=400, max_missing=2_000, max_log_entries=400, max_tracked=20_000)
 LOSSES = (0.0, 0.0, 0.1, 0.3)
 
@@ -51,14 +47,7 @@ def scenario_of(steps: list[Step]) -> Scenario:
 
 def check_attacks(steps: list[Step]) -> None:
     """Whatever the moves, the rows of honest messages are what the truth says."""
-    scenario = scenario_of(steps)
-    world = simulate(scenario)
-    adapters = Adapters(sds=SMALL_MEMORY)
-    for offset, record in enumerate(world.records):
-        if record.value is not None:
-            adapters.record(offset, record.value, dict(record.headers), record.at_ms)
-    found = check(world.truth, adapters.close(scenario.end_ms + HOUR_MS))
-    differences = [str(each) for each in found if each.promise not in ELSEWHERE]
+    differences = find_differences(scenario_of(steps), SMALL_MEMORY)
     assert not differences, "; ".join(differences[:3])
 
 

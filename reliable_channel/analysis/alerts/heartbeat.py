@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.live import CONTINUOUS
+from reliable_channel.lake.live import CONTINUOUS, write_metric
 from reliable_channel.lake.read import select
-from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
 
 ROUNDS = "verdicts"
@@ -61,16 +59,8 @@ class Heartbeat:
 
     def record(self, due_ms: float, now: dt.datetime | None = None) -> None:
         """Record that a round ended, and that the next one ends within ``due_ms``; 0 ends the run."""
-        row = {
-            "query": ROUNDS,
-            "run_id": self._run,
-            "batch_id": self._round,
-            "metric": NEXT_ROUND_MS,
-            "value": float(due_ms),
-            "recorded_at": now or dt.datetime.now(dt.UTC),
-        }
+        write_metric(self._paths, ROUNDS, self._run, self._round, NEXT_ROUND_MS, float(due_ms), now)
         self._round += 1
-        append_rows(self._paths, PIPELINE_METRICS, as_arrow([row], PIPELINE_METRICS))
 
 
 def due_ms(pause_s: float, round_s: float) -> float:

@@ -9,7 +9,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import GUESSED_UNIT, PLAUSIBLE, VERDICTS, latencies, records, refused
+from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, latencies, records, refused
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -92,7 +92,7 @@ def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     return lake.select(
         f"""SELECT count(*) AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
                    string_agg(DISTINCT nullif({GUESSED_UNIT}, 'none'), ', ') AS units
-            FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL AND NOT ({PLAUSIBLE}) AND {IN_WINDOW}""",  # noqa: S608
+            FROM delivered_messages WHERE {IMPLAUSIBLE} AND {IN_WINDOW}""",  # noqa: S608
         window.bounds,
     )[0]
 

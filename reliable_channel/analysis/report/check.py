@@ -27,13 +27,14 @@ def check(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) 
     the same with and without them."""
     numbers = check_numbers(observed)
     observed, of_attacks = without_attacks(truth, observed)
+    reduced = reduce_histories(truth)
     return [
         *check_messages(truth, observed),
         *check_positions(truth, observed),
         *check_segments(truth, observed),
         *numbers,
-        *check_causal_order(reduce_histories(truth), observed, lost_after_ms),
-        *check_message_order(reduce_histories(truth), observed, lost_after_ms),
+        *check_causal_order(reduced, observed, lost_after_ms),
+        *check_message_order(reduced, observed, lost_after_ms),
         *check_incomplete(truth, observed),
         *check_lost(truth, observed),
         *check_acknowledgements(truth, observed, lost_after_ms),

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reliable_channel.analysis.figures import GUESSED_UNIT, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
+from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -154,7 +154,7 @@ def odd_timestamps(source: TableWindow) -> pd.DataFrame:
     return source.query(
         f"""SELECT channel_id, sender_id, {GUESSED_UNIT} AS guessed_unit, count(*) AS messages,
                    min(sender_timestamp_ns) AS least, max(sender_timestamp_ns) AS most
-            FROM delivered_messages WHERE sender_timestamp_ns IS NOT NULL AND NOT ({PLAUSIBLE})
+            FROM delivered_messages WHERE {IMPLAUSIBLE}
             GROUP BY ALL ORDER BY messages DESC, channel_id, sender_id, guessed_unit"""
     )
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.adapters import Adapters
+from support.integrity import find_differences
 
-from reliable_channel.analysis.report.check import check
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
 from reliable_channel.simulation.invented_names import early_copy_with_another_history
@@ -21,9 +20,7 @@ from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
 
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-ELSEWHERE = ("quarantine", "incomplete messages")
-"""The promises that are kept by tables which these adapters do not fill alone."""
+MINUTE_MS = 60_000
 
 
 def attacked(
@@ -61,17 +58,8 @@ def attacked(
 
 
 def differences(scenario: Scenario) -> list[str]:
-    world = simulate(scenario)
     # A flood of thousands by as many names pushes messages out of those whose acknowledgements are tracked.
-    adapters = Adapters(sds=SdsParameters(max_tracked=20_000))
-    for offset, record in enumerate(world.records):
-        if record.value is not None:
-            adapters.record(offset, record.value, dict(record.headers), record.at_ms)
-    observed = adapters.close(scenario.end_ms + HOUR_MS)
-    for rows in (observed.messages, observed.segments, observed.acks, observed.lost):
-        rows.reverse()  # tables are read in the order of their files
-    found = check(world.truth, observed)
-    return [str(difference) for difference in found if difference.promise not in ELSEWHERE]
+    return find_differences(scenario, SdsParameters(max_tracked=20_000))
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["observer", "everybody"])
