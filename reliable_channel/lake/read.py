@@ -47,10 +47,14 @@ def opened(paths: PathSettings, name: str) -> DeltaTable:
     except TableNotFoundError:
         raise
     except DeltaError as error:
-        raise EnvironmentFault(
-            f"The Delta table {name} cannot be read: {str(error).splitlines()[0][:_LONGEST].rstrip('.')}.",
-            "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
-        ) from error
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"The Delta table {name} cannot be read: {(str(error).splitlines() or [''])[0][:_LONGEST].rstrip('.')}.",
+        "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
+    )
 
 
 def open_table(paths: PathSettings, table: Table) -> DeltaTable:
@@ -146,11 +150,16 @@ def in_our_time(rows: _Rows) -> _Rows:
 
 
 def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
-    """Run a SQL query over tables by name, and return its rows."""
+    """Run a SQL query over tables by name, and return its rows. Raises ``EnvironmentFault`` if their files cannot be
+    read."""
     engine = QueryBuilder()
     for name, table in tables.items():
         engine = engine.register(name, table)
-    found = in_our_time(as_table(engine.execute(query).read_all()))
+    try:
+        rows = engine.execute(query).read_all()
+    except Exception as error:  # delta-rs has no error of its own for files that are torn or gone
+        raise _unreadable(", ".join(tables), error) from error
+    found = in_our_time(as_table(rows))
     columns = [_values(found[name]) for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 

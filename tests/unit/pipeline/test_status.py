@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from reliable_channel.analysis.status import collect
 from reliable_channel.analysis.status_text import lines, shown
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import tables
 from reliable_channel.lake.history import unread
 
@@ -194,3 +196,15 @@ def test_status_loads_neither_spark_nor_pandas(settings: Settings) -> None:
     )
     command = [sys.executable, "-c", code, settings.paths.run_dir]
     assert subprocess.run(command, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"PAR1")])
+def test_files_that_are_gone_or_torn_are_said_in_a_sentence(
+    settings: Settings, damage: Callable[[Path], object]
+) -> None:
+    write(settings, tables.QUARANTINE, [{"reason": "null_value"}])
+    for file in Path(settings.paths.table("quarantine")).rglob("*.parquet"):
+        if "_delta_log" not in file.parts:
+            damage(file)
+    with pytest.raises(EnvironmentFault, match="The Delta table quarantine cannot be read"):
+        collect(settings)
