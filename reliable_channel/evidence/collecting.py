@@ -14,6 +14,7 @@ from kafka.errors import KafkaError
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.intake import EvidenceRecord, position, write
+from reliable_channel.transport.kafka_consumer import poll_records
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000
@@ -24,10 +25,11 @@ def collect_evidence(settings: Settings) -> int:
     Spark.
 
     A second collector on the same run directory (a job beside ``run``) waits for the first. Raises ``EnvironmentFault``
-    if Kafka cannot be reached."""
+    if Kafka cannot be reached or a record cannot be decoded."""
     topic = settings.bridge.evidence_topic
     try:
-        consumer = KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False, group_id=None)
+        options = {"max_poll_records": BATCH_RECORDS, **settings.kafka.clients().consumer}
+        consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
     except KafkaError as error:
         raise EnvironmentFault(
             f"No Kafka broker answers at {settings.kafka.servers} ({type(error).__name__}).",
@@ -60,7 +62,7 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
         consumer.seek(place, max(first[place], position(settings.paths, topic, place.partition)))
     taken = 0
     while any(consumer.position(place) < end[place] for place in places):
-        polled = consumer.poll(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
+        polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for found in polled.values() for r in found]
         if not records:
             break

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
+from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
@@ -45,6 +45,29 @@ class GoneOffsets:
     reason: str
 
 
+def poll_records(consumer: Any, topic: str, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
+    """Poll a ``KafkaConsumer`` that has partitions of ``topic`` assigned. Raises ``EnvironmentFault`` for a record that
+    kafka-python cannot decode, which names where it may be, and ``KafkaError`` for everything else. After the former
+    the consumer must not be polled again: kafka-python's next poll would not end."""
+    try:
+        return dict(consumer.poll(timeout_ms=timeout_ms))
+    except Exception as error:  # codecs raise errors of their own
+        if isinstance(error, KafkaError) and not isinstance(error, UnsupportedCodecError | CorruptRecordError):
+            raise
+        next_offsets = {tp: consumer.position(tp) for tp in sorted(consumer.assignment())}
+        where = " or ".join(
+            f"partition {tp.partition}, offset {at}"
+            for tp, at in next_offsets.items()
+            if at < (consumer.highwater(tp) or 0)
+        )
+        raise EnvironmentFault(
+            f"A record of {topic} cannot be decoded ({error}): {where}.",
+            "Install the dependencies of reliable-channel, which include Kafka's codecs."
+            if isinstance(error, UnsupportedCodecError)
+            else "Delete it (docs/howto/kafka.md).",
+        ) from None
+
+
 class OffsetReader:
     """Reads one topic from where ``group_id`` stopped. For one thread.
 
@@ -73,7 +96,7 @@ class OffsetReader:
         self._keeps = group_id is not None
         self._on_gone = on_gone
         self._topic_id = ""
-        options: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "group_id": group_id,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",  # positions are always set here: a reset would skip records silently
@@ -83,9 +106,11 @@ class OffsetReader:
             **clients.consumer,
         }
         try:
-            self._consumer = KafkaConsumer(**options)
+            self._consumer = KafkaConsumer(**self._options)
         except KafkaError as error:
             raise unreachable(error) from None
+        self._spoilt = False
+        """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
             self._assigned: set[TopicPartition] = set()
             deadline = time.monotonic() + wait_for_topic_s
@@ -104,20 +129,21 @@ class OffsetReader:
         self.commit({tp.partition: self._consumer.position(tp) for tp in self._assigned})
 
     def poll(self, timeout_ms: int) -> list[RawRecord]:
-        """Return the records that have arrived, in order within each partition. Raises ``EnvironmentFault``."""
+        """Return the records that have arrived, in order within each partition. Raises ``EnvironmentFault``, also for a
+        record that cannot be decoded: reading continues when it is deleted."""
         try:
+            if self._spoilt:
+                self._replace_consumer()
             if time.monotonic() - self._refreshed > PARTITION_REFRESH_S:
                 self._refresh("earliest")  # a partition added meanwhile is new from its first record
-            batches = self._consumer.poll(timeout_ms=timeout_ms)
+            batches = poll_records(self._consumer, self._topic, timeout_ms)
+        except EnvironmentFault:
+            self._spoilt = True
+            raise
         except OffsetOutOfRangeError as error:
             for tp, offset in error.args[0].items():
                 self._continue_at_earliest(tp, offset)
             return []
-        except UnsupportedCodecError as error:
-            raise EnvironmentFault(
-                f"Records of {self._topic} are compressed with a codec that this Python cannot read: {error}.",
-                "Install reliable-channel with its dependencies, which include the codecs of Kafka.",
-            ) from None
         except KafkaError as error:
             raise unreachable(error) from None
         return [
@@ -166,6 +192,16 @@ class OffsetReader:
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
+
+    def _replace_consumer(self) -> None:
+        """Continue with a new consumer at the same positions."""
+        positions = {tp: self._consumer.position(tp) for tp in self._assigned}
+        new = KafkaConsumer(**self._options)
+        self.close()
+        self._consumer, self._spoilt = new, False
+        new.assign(sorted(positions))
+        for tp, position in positions.items():
+            new.seek(tp, position)
 
     def _refresh(self, new_from: Literal["latest", "earliest"]) -> bool:
         self._refreshed = time.monotonic()

@@ -32,7 +32,7 @@ ELSEWHERE = (
         SPARK_TESTS.parent / "unit" / "pipeline" / f"test_{name}.py"
         for name in ("maintain", "settings_guard", "slow_start", "table_features")
     ),
-    *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id")),
+    *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id", "odd_topics")),
     SPARK_TESTS.parent / "unit" / "runtime" / "test_errors_of_spark.py",
 )
 QUICK = '{"bootstrap_timeout_ms": 300, "request_timeout_ms": 300}'

@@ -7,19 +7,37 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+from pathlib import Path
 from typing import Any
 
+import kafka.codec
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import ConfigResource
-from support.odd_topics import HEADERS, PUBSUB_TOPIC, TOPIC, admin, create, delete_records, transact, until, write
+from support import error_page
+from support.odd_topics import (
+    HEADERS,
+    PUBSUB_TOPIC,
+    TOPIC,
+    admin,
+    create,
+    delete_records,
+    transact,
+    until,
+    write,
+    write_undecodable,
+)
 
 from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.transport.base import Received, RecordsGone
+from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.sharding import NamedTopic
@@ -174,6 +192,45 @@ def test_compressed_records_are_received(broker: Settings, topic: str, codec: st
     with Participant(broker, topic, None, start_at="earliest") as one:
         until(lambda: len(one.texts) == 200)
     assert one.texts == texts
+
+
+def test_without_its_codec_a_participant_names_it_and_goes_on_when_it_is_there(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(broker, topic, ["before"])
+    write(broker, topic, ["compressed"], compression_type="zstd")
+    write(broker, topic, ["after"])
+    with Participant(broker, topic, None, start_at="earliest") as one, monkeypatch.context() as without:
+        without.setattr(kafka.codec, "zstd", None)
+        until(lambda: one.node.health().state is HealthState.UNHEALTHY and "zstd" in one.node.health().detail)
+        without.undo()
+        until(lambda: one.texts == ["before", "compressed", "after"])
+        until(lambda: one.node.health().state is not HealthState.UNHEALTHY)
+
+
+def test_a_record_that_cannot_be_decoded_is_named_and_a_participant_goes_on_when_it_is_deleted(
+    broker: Settings, topic: str
+) -> None:
+    write(broker, topic, ["before"])
+    write_undecodable(broker, topic)
+    write(broker, topic, ["after"])
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        until(lambda: "partition 0, offset 1" in one.node.health().detail)
+        delete_records(broker, topic, 2)
+        until(lambda: one.texts == ["before", "after"])
+        assert one.gone == [(0, 1, 2)]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("kafka-node-")]
+
+
+def test_evidence_that_cannot_be_decoded_ends_its_job_with_a_sentence(
+    broker: Settings, topic: str, tmp_path: Path
+) -> None:
+    write_undecodable(broker, topic)
+    here = broker.with_run_dir(tmp_path)
+    with pytest.raises(EnvironmentFault) as fault:
+        collect_evidence(here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": topic})}))
+    assert error_page.expected("A record that cannot be decoded").fullmatch(str(fault.value))
+    assert "partition 0, offset 0" in str(fault.value)
 
 
 def test_tombstones_and_records_without_headers_or_with_negative_times_stop_nobody(

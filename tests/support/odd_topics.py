@@ -66,6 +66,20 @@ def transact(broker: Settings, topic: str, texts: list[str], commit: bool) -> No
     producer.close()
 
 
+class NotUtf8(str):
+    """The key of a header as clients of other languages may write it."""
+
+    def encode(self, *_: Any) -> bytes:  # type: ignore[override]
+        return b"\xff" * len(self)
+
+
+def write_undecodable(broker: Settings, topic: str, partition: int = 0) -> None:
+    """Write a record that kafka-python cannot decode, and Kafka and Spark can."""
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
+    producer.send(topic, b"x", TOPIC.encode(), [*HEADERS, (NotUtf8("key"), b"value")], partition).get(timeout=30)
+    producer.close()
+
+
 def delete_records(broker: Settings, topic: str, before: int, partition: int = 0) -> None:
     """Delete what is before an offset, as retention does."""
     client = admin(broker)

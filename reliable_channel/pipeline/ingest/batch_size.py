@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 
 SAMPLED_RECORDS = 200
@@ -54,6 +55,8 @@ def newest_sizes(consumer: Any, topic: str) -> list[int]:
     """The value sizes (bytes) of the newest records of every partition that arrive within :data:`SAMPLING_SECONDS`."""
     from kafka import TopicPartition
 
+    from reliable_channel.transport.kafka_consumer import poll_records
+
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     if not partitions:
         return []
@@ -64,7 +67,8 @@ def newest_sizes(consumer: Any, topic: str) -> list[int]:
         consumer.seek(each, ends[each] - wanted[each])
     sizes: list[int] = []
     until = time.monotonic() + SAMPLING_SECONDS
-    while len(sizes) < sum(wanted.values()) and time.monotonic() < until:
-        came = consumer.poll(timeout_ms=500).values()
-        sizes += [len(record.value or b"") for records in came for record in records]
+    with suppress(EnvironmentFault):  # for a record that only Spark can decode
+        while len(sizes) < sum(wanted.values()) and time.monotonic() < until:
+            came = poll_records(consumer, topic, 500).values()
+            sizes += [len(record.value or b"") for records in came for record in records]
     return sizes

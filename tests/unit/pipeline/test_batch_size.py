@@ -48,6 +48,15 @@ class Log:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.at[partition] = offset
 
+    def assignment(self) -> set[TopicPartition]:
+        return set(self.at)
+
+    def position(self, partition: TopicPartition) -> int:
+        return self.at[partition]
+
+    def highwater(self, partition: TopicPartition) -> int:
+        return self.end_offsets([partition])[partition]
+
     def poll(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
         partition = TopicPartition("there", 0)
         start, self.at[partition] = self.at[partition], min(self.at[partition] + 90, 1_000)
@@ -58,3 +67,17 @@ class Log:
 def test_the_newest_records_of_every_partition_are_looked_at() -> None:
     assert newest_sizes(Log(), "there") == [0 if n % 2 else n for n in range(1_000 - SAMPLED_RECORDS, 1_000)]
     assert newest_sizes(Log(), "not there") == []
+
+
+class Undecodable(Log):
+    """The last record has bytes that Python cannot decode."""
+
+    def poll(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
+        records = super().poll(timeout_ms)
+        if self.at[TopicPartition("there", 0)] == 1_000:
+            b"\xff".decode()
+        return records
+
+
+def test_a_record_that_only_spark_can_decode_is_left_out() -> None:
+    assert len(newest_sizes(Undecodable(), "there")) == 180
