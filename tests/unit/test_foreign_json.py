@@ -68,8 +68,33 @@ def test_as_much_as_a_page_may_hold_of_tiny_values_is_refused_before_it_is_parse
     assert HttpResponse(200, text).json() is None
 
 
-def test_the_largest_page_of_a_store_is_read() -> None:
-    """A hundred envelopes of 150 KiB, with commas wherever a stranger can put some."""
-    one = {"message": {"payload": "A" * 200_000, "contentTopic": "," * 1_024, "meta": "AA", "timestamp": 1}}
-    page = {"messages": [{**one, "messageHash": "0x" + "ab" * 32, "pubsubTopic": "," * 200}] * 100}
-    assert len(foreign_json.loads(json.dumps(page).encode())["messages"]) == 100
+@pytest.mark.parametrize("topic", ["," * 150_000, '",' * 75_000, '\\",\\\\' * 30_000, "," * 149_999 + "\\"])
+def test_the_texts_of_a_stranger_cost_no_envelope_beside_it(topic: str) -> None:
+    """A hundred envelopes of 150 KiB each, which is what nodes relay, with commas wherever a stranger can put some."""
+    one = {"message": {"payload": "", "contentTopic": topic, "meta": "AA", "timestamp": 1}, "pubsubTopic": "," * 200}
+    page = {"messages": [one] * 100}
+    assert foreign_json.loads(json.dumps(page).encode()) == page
+
+
+def test_a_text_without_an_end_is_searched_once() -> None:
+    with pytest.raises(ValueError, match="Unterminated"):  # else this test does not end
+        foreign_json.loads(b'["' + b'\\",' * 1_000_000)
+
+
+@given(values, st.integers(0, 40))
+def test_the_values_are_counted_whatever_the_texts_hold(value: object, most: int) -> None:
+    text = json.dumps(value)
+
+    def commas(inner: object) -> int:
+        if isinstance(inner, list | dict):
+            parts = list(inner.values() if isinstance(inner, dict) else inner)
+            return max(0, len(parts) - 1) + sum(commas(part) for part in parts)
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(foreign_json, "MAX_VALUES", most)
+        if commas(json.loads(text)) > most:
+            with pytest.raises(ValueError, match="more than"):
+                foreign_json.loads(text.encode())
+        else:
+            foreign_json.loads(text.encode())
