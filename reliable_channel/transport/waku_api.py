@@ -216,7 +216,10 @@ def _read(response: HttpResponse) -> Read:
         return Read((), subscribed=False)
     if not response.ok:
         raise NodeUnreachable(f"Reading messages failed (HTTP {response.status}: {_description(response)}).")
-    decoded = [message_from_json(value) for value in listed(response.json())]
+    found = response.json()
+    if found is None and response.body.strip() not in (b"", b"null"):  # reading has removed them: no loss is silent
+        raise NodeUnreachable(f"Reading messages failed: {len(response.body)} bytes that are no JSON.")
+    decoded = [message_from_json(value) for value in listed(found)]
     return Read(
         tuple(one for one in decoded if not isinstance(one, Malformed)),
         refused=tuple(one for one in decoded if isinstance(one, Malformed)),

@@ -18,6 +18,7 @@ import tenacity
 from reliable_channel import __version__
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.deadline import deadline, end_at_deadlines
 
 PAGE = 100
 """Changes in one request."""
@@ -48,7 +49,8 @@ class Webhook:
             reraise=True,
         )
         timeout = self.settings.webhook_timeout_ms / 1000
-        with httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport) as client:
+        client = httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport)
+        with end_at_deadlines(client):
             try:
                 retrying(self._post, client, body)
             except _AgainError as error:
@@ -65,7 +67,10 @@ class Webhook:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         try:
             # Only the status is read: the receiver's words are nobody's business here.
-            with client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer:
+            with (
+                deadline(self.settings.webhook_timeout_ms / 1000),
+                client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer,
+            ):
                 status = answer.status_code
         except httpx.InvalidURL:
             raise EnvironmentFault(

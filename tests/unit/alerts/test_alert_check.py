@@ -30,6 +30,7 @@ from reliable_channel.lake.create import create_table
 from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ALERTS, BY_NAME
+from tests.support.hostile_server import OK, answering, drip
 from tests.support.sample_values import HOSTILE
 
 RULES = parse_rules("rules: [{alert: split, kind: topic_in_partitions}]", "test")
@@ -289,6 +290,13 @@ def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, recei
     hook = replace(Webhook(with_webhook.alerts, wait=wait_none()), transport=httpx.MockTransport(silent))
     with pytest.raises(EnvironmentFault, match="ReadTimeout"):
         hook.tell([{"sequence": 1}])
+
+
+def test_a_receiver_whose_headers_drip_is_given_up() -> None:
+    with answering(drip(OK, b"X")) as url:
+        alerts = load("local", alerts={"webhook_url": url, "webhook_timeout_ms": 300, "webhook_attempts": 1}).alerts
+        with pytest.raises(EnvironmentFault, match="ReadTimeout"):
+            Webhook(alerts).tell([{"sequence": 1}])
 
 
 Cli = Callable[..., tuple[int, str, str]]

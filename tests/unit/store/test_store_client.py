@@ -13,7 +13,7 @@ from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import StoreUnavailable
-from reliable_channel.transport.http import BoundedHttp, NodeTimedOut
+from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.store.client import MAX_EMPTY_PAGES, NodeAnswer, RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
@@ -277,15 +277,6 @@ def test_a_walk_that_nobody_reads_on_ends_with_its_page() -> None:
     next(walk)
     walk.close()  # type: ignore[attr-defined]
     assert node.queries < 10_000
-
-
-def test_a_body_that_drips_ends_although_each_byte_is_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", -1.0)  # has passed when the first byte comes
-    with FakeWakuNode("nwaku", filled(1)[0]) as node:
-        node.faults.garbage, node.faults.paths = b" " * 20_000_000, "/store/"
-        http = BoundedHttp(node.url, 5)
-        with pytest.raises(NodeTimedOut, match="longer than -1 s"):
-            http.get("/store/v3/messages")
 
 
 def test_credentials_of_an_address_are_in_no_text() -> None:

@@ -1,0 +1,85 @@
+"""Ends whole exchanges of an httpx client at a deadline. The time-outs of httpx start again at every byte, in the
+headers, in interim answers (1xx, of any number) and in the body."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpcore
+import httpx
+
+_EXCHANGE = threading.local()
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Within this block the exchanges of this thread by clients of :func:`end_at_deadlines` take this long together;
+    then they raise ``httpx.TimeoutException``."""
+    _EXCHANGE.end = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        del _EXCHANGE.end
+
+
+def end_at_deadlines(client: httpx.Client) -> httpx.Client:
+    """Make a client obey :func:`deadline`, also by way of a proxy; returns the client."""
+    # httpx has no public way to give its own transports another network, and a transport of ours would know no proxies.
+    for transport in (client._transport, *client._mounts.values()):
+        pool: Any = getattr(transport, "_pool", None)
+        if pool is not None:
+            pool._network_backend = _Backend(pool._network_backend)
+    return client
+
+
+def _bound(timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
+    end: float | None = getattr(_EXCHANGE, "end", None)
+    if end is None:
+        return timeout
+    left = end - time.monotonic()
+    if left <= 0:
+        raise late
+    return left if timeout is None else min(timeout, left)
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, _bound(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._stream.write(buffer, _bound(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, _bound(timeout, httpcore.ConnectTimeout)))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self, backend: httpcore.NetworkBackend) -> None:
+        self._backend = backend
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        bound = _bound(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._backend.connect_tcp(host, port, bound, local_address, socket_options))

@@ -1,0 +1,81 @@
+"""The HTTP client of nodes against servers that are slow, wrong or hostile, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import gzip
+
+import httpx
+import pytest
+
+from reliable_channel.transport.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http import BoundedHttp, NodeTimedOut, NodeUnreachable
+from reliable_channel.transport.waku_api import WakuApi
+from tests.support.hostile_server import OK, WHOLE, answering, drip
+
+
+@pytest.mark.parametrize(
+    ("begin", "each"),
+    [(b"", b"H"), (OK + b"X: ", b"a"), (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"), (OK + b"\r\n", b" ")],
+    ids=["status line", "headers", "interim answers", "body"],
+)
+@pytest.mark.parametrize("earlier", [0, 1], ids=["new connection", "kept connection"])
+def test_an_answer_that_drips_ends_although_each_byte_is_in_time(
+    begin: bytes, each: bytes, earlier: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", 120.0)
+    with answering(*[lambda c: c.sendall(WHOLE)] * earlier, drip(begin, each)) as url:
+        http = BoundedHttp(url, 60)
+        for _ in range(earlier):
+            assert http.get("/").json() == {}
+        monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", 0.3)
+        with pytest.raises(NodeTimedOut, match="did not answer in time"):
+            http.get("/")
+        http.close()
+
+
+def test_a_deadline_that_has_passed_spares_the_connection() -> None:
+    with end_at_deadlines(httpx.Client(trust_env=False)) as client, deadline(-1), pytest.raises(httpx.ConnectTimeout):
+        client.get("http://127.0.0.1:9/")
+
+
+def test_without_a_deadline_the_client_is_as_it_was() -> None:
+    with answering(lambda c: c.sendall(WHOLE)) as url, end_at_deadlines(httpx.Client(trust_env=False)) as client:
+        assert client.get(url).json() == {}
+
+
+def test_a_proxy_obeys_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(drip(OK, b"X")) as url:
+        monkeypatch.setenv("http_proxy", url)
+        with end_at_deadlines(httpx.Client()) as client, deadline(0.3), pytest.raises(httpx.ReadTimeout):
+            client.get("http://node.example/")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "deflate"])
+def test_a_compressed_answer_is_not_unpacked(encoding: str) -> None:
+    """A bomb of 50 kB, which httpx would unpack whole before any limit of size sees it."""
+    body = gzip.compress(bytes(50_000_000))
+    head = OK + f"Content-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with answering(lambda c: c.sendall(head + body)) as url:
+        http = BoundedHttp(url, 60)
+        with pytest.raises(NodeUnreachable, match="compressed"):
+            http.get("/")
+        http.close()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[" + b"0," * 300_000 + b"0]", b"[[[", b"\xff"])
+def test_a_read_that_is_no_json_is_a_fault_not_an_empty_one(body: bytes) -> None:
+    head = OK + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    with answering(lambda c: c.sendall(head + body)) as url:
+        api = WakuApi(BoundedHttp(url, 60))
+        with pytest.raises(NodeUnreachable, match="no JSON"):
+            api.relay_read("/waku/2/rs/1/0")
+        api.http.close()
+
+
+@pytest.mark.parametrize("body", [b"", b" null\n", b"[]"])
+def test_a_read_of_no_messages_is_an_empty_one(body: bytes) -> None:
+    head = OK + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    with answering(lambda c: c.sendall(head + body)) as url:
+        api = WakuApi(BoundedHttp(url, 60))
+        assert api.relay_read("/waku/2/rs/1/0").messages == ()
+        api.http.close()
