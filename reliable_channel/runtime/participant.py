@@ -20,6 +20,8 @@ from reliable_channel.channel import (
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.segment import Dialect
+from reliable_channel.messaging.channel_evidence import ChannelEvidence
+from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
 from reliable_channel.runtime.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.own_broker import require_own_broker
@@ -90,18 +92,22 @@ def channel_config(
 
 @dataclass(frozen=True, slots=True)
 class OpenParticipant:
-    """A channel that is open but not started: add listeners first, then call :meth:`start`."""
+    """A channel that is open but not started: add listeners first, then call :meth:`start`. ``feed`` takes what only
+    the channel knows (messages that it gave up, sends that wait) for the pipeline's tables."""
 
     channel: ReliableChannel
     node: Node
+    feed: Feed
 
     def start(self) -> None:
         """Start the channel, then the node, so that the channel receives everything the node reads from its last
         offset.
 
         Raises ``EnvironmentFault`` if the broker or node does not answer."""
-        self.channel.start()
         with quiet_kafka_client():
+            self.feed.start()
+            ChannelEvidence(self.channel, self.channel.pubsub_topic, self.feed).follow()
+            self.channel.start()
             self.node.start()
 
 
@@ -112,11 +118,12 @@ def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenPar
     try:
         config = replace(channel_config(settings, who, persistence), auto_start=False)
         sender_id = who.sender_id or persistence.sender_id()
-        node = _node(settings, who, sender_id)
+        node, feed = _node(settings, who, sender_id), _feed(settings, who)
         try:
             with create_reliable_channel(node, who.channel_id, who.topic, sender_id, config=config) as channel:
-                yield OpenParticipant(channel, node)
+                yield OpenParticipant(channel, node, feed)
         finally:
+            feed.stop()
             node.stop()
     finally:
         persistence.close()
@@ -131,6 +138,13 @@ def channel_keys(settings: Settings, who: ParticipantOptions, persistence: Sqlit
         and who.content_topic in (None, key.content_topic)
         and who.sender_id in (None, key.sender_id)
     ]
+
+
+def _feed(settings: Settings, who: ParticipantOptions) -> Feed:
+    """Where the channel's own records go. Envelopes are not its business: the bridge writes them."""
+    if who.transport != "kafka":
+        return NoFeed()
+    return KafkaFeed(settings.kafka.clients(), evidence_topic=settings.bridge.evidence_topic, envelopes=False)
 
 
 def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:

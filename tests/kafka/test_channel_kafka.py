@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kafka import KafkaConsumer, TopicPartition
 
 from reliable_channel.channel import (
     AesGcm,
@@ -26,6 +29,7 @@ from reliable_channel.channel import (
 from reliable_channel.config import Settings
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.runtime.build import kafka_node, make_bridge
+from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
 pytestmark = pytest.mark.kafka
@@ -92,6 +96,33 @@ def test_two_participants_talk_over_kafka_encrypted_with_parity_and_acknowledge(
         for node in nodes:
             node.stop()
     assert not [t for t in threading.enumerate() if t.name.startswith(("reliable-channel", "kafka-node"))]
+
+
+def test_a_participant_reports_the_message_that_it_gave_up(looped: Settings, tmp_path: Path) -> None:
+    """Any participant over Kafka, not only channels of the API: the tables say *lost by bob* from it."""
+    segmentation = replace(looped.segmentation, segment_size_bytes=1_000)
+    large, small = (
+        looped.model_copy(update={"segmentation": replace(segmentation, max_message_bytes=size)})
+        for size in (1_000_000, 1_000)
+    )
+    consumer = KafkaConsumer(**looped.kafka.clients().consumer, group_id=None)
+    consumer.assign([TopicPartition(looped.bridge.evidence_topic, 0)])
+    consumer.seek_to_end()
+    reports: list[dict[str, Any]] = []
+    with (
+        participant(small, ParticipantOptions("reports", TOPIC, "bob", tmp_path / "bob.sqlite")) as bob,
+        participant(large, ParticipantOptions("reports", TOPIC, "alice", tmp_path / "alice.sqlite")) as alice,
+    ):
+        bob.start()
+        alice.start()
+        alice.channel.send(b"too large for bob" * 100)
+        end = time.monotonic() + WAIT_S
+        while not reports and time.monotonic() < end:
+            records = [json.loads(each.value) for of in consumer.poll(200).values() for each in of]
+            reports = [each for each in records if each["kind"] == "loss" and each["channel_id"] == "reports"]
+    consumer.close()
+    (report,) = reports
+    assert (report["reported_by"], report["sender_id"], report["reason"]) == ("bob", "alice", "over_message_limit")
 
 
 class Shell:
