@@ -111,7 +111,7 @@ def write(name: str, content: dict[str, Any]) -> None:
 def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
     """Rows of one channel with losses, copies, forgeries, parity, ephemeral messages and ticks; and the segments of one
     message without the last."""
-    from test_integrity import attacked
+    from support.integrity import attacked
 
     from reliable_channel.simulation.world import simulate
 

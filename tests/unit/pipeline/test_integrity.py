@@ -11,50 +11,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.integrity import find_differences
+from support.integrity import attacked, find_differences
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
 from reliable_channel.simulation.invented_names import early_copy_with_another_history
 from reliable_channel.simulation.presets import hostile_scenario
-from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
+from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate
-
-MINUTE_MS = 60_000
-
-
-def attacked(
-    seed: int,
-    attacks: tuple[str, ...] = (),
-    senders: int = 1,
-    per_envelope: float = 0.5,
-    loss: float = 0.0,
-    heard: bool = True,
-    messages: int = 12,
-    parity_rate: float | None = 0.5,
-) -> Scenario:
-    """One channel of three honest participants under attack, for two virtual minutes."""
-    hostile = HostilePlan(
-        senders=tuple(f"mallory-{number}" for number in range(senders)),
-        per_envelope=per_envelope,
-        attacks=attacks,
-        heard_by_participants=heard,
-    )
-    plan = ChannelPlan(
-        channel_id="talk",
-        content_topic="/reliable-channel/1/chat/proto",
-        participants=("alice", "bob", "carol"),
-        messages=messages,
-        duration_ms=2 * MINUTE_MS,
-        segment_size=256,
-        parity_rate=parity_rate,
-        sizes=SizeMix(short=0.5, medium=0.1, large=0.4, max_segments=4),
-        between=LinkQuality(loss=loss),
-        to_observer=LinkQuality(loss=loss, duplicate=loss, reorder=loss),
-        ephemeral=0.1,
-        hostile=hostile,
-    )
-    return Scenario(seed=seed, channels=(plan,), drain_ms=90_000)
 
 
 def differences(scenario: Scenario) -> list[str]:

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 from support.adapters import Adapters
-from test_integrity import attacked
+from support.integrity import attacked
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.schema import row_type
