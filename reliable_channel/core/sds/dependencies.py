@@ -43,11 +43,15 @@ def review_dependencies(
         return NONE
     found = Dependencies()
     config = state.config
-    before = config.before_observation and (first or lamport <= state.observed_since)
+    old = before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if not in_log(dependency):
-            waits = not (unproven and dependency in state.unproven.doubts)
+            waits = before is old and not (unproven and dependency in state.unproven.doubts)
             _sort(state, message, lamport, dependency, before, waits, found)
+        elif state.participant_id is not None:
+            # Histories are in log order. What follows a message that is here may have been sent since this participant
+            # began, by a sender whose rate limit held it back, so it is asked for; but nothing so old is waited for.
+            before = False
     if found.missing:
         known = state.incoming.missing
         entries = {entry.message_id: entry for entry in reversed(message.causal_history)}

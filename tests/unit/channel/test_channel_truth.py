@@ -87,6 +87,24 @@ SLOW = Conversation(
 """Carol learns of a message more than an hour after it was sent, without its hash."""
 
 
+HELD_BACK = Conversation(
+    (
+        Act(0, "bob", 345),
+        Act(0, "alice", 1),
+        Act(0, "bob", 1),
+        Act(0, "bob", 1),
+        Act(0, "carol", away_ms=60_000),
+        Act(1_477, "alice", away_ms=60_000, restart=True),
+    ),
+    parity=False,
+    limit=3,
+    loss=0.5,
+    seed=540,
+    durable=False,
+)
+"""Bob's second message waits for an epoch while Alice begins anew; what reaches her then was made before."""
+
+
 class Play:
     """Plays a conversation, jumping from one due time to the next."""
 
@@ -168,6 +186,7 @@ class Play:
 
 @settings(max_examples=settings.default.max_examples // FEWER)
 @example(SLOW)
+@example(HELD_BACK)
 @given(conversations)
 def test_what_is_delivered_at_its_sender_is_at_everybody_who_listens(talk: Conversation) -> None:
     play = Play(talk)
