@@ -90,8 +90,8 @@ class MessageLost(ChannelEvent):
     many more segments, data or parity, were needed. ``held_bytes`` were dropped; ``first_seen`` and ``last_seen`` (ms)
     are the times of the first and the last segment. ``reason``: ``expired`` (``max_set_lifetime_ms`` passed),
     ``hash_mismatch`` (false segments are among those held), ``over_message_limit`` (over ``max_message_bytes``),
-    ``unverified_chain``, or the bound that evicted it: ``buffered_bytes``, ``buffered_bytes_per_sender``,
-    ``open_sets``, ``open_sets_per_sender``, ``open_sends_of_one_payload``.
+    ``unverified_chain``, or, if it was asked for again in vain, the bound that evicted it: ``buffered_bytes``,
+    ``buffered_bytes_per_sender``, ``open_sets``, ``open_sets_per_sender``, ``open_sends_of_one_payload``.
 
     Reported at least once, over restarts too. ``redelivered``: as in :class:`MessageReceived`."""
 
@@ -265,9 +265,10 @@ class ChannelProblem(ChannelEvent):
     """Something was refused, and the channel continues. ``kind``: ``undecryptable``, ``plaintext_refused``,
     ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
     ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
-    ``evicted``, ``dispatch_failed``, ``store_failed``, ``records_gone`` (Kafka no longer has
-    records that were not read yet), ``input_failed`` (a fault of this program; the channel continues
-    as before the input). ``detail`` never holds payload bytes or keys."""
+    ``evicted``, ``set_evicted`` (an incomplete message made room and is asked for again when there is some),
+    ``dispatch_failed``, ``store_failed``, ``records_gone`` (Kafka no longer has records that were not read yet),
+    ``input_failed`` (a fault of this program; the channel continues as before the input). ``detail`` never holds
+    payload bytes or keys."""
 
     name = "channel-problem"
     kind: str

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived
+from reliable_channel.channel.evicted import EvictedSet, EvictedSets, Stage
 from reliable_channel.channel.steps import AskForSegments, Deliver, Effect, Emit
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.sds import Delivered
@@ -108,6 +109,7 @@ class Inbox:
         self.reassembler = Reassembler(config, store)
         self.overdue: list[AskForSegments] = []
         """The questions of the last :meth:`accept` or :meth:`expire`, for the owner to take."""
+        self.evicted = EvictedSets(config)
         self._clock_unit_ms = clock_unit_ms
         self.notes: dict[str, Note] = {}
         self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._delivered_note)
@@ -127,7 +129,10 @@ class Inbox:
                 return None
             return [self._problem(now, "malformed", "no segment of the configured dialects", key)]
         chunk = ReceivedChunk(segment, key, (), (message.sender_id,), message.lamport_timestamp)
-        if self.reassembler.is_lost(segment, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport):
+        evicted = self.evicted.get(chunk.scope, segment.entire_message_hash)
+        if (evicted is not None and evicted.stage is Stage.LOST) or self.reassembler.is_lost(
+            segment, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport
+        ):
             return []
         return self._give_up(chunk, "over_message_limit", now) if self.reassembler.exceeds_limit(segment) else None
 
@@ -149,8 +154,33 @@ class Inbox:
             effects += self._discarded(let, now) if isinstance(let, ChunkDiscarded) else self._add(let, now)
         return effects
 
+    def accept_again(self, message: SdsMessage, now: int) -> list[Effect]:
+        """Process a copy of a message that SDS delivered before, if its segment made room and is wanted again."""
+        if not self.evicted:
+            return []
+        segment = decode_segment(message.content or b"", self.config.accepted_dialects)
+        if isinstance(segment, Malformed):
+            return []
+        evicted = self.evicted.get((message.sender_id,), segment.entire_message_hash)
+        if evicted is None or evicted.stage not in (Stage.ASKED, Stage.REOPENED):
+            return []
+        held = {segment.sds_id for segment in evicted.incomplete.held}
+        for repeat in (False, True):
+            key = _segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
+            if key in held:
+                effects = self.accept(message, now, repeat=repeat)
+                if (note := self.notes.get(key)) is not None:
+                    note.delivered = True
+                return effects + [
+                    self._deliver(pending, notes, now) for _, pending, notes in self.pending.take_with(key)
+                ]
+        return []
+
     def _add(self, chunk: ReceivedChunk, now: int) -> list[Effect]:
         events = self.reassembler.add(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
+        evicted = self.evicted.get(chunk.scope, chunk.segment.entire_message_hash)
+        if evicted is not None and evicted.stage is Stage.ASKED:
+            evicted.stage = Stage.REOPENED
         return self._follow(events, now)
 
     def _discarded(self, discarded: ChunkDiscarded, now: int) -> list[Effect]:
@@ -213,8 +243,14 @@ class Inbox:
         return found
 
     def expire(self, now: int) -> list[Effect]:
-        """Ask for the segments of overdue sets, and give up sets and unverified chains whose time is up."""
+        """Ask for the segments of overdue sets, and for evicted sets for which there is room; give up sets and
+        unverified chains whose time is up."""
         effects = self._follow(self.reassembler.expire(now), now)
+        again, lost = self.evicted.take_due(now, self.reassembler.has_room_for)
+        for evicted in again:
+            self.reassembler.revive(*evicted.key)
+            self.overdue.append(AskForSegments(evicted.incomplete.scope[0], (), evicted.since_ms))
+        effects += [self._lost(each.incomplete, each.reason, now) for each in lost]
         if self.gate is not None:
             for discarded in self.gate.expire(now):
                 effects += self._discarded(discarded, now)
@@ -222,7 +258,8 @@ class Inbox:
 
     def next_due(self) -> int | None:
         gate = self.gate.next_due() if self.gate is not None else None
-        return min((due for due in (self.reassembler.next_due(), gate) if due is not None), default=None)
+        every = (self.reassembler.next_due(), self.evicted.next_due(), gate)
+        return min((due for due in every if due is not None), default=None)
 
     def restore(self, pending: Pending) -> None:
         """Take a complete message that was waiting when the snapshot was made."""
@@ -253,9 +290,23 @@ class Inbox:
                 case SetOverdue():
                     self.overdue.append(self._question(event.incomplete))
                 case SetExpired(incomplete):
+                    self.evicted.forget(incomplete.scope, incomplete.entire_message_hash)
                     effects.append(self._lost(incomplete, "hash_mismatch" if incomplete.mismatch else "expired", now))
                 case SetEvicted(incomplete, reason):
-                    effects.append(self._lost(incomplete, reason.value, now))
+                    effects += self._evict(incomplete, reason.value, now)
+        return effects
+
+    def _evict(self, incomplete: IncompleteSet, reason: str, now: int) -> list[Effect]:
+        evicted = EvictedSet(incomplete, reason, self._question(incomplete).since_ms, now)
+        given_up = self.evicted.add(evicted, now)
+        effects: list[Effect] = [self._lost(each.incomplete, each.reason, now) for each in given_up]
+        if evicted not in given_up:
+            self._drop(
+                (segment.sds_id for segment in incomplete.held),
+                owner_of(incomplete.scope[0], incomplete.entire_message_hash),
+            )
+            detail = f"{incomplete.buffered_bytes} bytes of a message ({reason}); asked for again when there is room"
+            effects.append(self._problem(now, "set_evicted", detail))
         return effects
 
     def _question(self, incomplete: IncompleteSet) -> AskForSegments:
@@ -299,6 +350,7 @@ class Inbox:
 
     def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
         sender = event.scope[0]
+        self.evicted.forget(event.scope, event.entire_message_hash)
         received = [segment.sds_id for segment in event.received]
         pending = Pending(
             key=received[0],

@@ -279,6 +279,9 @@ class ChannelMachine:
                 replaces = isinstance(event, Delivered) and event.replaces
                 effects += self.inbox.accept(message, now, replaces=replaces, repeat=event.repeat)
                 break
+        else:
+            if self.sds.is_past(message.message_id, message.lamport_timestamp or 0, message.sender_id):
+                effects += self.inbox.accept_again(message, now)
         effects += self._dispatches(step.outgoing, now)
         effects += self._follow(step.events, message, now)
         effects += self._repair(now)

@@ -19,13 +19,14 @@ from reliable_channel.channel.events import (
     MessageSent,
     SendEvent,
 )
+from reliable_channel.channel.evicted import EvictedSet, Stage
 from reliable_channel.channel.inbox import Note, Pending, owner_of
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.sends import SendProgress
 from reliable_channel.channel.steps import PendingEvent
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel
-from reliable_channel.core.segmentation import Reassembler
+from reliable_channel.core.segmentation import HeldSegment, IncompleteSet, Reassembler
 from reliable_channel.core.wire._pb import channel_state_pb2 as pb
 from reliable_channel.core.wire.hashing import keccak256
 
@@ -76,6 +77,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
             at=note.at,
             owner=note.owner,
         )
+    state.evicted.extend(map(_evicted_state, machine.inbox.evicted))
     state.unreported.extend(event_states(unreported))
     return state.SerializeToString()
 
@@ -128,7 +130,53 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
                 owner_of(pending.sender_id, keccak256(pending.payload)),
             )
         )
+    for evicted in state.evicted:
+        machine.inbox.evicted.restore(_evicted(evicted))
     return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))
+
+
+def _evicted_state(evicted: EvictedSet) -> pb.EvictedSetState:
+    known = evicted.incomplete
+    return pb.EvictedSetState(
+        entire_message_hash=known.entire_message_hash,
+        sender_id=known.scope[0],
+        reason=evicted.reason,
+        held=[
+            pb.SegmentState(is_parity=held.is_parity, index=held.index, sds_id=held.sds_id, lamport=held.lamport)
+            for held in known.held
+        ],
+        missing_data=known.missing_data,
+        data_count=known.data_count,
+        parity_count=known.parity_count,
+        lacking=known.lacking,
+        buffered_bytes=known.buffered_bytes,
+        first_seen=known.first_seen,
+        last_seen=known.last_seen,
+        mismatch=known.mismatch,
+        since_ms=evicted.since_ms,
+        due=evicted.due,
+        stage=evicted.stage,
+    )
+
+
+def _evicted(state: pb.EvictedSetState) -> EvictedSet:
+    known = IncompleteSet(
+        scope=(state.sender_id,),
+        entire_message_hash=state.entire_message_hash,
+        data_count=state.data_count if state.HasField("data_count") else None,
+        parity_count=state.parity_count if state.HasField("parity_count") else None,
+        held=tuple(
+            HeldSegment(held.is_parity, held.index, held.sds_id, held.lamport if held.HasField("lamport") else None)
+            for held in state.held
+        ),
+        missing_data=tuple(state.missing_data),
+        lacking=state.lacking if state.HasField("lacking") else None,
+        buffered_bytes=state.buffered_bytes,
+        first_seen=state.first_seen,
+        last_seen=state.last_seen,
+        mismatch=state.mismatch,
+    )
+    return EvictedSet(known, state.reason, state.since_ms, state.due, Stage(state.stage))
 
 
 def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent]:

@@ -174,6 +174,24 @@ class Reassembler:
         self._sets.order_sends({})
         self._due = min(self._due, completed.completed_at + self.config.completed_memory_ms)
 
+    def revive(self, scope: Scope, entire_message_hash: bytes) -> None:
+        """Forget that sends of a payload were given up: what arrives of them again opens a set."""
+        for send in [*self._sets.by_key.get((scope, entire_message_hash), ())]:
+            if isinstance(send, CompletedSet) and send.lost:
+                self._sets.forget(send)
+
+    def has_room_for(self, incomplete: IncompleteSet) -> bool:
+        """Whether a set that was evicted fits the bounds as it was, with what it lacks in equal segments."""
+        config, owner = self.config, self._sets.owner(incomplete.scope)
+        held = max(1, len(incomplete.held))
+        size = incomplete.buffered_bytes * (held + (incomplete.lacking or 1)) // held
+        return (
+            len(owner.open) < config.max_open_sets_per_sender
+            and self._sets.open_count < config.max_open_sets
+            and owner.buffered_bytes + size <= config.max_buffered_bytes_per_sender
+            and self._sets.buffered_bytes + size <= config.max_buffered_bytes
+        )
+
     def forget_lost(self) -> None:
         """Forget the sends that were given up: what still arrives of one then opens another set."""
         self._sets.keep_lost(0)

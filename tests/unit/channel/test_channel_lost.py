@@ -283,19 +283,73 @@ def test_a_message_over_the_receivers_limit_is_lost_and_not_acknowledged() -> No
     assert len(alice.of(MessageSendError)) == 1
 
 
-def test_a_message_evicted_for_its_bytes_is_lost_and_not_acknowledged() -> None:
+ROOM_FOR_TWO = replace(SHORT, max_buffered_bytes=190)
+THREE = [bytes([number]) * 100 for number in (1, 2, 3)]
+
+
+def evict(store: bool) -> tuple[World, Recorder, Recorder, ReliableChannelConfig]:
+    """Bob holds the first segments of three messages, and has room for two of them; Alice sleeps."""
     world = World(no_second)
-    world.network.store_keeps = lambda message: False
-    tight = replace(SEGMENTS, max_buffered_bytes=100)
-    alice, bob = world.join("alice", quick(segmentation=SEGMENTS)), world.join("bob", quick(segmentation=tight))
-    alice.channel.send(TWO)
-    alice.channel.send(TWO[::-1])
-    world.run(6 * MINUTE, step_ms=1_000)
-    (lost,) = bob.of(MessageLost)
-    assert (lost.reason, lost.held, lost.missing) == ("buffered_bytes", (0,), (1,))
+    if not store:
+        world.network.store_keeps = lambda message: False
+    kept = replace(quick(segmentation=ROOM_FOR_TWO), persistence=MemoryPersistence(keeps_journal=True))
+    alice, bob = world.join("alice", quick(segmentation=SHORT)), world.join("bob", kept)
+    for payload in THREE:
+        alice.channel.send(payload)
+    world.run(5_000)
+    sleep(world, "alice")
+    assert "set_evicted" in bob.problems()
+    assert bob.of(MessageLost) == []
+    return world, alice, bob, kept
+
+
+@pytest.mark.parametrize("restarts_after_ms", [None, 0, 12_000])
+def test_a_message_evicted_for_its_bytes_is_asked_for_again_with_what_was_acknowledged(
+    restarts_after_ms: int | None,
+) -> None:
+    world, _, bob, kept = evict(store=True)
+    if restarts_after_ms is not None:
+        world.run(restarts_after_ms, step_ms=1_000)
+        bob.channel.close()
+        received = bob.payloads
+        bob = world.join("bob", kept)
+    else:
+        received = []
+    world.run(3 * MINUTE, step_ms=1_000)
+    assert sorted(received + bob.payloads) == THREE
+    assert bob.of(MessageLost) == []
+
+
+def test_a_message_evicted_for_its_bytes_that_nobody_has_is_lost_and_not_acknowledged() -> None:
+    world, alice, bob, _ = evict(store=False)
+    world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
+    lost = {event.reason: event for event in bob.of(MessageLost)}["buffered_bytes"]
+    assert (lost.held, lost.missing) == ((0,), (1,))
     world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
     world.run(6 * MINUTE, step_ms=1_000)
     assert truthful(alice, bob)
+    assert lost.message_id not in {event.message_id for event in alice.of(MessageDelivered)}
+
+
+def test_a_message_that_was_asked_for_again_in_vain_stays_lost_when_its_rest_comes() -> None:
+    """The other two complete and make room, no store has the evicted one, and its second segment comes too late."""
+    world, alice, bob, _ = evict(store=False)
+
+    def no_second_of_the_first(_sender: str, _receiver: str, message: WakuMessage) -> tuple[float, ...]:
+        return () if segment_number(message) == 1 and b"\1" * 36 in message.payload else (0.0,)
+
+    world.link = no_second_of_the_first
+    wake(world, alice, "alice")
+    world.run(10_000, step_ms=1_000)
+    sleep(world, "alice")
+    world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
+    assert [event.reason for event in bob.of(MessageLost)] == ["buffered_bytes"]
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(6 * MINUTE, step_ms=1_000)
+    assert bob.payloads == THREE[1:]
+    assert len(alice.of(MessageDelivered)) == 2
 
 
 def test_content_in_a_dialect_that_is_not_read_is_not_acknowledged() -> None:

@@ -75,7 +75,7 @@ class Ticked(_message.Message):
     def __init__(self) -> None: ...
 
 class ChannelState(_message.Message):
-    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes", "chunk_gate", "unreported")
+    __slots__ = ("version", "now", "last_active", "sds", "reassembler", "sends", "pending", "notes", "chunk_gate", "unreported", "evicted")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     LAST_ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class ChannelState(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_GATE_FIELD_NUMBER: _ClassVar[int]
     UNREPORTED_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_FIELD_NUMBER: _ClassVar[int]
     version: int
     now: int
     last_active: int
@@ -96,7 +97,54 @@ class ChannelState(_message.Message):
     notes: _containers.RepeatedCompositeFieldContainer[SegmentNoteState]
     chunk_gate: bytes
     unreported: _containers.RepeatedCompositeFieldContainer[UnreportedEvent]
-    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ..., chunk_gate: _Optional[bytes] = ..., unreported: _Optional[_Iterable[_Union[UnreportedEvent, _Mapping]]] = ...) -> None: ...
+    evicted: _containers.RepeatedCompositeFieldContainer[EvictedSetState]
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., last_active: _Optional[int] = ..., sds: _Optional[bytes] = ..., reassembler: _Optional[bytes] = ..., sends: _Optional[_Iterable[_Union[SendState, _Mapping]]] = ..., pending: _Optional[_Iterable[_Union[PendingState, _Mapping]]] = ..., notes: _Optional[_Iterable[_Union[SegmentNoteState, _Mapping]]] = ..., chunk_gate: _Optional[bytes] = ..., unreported: _Optional[_Iterable[_Union[UnreportedEvent, _Mapping]]] = ..., evicted: _Optional[_Iterable[_Union[EvictedSetState, _Mapping]]] = ...) -> None: ...
+
+class EvictedSetState(_message.Message):
+    __slots__ = ("entire_message_hash", "sender_id", "reason", "held", "missing_data", "data_count", "parity_count", "lacking", "buffered_bytes", "first_seen", "last_seen", "mismatch", "since_ms", "due", "stage")
+    ENTIRE_MESSAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MISSING_DATA_FIELD_NUMBER: _ClassVar[int]
+    DATA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARITY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    BUFFERED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    entire_message_hash: bytes
+    sender_id: str
+    reason: str
+    held: _containers.RepeatedCompositeFieldContainer[SegmentState]
+    missing_data: _containers.RepeatedScalarFieldContainer[int]
+    data_count: int
+    parity_count: int
+    lacking: int
+    buffered_bytes: int
+    first_seen: int
+    last_seen: int
+    mismatch: bool
+    since_ms: int
+    due: int
+    stage: int
+    def __init__(self, entire_message_hash: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., reason: _Optional[str] = ..., held: _Optional[_Iterable[_Union[SegmentState, _Mapping]]] = ..., missing_data: _Optional[_Iterable[int]] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., lacking: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ..., mismatch: _Optional[bool] = ..., since_ms: _Optional[int] = ..., due: _Optional[int] = ..., stage: _Optional[int] = ...) -> None: ...
+
+class SegmentState(_message.Message):
+    __slots__ = ("is_parity", "index", "sds_id", "lamport")
+    IS_PARITY_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SDS_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_FIELD_NUMBER: _ClassVar[int]
+    is_parity: bool
+    index: int
+    sds_id: str
+    lamport: int
+    def __init__(self, is_parity: _Optional[bool] = ..., index: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ...) -> None: ...
 
 class SendState(_message.Message):
     __slots__ = ("send_id", "payload_hash", "sds_ids", "required", "dispatched", "sent", "delivered", "failed")
