@@ -163,8 +163,21 @@ def _gap(
         "ingest_time": _us(found.get("at_ms")),
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
+        **_queried_topics(found, status),
     }
     return SOURCE_GAPS, [row]
+
+
+def _queried_topics(found: dict[str, Any], status: str) -> dict[str, list[str] | None]:
+    """The topics of which a store returned everything, with message hashes; none if no store did."""
+    stores = found.get("stores")
+    if status != "filled" or not isinstance(stores, dict) or "complete" not in stores.values():
+        return {}
+    named: dict[str, list[str]] = {}
+    for name in ("pubsub_topics", "content_topics"):
+        values = found.get(name)
+        named[name] = [text for one in values if (text := _text(one))] if isinstance(values, list) else []
+    return {"pubsub_topics": named["pubsub_topics"] or None, "content_topics": named["content_topics"] or None}
 
 
 def _position(paths: PathSettings, table: Table, topic: str, partition: int) -> int:

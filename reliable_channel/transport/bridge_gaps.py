@@ -29,8 +29,8 @@ LONGEST_RETRY = 10
 """The wait between two attempts doubles up to this many times the first."""
 
 
-ABLE = ("complete", "known_content_topics")
-"""The answers that prove what was not sent, too."""
+ABLE = ("complete", "complete_unverified", "known_content_topics")
+"""The answers that prove what was not sent, too; ``complete_unverified``: by a store protocol without hashes."""
 
 
 class GapFiller:
@@ -113,7 +113,9 @@ class GapFiller:
                     else:
                         outcome[node] = page.fault.value
                     continue
-                outcome.setdefault(node, "complete")
+                answer = "complete" if all(entry.verified for entry in page.entries) else "complete_unverified"
+                if outcome.setdefault(node, answer) == "complete":
+                    outcome[node] = answer
                 held.setdefault(node, set()).update(_hashes_within(page, gap))
                 recovered += self._take(page)
             for lot in _lots(sorted(self._bridge.state.content_topics)) if strict else []:

@@ -4,7 +4,8 @@ Three kinds, told apart by ``kind``; times are Unix ms of the bridge's clock, ha
 
     {"kind": "gap", "name", "status": "open" | "filled" | "unfilled", "from_ms", "to_ms", "cause", "node",
      "vantage", "pubsub_topics": [...], "content_topics": [...], "attempts": n, "recovered": n,
-     "stores": {"<node>": "complete" | "known_content_topics" | "was_unreachable" | "incomplete" | "<fault>"}, "at_ms"}
+     "stores": {"<node>": "complete" | "complete_unverified" | "known_content_topics" | "was_unreachable" | "incomplete"
+     | "<fault>"}, "at_ms"}
     {"kind": "dispatch", "event": "rate_limited" | "failed", "reason", "detail", "request_id",
      "pubsub_topic", "content_topic", "envelope_hash", "at_ms"}
     {"kind": "sightings", "vantage", "node", "source", "pubsub_topic", "hashes": [...], "at_ms"}
@@ -14,7 +15,8 @@ A sighting records which bridge received which envelopes from which node: ``rela
 
 A dispatched envelope needs no record: its copy with ``source=sender`` is in the envelopes topic. A later record of a
 gap with the same ``name`` replaces the earlier one. ``known_content_topics``: the node answers only queries that name
-content topics, and was queried for those that the bridge had seen. A gap that is ``filled`` still lost its ephemeral
+content topics, and was queried for those that the bridge had seen. ``complete_unverified``: all of it, by a store
+protocol without message hashes. A gap that is ``filled`` still lost its ephemeral
 messages: no store keeps them. ``unfilled`` means that no store node is configured that can know what was sent: it was
 unreachable itself, or lacks what others have of the gap.
 """

@@ -175,6 +175,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("silent", "not heard since", text.count),
             ReportColumn("named", "missing, named by others", text.count),
             ReportColumn("elsewhere", "seen elsewhere", text.count),
+            ReportColumn("lacking", "of these not in the store", text.count),
         ),
         "There is no gap in what was read.",
     ),

@@ -5,10 +5,11 @@
 ``over_time``    time (UTC), reason, records; ``seconds`` in ``attrs``
 ``share``        records, refused (dropped ones only), share
 ``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
-                 last word on each gap; sent, unseen: what senders' own records dispatched in that time, and how many
-                 of it never came; unbroken, broken, silent: senders by their own chains (:func:`source_gaps`);
-                 named: messages that others name and that may have been lost in it; elsewhere: envelopes that other
-                 bridges saw in that time
+                 last word on each gap, unfilled also if its store lacks what others saw; sent, unseen: what senders'
+                 own records dispatched in that time, and how many of it never came; unbroken, broken, silent: senders
+                 by their own chains (:func:`source_gaps`); named: messages that others name and that may have been lost
+                 in it; elsewhere: envelopes that other bridges saw in that time; lacking: those of them that a store
+                 should have had, and did not
 ``vantages``     vantage, nodes, seen, not_seen, from_a_store, newest (UTC): which bridge got how many envelopes
 ===============  =======================================================================================================
 """
@@ -20,6 +21,7 @@ import pandas as pd
 from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.tables import sent_by
 
 
@@ -93,11 +95,13 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     it hides nothing. ``broken`` ones may each have sent one message or more that it hides, ``silent`` ones were not
     heard since. ``named`` messages are known by the causal histories of others only, and their verdict blames a gap:
     the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
-    meanwhile."""
+    meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled."""
+    lacking = _lacking(source)
     gaps = source.query(
         """WITH gaps AS (
-               SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time,
-                      vantage
+               SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset,
+                      CASE WHEN list_contains($lacking, name) THEN 'unfilled' ELSE status END AS status,
+                      from_time, to_time, vantage
                FROM source_gaps
                QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
            ), seen AS (
@@ -122,13 +126,20 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
                   coalesce(blamed.named, 0) AS named,
                   (SELECT count(DISTINCT message_hash) FROM sightings WHERE seen_at BETWEEN from_time AND to_time
                        AND source IN ('relay', 'filter') AND sightings.vantage <> gaps.vantage) AS elsewhere
-           FROM gaps LEFT JOIN blamed USING (name) ORDER BY status = 'filled', to_time DESC, name"""
+           FROM gaps LEFT JOIN blamed USING (name) ORDER BY status = 'filled', to_time DESC, name""",
+        lacking=sorted(lacking),
     )
+    gaps["lacking"] = [lacking.get(name, 0) for name in gaps["name"]]
     chains = ["unbroken", "broken", "silent"]
     if gaps.empty:  # histories are long, and read for gaps only
         return gaps.assign(**dict.fromkeys(chains, 0))
     found = gaps.merge(source.query(_CHAINS), on="name", how="left")
     return found.assign(**{name: found[name].fillna(0).astype(int) for name in chains})
+
+
+def _lacking(source: TableWindow) -> dict[str, int]:
+    """The envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window."""
+    return count_lacking(last_rows(source.read_whole), source.read_whole)
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from reliable_channel.analysis.report import delta
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import BY_NAME
+from reliable_channel.lake.tables import BY_NAME, Table
 
 _WORD = re.compile(r"[a-z_]+")
 _TEXT = re.compile(r"'[^']*'")
@@ -148,13 +148,17 @@ class TableWindow:
         have = self._loaded.get(name)
         missing = [c for c in wanted if have is None or c not in have.column_names]
         if missing or have is None:
-            read = self._read(name, missing)
+            read = self._read(name, missing, lambda columns: self.window.rows(name, columns))
             if have is not None:
                 for column in have.column_names:
                     read = read.append_column(have.schema.field(column), have[column])
             self._loaded[name] = read
             self._engine.register(name, read)
         return self._loaded[name]
+
+    def read_whole(self, table: Table, columns: Sequence[str], where: ds.Expression | None = None) -> pa.Table:
+        """Some columns of the rows ``where``, whatever the window; none when the table is not there."""
+        return self._read(table.name, columns, lambda _: where)
 
     def query(self, sql: str, /, **values: Any) -> pd.DataFrame:
         """The result of ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``. Only
@@ -180,7 +184,9 @@ class TableWindow:
         for name in set(_READ.findall(sql)) & set(BY_NAME):
             self.rows(name, words)
 
-    def _read(self, name: str, columns: Sequence[str]) -> pa.Table:
+    def _read(
+        self, name: str, columns: Sequence[str], where: Callable[[Sequence[str]], ds.Expression | None]
+    ) -> pa.Table:
         schema = arrow_schema(BY_NAME[name])
         table = self.opened(name)
         if table is None:
@@ -190,7 +196,7 @@ class TableWindow:
                 self._files[name] = delta.dataset(table)
             data = self._files[name]
             here = [column for column in columns if column in data.schema.names]
-            found = data.to_table(columns=here, filter=self.window.rows(name, data.schema.names))
+            found = data.to_table(columns=here, filter=where(data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
             raise delta.unreadable(self.data_dir, name, error) from error
         for column in columns:

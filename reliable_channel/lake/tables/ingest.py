@@ -190,7 +190,8 @@ SOURCE_GAPS = Table(
         Column(
             "status",
             "STRING",
-            "open; of a bridge also filled (except ephemeral messages) or unfilled (no store that can know)",
+            "open; of a bridge also filled (except ephemeral messages) or unfilled (no store that can know). A filled"
+            " gap counts as unfilled if a store lacks what another bridge saw in it (`sightings`)",
             example="open",
         ),
         Column(
@@ -210,6 +211,18 @@ SOURCE_GAPS = Table(
         ),
         Column("attempts", "INT", "queries of the bridge to store nodes; null for offsets of Kafka", example="2"),
         Column("vantage", "STRING", "bridge that was not listening; null for offsets of Kafka", example="bridge"),
+        Column(
+            "pubsub_topics",
+            "ARRAY<STRING>",
+            "filled: the pubsub topics of which a store node returned everything, under message hashes; else null",
+            example='["/waku/2/rs/1/0"]',
+        ),
+        Column(
+            "content_topics",
+            "ARRAY<STRING>",
+            "of these, the content topics that it was queried for; null: all",
+            example='["/reliable-channel/1/chat/proto"]',
+        ),
     ),
     ("kafka_topic", "kafka_partition", "first_offset"),
     retention_ms=365 * DAY_MS,

@@ -1,15 +1,19 @@
-"""Computes the times in which no bridge listened: open gaps, without the times in which another bridge followed the
-topic. No Spark."""
+"""Computes the times in which no bridge listened: gaps that no store filled, or one that another bridge contradicts,
+without the times in which another bridge followed the topic. No Spark."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.read import dataset_of, in_our_time, open_table
-from reliable_channel.lake.tables import SOURCE_GAPS
+from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
+from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.tables import Table
 
 HEARD = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
@@ -48,18 +52,23 @@ class Gap(NamedTuple):
 
 
 def open_gaps(paths: PathSettings) -> list[Gap]:
-    """The gaps that no store has filled, by the last row of each."""
-    columns = ["name", "status", "from_time", "to_time", "ingest_time", "vantage", "kafka_topic", "kafka_partition"]
-    found = dataset_of(open_table(paths, SOURCE_GAPS)).to_table(columns=columns).sort_by("ingest_time")
-    rows = in_our_time(found).to_pylist()
+    """The gaps that no store has filled, by the last row of each, or only one that lacks what another bridge saw."""
+
+    def read(table: Table, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
+        return dataset_of(open_table(paths, table)).to_table(columns=columns, filter=where)
+
+    rows = last_rows(read)
+    lacking = count_lacking(rows, read)
     return [
         Gap(
             Span(row["from_time"], row["to_time"]),
             row["vantage"],
             (row["kafka_topic"], row["kafka_partition"]) if row["kafka_partition"] >= 0 else None,
         )
-        for row in {row["name"]: row for row in rows}.values()
-        if row["status"] != "filled" and row["from_time"] is not None and row["to_time"] is not None
+        for row in rows
+        if (row["status"] != "filled" or row["name"] in lacking)
+        and row["from_time"] is not None
+        and row["to_time"] is not None
     ]
 
 

@@ -44,7 +44,7 @@ from reliable_channel.pipeline.verdict.replace import KEY, ROWS_OF_A_FILE, repla
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
-TABLES_READ = (*COLUMNS, tables.CLOCK, tables.SIGHTINGS, tables.SOURCE_GAPS)
+TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS)
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
 """The columns that verdicts copy from the evidence."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}

@@ -109,3 +109,43 @@ def test_the_senders_own_chains_say_of_whom_a_gap_can_hide_something(tmp_path: P
         "gap-1": {"unbroken": 1, "broken": 1, "silent": 1, "elsewhere": 1},
         "gap-2": {"unbroken": 2, "broken": 0, "silent": 2, "elsewhere": 0},
     }
+
+
+def test_a_gap_whose_store_lacks_what_another_bridge_saw_is_shown_as_unfilled(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    topics = {"pubsub_topics": [CHANNEL["pubsub_topic"]], "content_topics": [CHANNEL["content_topic"]]}
+    saw = {"vantage": "south", "source": "relay", "node": "http://own", "pubsub_topic": CHANNEL["pubsub_topic"]}
+    place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0, "source": "relay", "ephemeral": False}
+    times = [AT_US + at_s * 1_000_000 for at_s in (12, 14, 32)]
+    hashes = [bytes([number]) * 32 for number in range(3)]
+    from_store = {**saw, "vantage": "north", "source": "store", "message_hash": hashes[2], "seen_at": times[2]}
+    rows = {
+        tables.SOURCE_GAPS: [{**gap(1, 10, 20, "filled"), **topics}, {**gap(2, 30, 40, "filled"), **topics}],
+        tables.SIGHTINGS: [
+            *({**saw, "message_hash": hash_, "seen_at": at} for hash_, at in zip(hashes, times, strict=True)),
+            from_store,
+        ],
+        tables.ENVELOPES: [
+            {
+                **CHANNEL,
+                **place,
+                "kafka_offset": number,
+                "record_time": at,
+                "event_time": at,
+                "ingest_time": at,
+                "message_hash": hash_,
+                "sender_timestamp_ns": at * 1_000,
+                "kind": "sds",
+            }
+            for number, (hash_, at) in enumerate(zip(hashes, times, strict=True))
+        ],
+        tables.DELIVERY_STATUS: [unknown("a", 25)],
+    }
+    for table, some in rows.items():
+        create_tables(paths, [table])
+        append_rows(paths, table, as_arrow(some, table))
+    found = quarantine.source_gaps(TableWindow(Path(paths.data_dir))).set_index("name")
+    assert found[["status", "elsewhere", "lacking", "named"]].to_dict("index") == {
+        "gap-1": {"status": "unfilled", "elsewhere": 2, "lacking": 2, "named": 1},
+        "gap-2": {"status": "filled", "elsewhere": 1, "lacking": 0, "named": 0},
+    }

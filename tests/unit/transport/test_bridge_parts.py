@@ -16,10 +16,17 @@ from hypothesis import strategies as st
 from support.fake_waku_faults import Dialect
 from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
+from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, Traffic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
+from reliable_channel.evidence.intake import EvidenceRecord, position, write
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import ENVELOPES
+from reliable_channel.pipeline.verdict.gaps import open_gaps
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
@@ -30,6 +37,7 @@ from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
 from reliable_channel.transport.dispatch_results import DispatchResult, read_result
+from reliable_channel.transport.evidence import sightings_record
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.kafka_consumer import RawRecord
@@ -249,6 +257,7 @@ def test_a_gap_on_go_waku_is_filled_by_store_v1(parts: Callable[..., Parts], fau
     bridge.inbound.step()
     assert bridge.filler.step() == 1
     assert bridge.written.payloads() == [b"seen", b"missed"]  # Store v1 has no meta, and still is seen not doubled
+    assert bridge.written.gaps()[-1]["stores"] == {bridge.fake.url: "complete_unverified"}
     assert [(gap["status"], gap["attempts"]) for gap in bridge.written.gaps()] == [("open", 0), ("filled", 1)]
 
 
@@ -665,3 +674,43 @@ def test_a_store_that_did_not_answer_during_a_gap_does_not_close_it(parts: Calla
     bridge.state.open_gap(BridgeGap(now - 1_000, now, "node_unreachable"))
     bridge.filler.step()
     assert bridge.written.gaps()[-1]["stores"] == {"down": "was_unreachable", "up": "complete"}
+
+
+def test_the_one_store_that_was_down_with_its_node_does_not_fill_what_another_bridge_saw(
+    parts: Callable[..., Parts], tmp_path: Path
+) -> None:
+    bridge, paths = parts("nwaku"), load("local").with_run_dir(tmp_path / "run").paths
+    now, own = bridge.context.now_ms(), RestStoreNode(BoundedHttp(bridge.fake.url, 0.3))
+    missed = at(now - 5_000, b"missed")
+    bridge.publish(b"kept", at_ns=(now - 1_000) * 1_000_000)  # the node came back before the end of the gap
+    assert fill(bridge, "bridge_restart", own) == ("filled", {bridge.fake.url: "complete"})
+    assert bridge.written.payloads() == [b"kept"]
+    evidence = [record.value for record in bridge.written.records if record.topic == "evidence"]
+    assert count_open_gaps(paths, evidence, missed) == 0
+    seen = [message_hash(PUBSUB_TOPIC, missed)]
+    evidence.append(sightings_record("elsewhere", "n", Source.RELAY, PUBSUB_TOPIC, seen, now - 4_500)[1])
+    assert count_open_gaps(paths, evidence, missed) == 1
+
+
+def count_open_gaps(paths: PathSettings, evidence: Sequence[bytes | None], message: WakuMessage) -> int:
+    """Write records of the evidence topic and an envelope to new tables; the number of gaps that count."""
+    position(paths, "evidence", 0)
+    records = [EvidenceRecord(0, number, value) for number, value in enumerate(evidence)]
+    write(paths, "evidence", records, "envelopes")
+    us = (message.timestamp or 0) // 1_000
+    row = {
+        "kafka_topic": "envelopes",
+        "kafka_partition": 0,
+        "kafka_offset": 0,
+        **dict.fromkeys(("record_time", "event_time", "ingest_time"), us),
+        "source": "relay",
+        "pubsub_topic": PUBSUB_TOPIC,
+        "content_topic": message.content_topic,
+        "message_hash": message_hash(PUBSUB_TOPIC, message),
+        "sender_timestamp_ns": message.timestamp,
+        "ephemeral": False,
+        "kind": "sds",
+    }
+    create_tables(paths, (ENVELOPES,))
+    append_rows(paths, ENVELOPES, as_arrow([row], ENVELOPES))
+    return len(open_gaps(paths))
