@@ -9,17 +9,19 @@ replaces the earlier row.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deltalake import CommitProperties, Transaction
+from deltalake import Transaction
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core import foreign_json
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import replace_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import open_table
+from reliable_channel.lake.read import open_table, quoted
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
@@ -31,6 +33,8 @@ _TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
 SOURCES = frozenset({"relay", "filter", "store", "sender"})
+OF_A_BRIDGE = -1
+"""The partition of a bridge's gap: it has none."""
 BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
 
 
@@ -69,24 +73,20 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
             new = [row for offset, row in rows[table.name] if offset >= start]
             transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
             if table is SOURCE_GAPS and new:
-                _replace_gaps(paths, new, CommitProperties(app_transactions=[transaction]))
+                _replace_gaps(paths, new, transaction)
             else:
                 append_rows(paths, table, as_arrow(new, table), transaction)
     return taken
 
 
 @retry_on_conflict
-def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], properties: CommitProperties) -> None:
+def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], transaction: Transaction) -> None:
     """Replace each gap's row in the table by its latest one."""
     last = {row["name"]: row for row in rows}
-    merge = open_table(paths, SOURCE_GAPS).merge(
-        as_arrow([*last.values()], SOURCE_GAPS),
-        "old.name = new.name and old.kafka_partition = new.kafka_partition",
-        source_alias="new",
-        target_alias="old",
-        commit_properties=properties,
-    )
-    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    # Hashed, because anybody may choose a name, and it must not be read as SQL.
+    names = (hashlib.md5(name.encode(), usedforsecurity=False).hexdigest() for name in last)
+    predicate = f"kafka_partition = {OF_A_BRIDGE} and md5(name) in ({', '.join(map(quoted, names))})"
+    replace_rows(open_table(paths, SOURCE_GAPS), predicate, as_arrow([*last.values()], SOURCE_GAPS), transaction)
 
 
 def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
@@ -152,7 +152,7 @@ def _gap(
     vantage, cause, attempts = _text(found.get("vantage")), found.get("cause"), found.get("attempts")
     row = {
         "kafka_topic": envelopes_topic,
-        "kafka_partition": -1,
+        "kafka_partition": OF_A_BRIDGE,
         "first_offset": record.offset,
         "last_offset": record.offset,
         "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",

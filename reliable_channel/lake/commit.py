@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.checksum import write_checksum
+from reliable_channel.lake.read import select
 
 if TYPE_CHECKING:
     from reliable_channel.lake.files import WrittenFile
@@ -102,6 +103,33 @@ def replace_files(
             there = {*pa.table(table.get_add_actions())["path"].to_pylist()}
             if attempt == attempts - 1 or not there.issuperset(file.path for file in removed):
                 raise
+
+
+def replace_rows(table: DeltaTable, predicate: str, rows: pa.Table, transaction: Transaction | None = None) -> None:
+    """Delete the rows for which ``predicate`` (SQL) holds, and append ``rows``, for which it must hold, in one commit.
+
+    ``predicate`` contains no text of others: delta-rs parses it again from its log, and reads a backslash before a
+    quote differently there. Not done with ``delete``, ``merge`` or ``update`` of delta-rs: they mark the texts in their
+    files as views, and then Arrow cannot compare those of more than 64 bytes with a filter. Raises
+    ``CommitFailedError`` if another writer changed such rows since the table was opened."""
+    write_deltalake(
+        table,
+        rows,
+        mode="overwrite",
+        predicate=predicate,
+        writer_properties=WriterProperties(compression="ZSTD"),
+        commit_properties=None if transaction is None else CommitProperties(app_transactions=[transaction]),
+    )
+
+
+def delete_rows(table: DeltaTable, predicate: str, *, dry_run: bool = False) -> int:
+    """Delete the rows for which ``predicate`` holds, as :func:`replace_rows` does; returns their number. With
+    ``dry_run`` only count them."""
+    count = int(select(f"SELECT count(*) AS rows FROM t WHERE {predicate}", t=table)[0]["rows"])  # noqa: S608 - no text of others
+    if count and not dry_run:
+        schema = pa.schema(table.schema().to_arrow())
+        replace_rows(table, predicate, schema.empty_table())
+    return count
 
 
 def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:

@@ -166,8 +166,12 @@ def _appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile
             AddedFile(unquote(add["path"]), json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in adds
         ]
     about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    expired = str(about.get("operationParameters", {}).get("predicate", "")).startswith(f"{table.retention_column} < ")
-    return [] if about.get("operation") == "DELETE" and expired else None
+    parameters, metrics = about.get("operationParameters", {}), about.get("operationMetrics", {})
+    deletes = about.get("operation") == "DELETE" or (
+        parameters.get("mode") == "Overwrite" and metrics.get("num_added_rows") == 0
+    )
+    expired = str(parameters.get("predicate", "")).startswith(f"{table.retention_column} < ")
+    return [] if deletes and expired else None
 
 
 def _read(files: Any, place: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:

@@ -63,7 +63,8 @@ def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Comm
 
 def _appends(entry: Mapping[str, Any]) -> bool:
     """Whether a stream reads the commit. No MERGE writes to a table that a stream reads."""
-    return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES)
+    replaces_rows = (entry.get("operationParameters") or {}).get("mode") == "Overwrite"
+    return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES) and not replaces_rows
 
 
 def _rows(entry: Mapping[str, Any]) -> int | None:

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.follow import DeltaFollower, PerQuery
-from reliable_channel.lake.read import open_table, quoted, select
+from reliable_channel.lake.read import open_table, quoted
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import TIMERS
 from reliable_channel.pipeline.clock import TopicPartition
@@ -144,9 +145,7 @@ def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool =
     others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"
     gone = " or ".join([*passed, others])
     table = open_table(paths, TIMERS)
-    if dry_run:
-        return int(select(f"select count(*) as rows from timers where {gone}", timers=table)[0]["rows"])  # noqa: S608 - ids of checkpoints, quoted
-    return int(table.delete(gone)["num_deleted_rows"])
+    return delete_rows(table, gone, dry_run=dry_run)
 
 
 def timers_of(paths: PathSettings, job: str) -> Timers:

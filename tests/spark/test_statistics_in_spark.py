@@ -6,18 +6,21 @@ import datetime as dt
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.fs as pafs
+import pytest
 from delta.tables import DeltaTable as SparkTable
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERY_STATUS
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.verdicts import READABLE_FILES
+from tests.support.table_readers import Counts, Readers, differences
 
 LAST = "\U0010ffff"
 TEXTS = ["", "a" * 40, LAST, LAST * 40, LAST * 1_024, "\uffff", "\ud7ff" * 50, "e\u0301", "\U0001f600" * 50]
@@ -46,24 +49,32 @@ def status_rows() -> list[dict[str, Any]]:
     ]
 
 
-def test_filters_find_every_row_that_a_merge_wrote(spark: SparkSession, settings: Settings) -> None:
-    create_tables(settings.paths, (DELIVERY_STATUS,))
-    place = settings.paths.table(DELIVERY_STATUS.name)
+@pytest.mark.parametrize("writer", ["merge", "task", "rows deleted"])
+def test_filters_find_every_row(writer: str, spark: SparkSession, settings: Settings) -> None:
+    paths = settings.paths
+    create_tables(paths, (DELIVERY_STATUS,))
+    place = paths.table(DELIVERY_STATUS.name)
     values = as_arrow(status_rows(), DELIVERY_STATUS)
-    with set_meanwhile(spark, {**READABLE_FILES, "spark.sql.files.maxRecordsPerFile": "1"}):
-        target = SparkTable.forPath(spark, place)
-        new = spark.createDataFrame(values, schema=target.toDF().schema)
-        target.alias("old").merge(
-            new.alias("new"), "old.message_key <=> new.message_key"
-        ).whenNotMatchedInsertAll().execute()
-    files = pafs.SubTreeFileSystem(place, pafs.LocalFileSystem())
-    dataset = DeltaTable(place).to_pyarrow_dataset(filesystem=files)
-    wrong = []
-    for name in NAMES:
-        kind = values.schema.field(name).type
-        for value in {v for v in values[name].to_pylist() if v is not None}:
-            expected = values.filter(pc.equal(values[name], pa.scalar(value, kind))).num_rows
-            seen = dataset.to_table(filter=pc.field(name) == pa.scalar(value, kind)).num_rows
-            if seen != expected:
-                wrong.append((name, value, seen, expected))
-    assert not wrong
+    if writer == "merge":
+        with set_meanwhile(spark, {**READABLE_FILES, "spark.sql.files.maxRecordsPerFile": "1"}):
+            target = SparkTable.forPath(spark, place)
+            new = spark.createDataFrame(values, schema=target.toDF().schema)
+            merge = target.alias("old").merge(new.alias("new"), "old.message_key <=> new.message_key")
+            merge.whenNotMatchedInsertAll().execute()
+    else:
+        for row in status_rows():
+            gone = [row | {"verdict": "gone"}] if writer == "rows deleted" else []
+            append_rows(paths, DELIVERY_STATUS, as_arrow([row, *gone], DELIVERY_STATUS))
+        if writer == "rows deleted":
+            delete_rows(open_table(paths, DELIVERY_STATUS), "verdict = 'gone'")
+    readers, rows = Readers(place), spark.read.format("delta").load(place)
+    assert rows.count() == values.num_rows
+
+    def counts_of(name: str, value: pa.Scalar) -> Counts:
+        if pa.types.is_timestamp(value.type):
+            matching = rows.where(F.unix_micros(name) == value.value)  # Python's times have a zone of the machine
+        else:
+            matching = rows.where(F.col(name) == value.as_py())
+        return readers.counts_of(name, value) | {"spark": matching.count()}
+
+    assert not differences(values.select(NAMES), counts_of)

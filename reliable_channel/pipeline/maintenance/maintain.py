@@ -23,7 +23,8 @@ from deltalake.exceptions import DeltaError
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoints
-from reliable_channel.lake.read import dataset_of, open_table, rows_in
+from reliable_channel.lake.commit import delete_rows
+from reliable_channel.lake.read import open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
 from reliable_channel.pipeline import timers
@@ -135,10 +136,7 @@ def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
     table, column = open_table(paths, plan.table), plan.table.retention_column
     if plan.delete_before is None or not _may_hold_older(table, plan):
         return 0
-    if dry_run:
-        return int(dataset_of(table).count_rows(filter=pc.field(column) < pa.scalar(plan.delete_before)))
-    done = table.delete(f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'")
-    return int(done["num_deleted_rows"] or 0)
+    return delete_rows(table, f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'", dry_run=dry_run)
 
 
 def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
@@ -207,3 +208,14 @@ def test_every_row_that_a_record_gives_can_be_stored(kind: str, name: str, text:
     found = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
     if found is not None:
         assert as_arrow(found[1], found[0]).num_rows == len(found[1])
+
+
+@pytest.mark.parametrize("name", ["c" * 70, "\\' or true --", "\U0010ffff" * 900, "a\x00b"])
+def test_a_gap_that_is_replaced_hides_nothing_from_a_filter(paths: PathSettings, name: str) -> None:
+    for offset, (title, status) in enumerate([("other", "open"), (name, "open"), (name, "filled")]):
+        value = {"kind": "gap", "name": title, "status": status, "to_ms": AT_MS, "vantage": "north"}
+        write(paths, TOPIC, [EvidenceRecord(0, offset, json.dumps(value).encode())], "waku.envelopes")
+    data = dataset_of(open_table(paths, tables.SOURCE_GAPS))
+    assert data.to_table(filter=pc.field("name") == f"north/{name}")["status"].to_pylist() == ["filled"]
+    assert data.to_table(filter=pc.field("name") == "north/other")["status"].to_pylist() == ["open"]
+    assert data.count_rows() == 2

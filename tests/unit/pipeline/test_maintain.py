@@ -76,15 +76,15 @@ def test_a_stream_that_appends_meanwhile_does_not_hinder_the_deletion(
 ) -> None:
     append(settings, 0, RETENTION_MS + 1)
     append(settings, 1, 0)
-    really = DeltaTable.delete
+    really = maintain.delete_rows
     attempts = []
 
-    def late(table: DeltaTable, predicate: str) -> object:
+    def late(table: DeltaTable, predicate: str, *, dry_run: bool) -> int:
         attempts.append(predicate)
         append(settings, 1 + len(attempts), 0)
-        return really(table, predicate)
+        return really(table, predicate, dry_run=dry_run)
 
-    monkeypatch.setattr(DeltaTable, "delete", late)
+    monkeypatch.setattr(maintain, "delete_rows", late)
     assert maintained(settings).rows_deleted == 1
     assert (len(attempts), offsets(settings)) == (1, [1, 2])
 

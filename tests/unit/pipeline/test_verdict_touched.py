@@ -14,7 +14,7 @@ import pytest
 from reliable_channel.config import Settings, load
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.commit import TableFile, replace_files
+from reliable_channel.lake.commit import TableFile, delete_rows, replace_files, replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import added_since
 from reliable_channel.lake.read import open_table
@@ -104,9 +104,16 @@ def test_a_payload_that_came_whole_links_no_messages(settings: Settings) -> None
 def test_what_retention_deletes_changes_no_verdict_and_other_changes_ask_for_all(settings: Settings) -> None:
     append(settings, tables.ACKS, {"sds_id": "old", "event_time": AT - 1}, {"sds_id": "a"}, {"sds_id": "b"})
     position = here(settings)
-    open_table(settings.paths, tables.ACKS).delete("event_time < '2026-01-01T00:00:00.000000Z'")
+    assert delete_rows(open_table(settings.paths, tables.ACKS), "event_time < '2026-01-01T00:00:00.000000Z'") == 1
     assert since(settings, position) == Touched()
-    open_table(settings.paths, tables.ACKS).delete("sds_id = 'a'")
+    old = "event_time < '2026-01-01T00:00:00.000000Z'"
+    for sds_id in ("c", "d"):
+        position = here(settings)
+        row = as_arrow([{"sds_id": sds_id, "event_time": AT - 1}], tables.ACKS)
+        replace_rows(open_table(settings.paths, tables.ACKS), old, row)
+    assert since(settings, position) is None, "a row was added"
+    position = here(settings)
+    assert delete_rows(open_table(settings.paths, tables.ACKS), "sds_id = 'a'") == 1
     assert since(settings, position) is None
     position = here(settings)
     table = open_table(settings.paths, tables.ACKS)
