@@ -337,10 +337,12 @@ class ChannelDriver:
             )
             return None
         if not own:
-            if result.reason is not FailureReason.STOPPED:
-                self.events.emit(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
-            return None
-        if result.reason is FailureReason.STOPPED:
+            if result.reason is FailureReason.STOPPED:
+                return None
+            self.events.emit(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+            if dispatch.ephemeral:
+                return None
+        elif result.reason is FailureReason.STOPPED:
             return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
         # One retry layer per fault. A node that retries has done so; one that does not leaves it to SDS.
         final = not result.retriable or bool(getattr(self._node, "retries_sends", False))

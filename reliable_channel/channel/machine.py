@@ -191,6 +191,7 @@ class ChannelMachine:
 
     def _open(self, now: int) -> list[Effect]:
         """Run the due timers, then dispatch every unacknowledged segment that they did not dispatch."""
+        self.sds.forget_unsent()
         effects = self._tick(now)
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():
@@ -204,7 +205,7 @@ class ChannelMachine:
         return effects
 
     def _dispatched(self, given: DispatchDone, now: int) -> list[Effect]:
-        if not given.own:
+        if not given.own and self.sends.of(given.sds_id) is not None:  # an own segment that a repair request named
             self.sds.set_retrieval_hint(given.sds_id, given.message_hash)
             return []
         self.sds.sent(given.sds_id, now, retrieval_hint=given.message_hash)

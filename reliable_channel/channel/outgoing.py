@@ -189,5 +189,5 @@ class OutgoingPipeline:
                 channel_id=self._key.channel_id, at=now, kind=kind, detail=detail[:300], sds_id=dispatch.sds_id
             )
         )
-        if dispatch.send_id is not None and not dispatch.ephemeral:
+        if not dispatch.ephemeral:
             report.inputs.append(DispatchFailed(now, dispatch.sds_id, True, detail[:300]))

@@ -2,7 +2,8 @@
 ``now`` is an argument, in ms.
 
 Epoch = time div epoch size. Relays count envelopes, so every envelope counts, by priority: waiting content is sent
-before waiting control traffic, and an ephemeral message only when nothing waits and enough of the limit is left. At the
+before waiting control traffic, which has every fourth place, so that a sender who always has content still acknowledges
+and retransmits; an ephemeral message is sent only when nothing waits and enough of the limit is left. At the
 limit, traffic that counts waits for the next epoch; only ephemeral messages are dropped. With ``counts="messages"``
 (RELIABLE-CHANNEL-API) only first segments and ephemeral messages count. Items are opaque.
 """
@@ -17,6 +18,9 @@ from typing import Generic, Literal, TypeVar
 from reliable_channel.core.errors import ConfigurationError
 
 Item = TypeVar("Item")
+
+CONTENT_PER_CONTROL = 3
+"""While both wait, one envelope of control traffic is sent after as many of content."""
 
 
 class Traffic(StrEnum):
@@ -115,6 +119,7 @@ class RateLimitManager(Generic[Item]):
         self._announced = False
         self._content: deque[tuple[Item, Traffic]] = deque()
         self._control: deque[tuple[Item, Traffic]] = deque()
+        self._content_in_a_row = 0
         if snapshot is not None:
             self.adopt(snapshot)
 
@@ -142,9 +147,8 @@ class RateLimitManager(Generic[Item]):
         if epoch > self._epoch:
             self._epoch, self._used, self._announced = epoch, 0, False
         events: list[RateLimitEvent[Item]] = []
-        for queue in (self._content, self._control):
-            while queue and not (self._counts(queue[0][1]) and self._full):
-                events += self._dispatch(*queue.popleft())
+        while (queue := self._next_queue()) and not (self._counts(queue[0][1]) and self._full):
+            events += self._dispatch(*queue.popleft())
         return events
 
     def next_due(self) -> int | None:
@@ -198,6 +202,11 @@ class RateLimitManager(Generic[Item]):
         limit = self.config.messages_per_epoch
         return self._used >= min(self.config.ephemeral_share * limit, limit - 1)
 
+    def _next_queue(self) -> deque[tuple[Item, Traffic]]:
+        if self._control and (not self._content or self._content_in_a_row >= CONTENT_PER_CONTROL):
+            return self._control
+        return self._content
+
     def _counts(self, traffic: Traffic) -> bool:
         if self.config.counts == "envelopes":
             return True
@@ -205,6 +214,7 @@ class RateLimitManager(Generic[Item]):
 
     def _dispatch(self, item: Item, traffic: Traffic) -> list[RateLimitEvent[Item]]:
         events: list[RateLimitEvent[Item]] = [Admitted(item)]
+        self._content_in_a_row = 0 if traffic is Traffic.CONTROL else self._content_in_a_row + 1
         if self._counts(traffic):
             self._used += 1
             limit = self.config.messages_per_epoch

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from reliable_channel.core.rate_limit import Admitted, Delayed, EphemeralDropped, RateLimitEvent, Traffic
+from reliable_channel.core.rate_limit import Admitted, EphemeralDropped, RateLimitEvent, Traffic
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
@@ -156,6 +156,8 @@ class MemoryNode(NodeBase):
         self._network = network
         self._started = False
         self._seen = RecentHashes()
+        self._limit_due: int | None = None
+        """When (ms) waiting envelopes are looked at next."""
         self._pending: set[RequestId] = set()
 
     def start(self) -> None:
@@ -215,12 +217,13 @@ class MemoryNode(NodeBase):
             if isinstance(event, Admitted):
                 self._dispatch(event.item.request_id, event.item.message, event.item.pubsub_topic)
                 continue
-            if isinstance(event, Delayed):
-                wait_ms = event.until - now_ms(self._clock)
-                self._network.later(wait_ms, lambda: self._follow(self._limit.tick(now_ms(self._clock))))
-            elif isinstance(event, EphemeralDropped):
+            if isinstance(event, EphemeralDropped):
                 self._pending.discard(event.item.request_id)
             self._report_limit(event)
+        due = self._limit.next_due()
+        if due is not None and due != self._limit_due:
+            self._limit_due = due
+            self._network.later(due - now_ms(self._clock), lambda: self._follow(self._limit.tick(now_ms(self._clock))))
 
     def _dispatch(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> None:
         if request_id not in self._pending:

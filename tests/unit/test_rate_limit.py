@@ -76,6 +76,22 @@ def test_content_goes_before_control_that_has_waited_longer():
     assert turns == [["b0"], ["b1"], ["sync"], ["again"]]
 
 
+@given(content=st.integers(1, 30), control=st.integers(1, 10), limit=st.integers(1, 7))
+def test_while_content_waits_control_has_every_fourth_place(content, control, limit):
+    manager = RateLimitManager(config(limit))
+    events = []
+    for items, traffic in ((content, FIRST), (control, CONTROL)):
+        for _ in range(items):
+            events += manager.submit(traffic, traffic, 0)
+    for epoch in range(1, content + control + 1):
+        events += manager.tick(epoch * 100)
+    order = "".join("c" if item is CONTROL else "m" for item in dispatched(events))
+    assert (order.count("m"), order.count("c")) == (content, control)
+    while_both_wait = order[limit : min(order.rindex("m"), order.rindex("c")) + 1]
+    assert "mmmmm" not in while_both_wait
+    assert "cc" not in while_both_wait
+
+
 def test_what_waits_goes_first_even_when_a_new_epoch_is_noticed_by_a_submission():
     manager = RateLimitManager(config(limit=2))
     for name in "abcd":

@@ -97,13 +97,21 @@ class SdsChannel:
         return self.send_sync(now) if self._sender.owes() else SdsStep()
 
     def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> SdsStep:
-        """Record that an own message was dispatched: the wait for its acknowledgement starts now."""
+        """Record that an own message was dispatched, or that its dispatch failed: the wait for its acknowledgement
+        starts now, and the next sync message may be made."""
+        if self._state.sync is not None:
+            self._state.sync.sent(message_id, now, self._state.repairs_pending())
         segment = self._state.outgoing.segments.get(message_id)
         if segment is not None:
             self._state.outgoing.sent(segment, now)
         if retrieval_hint is not None:
             self.set_retrieval_hint(message_id, retrieval_hint)
         return SdsStep()
+
+    def forget_unsent(self) -> None:
+        """Forget the sync message that waited to be dispatched when the process ended."""
+        if self._state.sync is not None:
+            self._state.sync.unsent = ""
 
     def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
         """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""

@@ -177,6 +177,8 @@ class SdsSender:
             message = self._wrap(message_id, lamport, None, now, events)
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
+            if state.sync is not None and state.config.wait_for_sent:
+                state.sync.unsent = message_id
             if state.config.wire_family is WireFamily.NIM:  # its peers name it
                 state.incoming.syncs.add(message_id, me)
                 if state.repair is not None:  # … and ask for it

@@ -102,6 +102,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         proto.filter_count = state.filter.count
     if state.sync is not None:
         proto.sync_counter = state.sync.counter
+        proto.sync_unsent = state.sync.unsent
         if state.sync.interval_due is not None:
             proto.sync_due = state.sync.interval_due
         if state.sync.owed_due is not None:
@@ -214,6 +215,7 @@ def _with_owners(
 def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
     if state.sync is not None:
         state.sync.counter = proto.sync_counter
+        state.sync.unsent = proto.sync_unsent
         state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
         state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
         state.sync.owed = OrderedDict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))

@@ -53,10 +53,14 @@ class SyncTimer:
         self.owed: OrderedDict[str, str] = OrderedDict()
         """Received content that only its sender has named: SDS id → sender id, oldest first."""
         self.owed_due: int | None = None
+        self.unsent = ""
+        """The last sync message while it waits to be dispatched, for an epoch of the rate limit for instance."""
 
     @property
     def due(self) -> int | None:
         """When (ms) the next sync message is due, ``None`` for never."""
+        if self.unsent:  # a second one beside it would take a slot and say little more
+            return None
         if self.owed_due is None or self.interval_due is None:
             return self.owed_due if self.interval_due is None else self.interval_due
         return min(self.owed_due, self.interval_due)
@@ -121,6 +125,13 @@ class SyncTimer:
             if is_nameable(message_id):
                 self.nameable(message_id, now)
                 break
+
+    def sent(self, message_id: str, now: int, repairs_pending: bool) -> None:
+        """Record that a sync message was dispatched, or never will be: the next interval begins at the earliest now."""
+        if message_id == self.unsent:
+            self.unsent = ""
+            if self.interval_due is not None and self.interval_due <= now:
+                self.restart(now, repairs_pending)
 
     def skip_to(self, now: int) -> None:
         """Skip all but one of the sync messages that were due during a long sleep."""
