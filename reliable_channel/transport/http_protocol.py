@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,14 +25,18 @@ _LINGER_S = 2.0
 """How long the remaining input of a refused client is read and discarded: closing with unread bytes resets the
 connection, and the client may never see the answer."""
 
+TOOK_LONG = "Others waited, and this took long; try again later."
+
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """The limits of connections to a server. Times in seconds, sizes in bytes.
 
     ``connections`` and ``per_peer`` count open connections, of all and of one address. When one more comes, the one
-    that has waited longest without a complete request is closed; only when all are busy the new one is refused (503).
-    ``running`` counts requests that a handler works on; those that wait for an event do not count.
+    that has waited longest without a complete request is closed, or else the one that has been busy longest with its
+    request, if that is ``slow_s`` or more; only when all are busy and none is slow the new one is refused (503).
+    ``running`` counts requests that a handler works on; those that wait for an event do not count. When one more comes,
+    one that has run for ``slow_s`` gives way (:mod:`.request_limit`).
     """
 
     connections: int = 512
@@ -41,6 +46,7 @@ class HttpLimits:
     header_timeout_s: float = 10.0
     idle_timeout_s: float = 30.0
     write_timeout_s: float = 30.0
+    slow_s: float = 10.0
 
 
 Refusal = Callable[[int, str], tuple[str, bytes]]
@@ -56,26 +62,32 @@ def plain_text(status: int, reason: str) -> tuple[str, bytes]:
 class Connections:
     """The open connections of one server, by peer, and which of them may be closed for a new one.
 
-    ``unfinished`` holds connections without a complete request, the longest waiting first."""
+    ``unfinished`` holds connections without a complete request, the longest waiting first; ``busy`` those with one,
+    the longest busy first, and since when (s)."""
 
     limits: HttpLimits
     refusal: Refusal
     by_peer: Counter[str] = field(default_factory=Counter)
     unfinished: dict[BoundedProtocol, None] = field(default_factory=dict)
+    busy: dict[BoundedProtocol, float] = field(default_factory=dict)
 
     def admit(self, protocol: BoundedProtocol) -> bool:
-        """Count a new connection, closing another one for it where needed; False when all others are busy."""
+        """Count a new connection, closing another one for it where needed; False when all others are busy and none is
+        slow."""
         peer = protocol.peer
-        if self.by_peer[peer] >= self.limits.per_peer and not self._close_oldest(peer):
+        if self.by_peer[peer] >= self.limits.per_peer and not (self._close_oldest(peer) or self._close_slow(peer)):
             return False
-        if self.by_peer.total() >= self.limits.connections and not self._close_oldest(self._busiest_peer()):
-            return False
+        if self.by_peer.total() >= self.limits.connections:
+            greediest = self.by_peer.most_common(1)[0][0]
+            if not (self._close_oldest(self._busiest_peer()) or self._close_slow(greediest)):
+                return False
         self.by_peer[peer] += 1
         return True
 
     def forget(self, protocol: BoundedProtocol) -> None:
         """A connection ended."""
         self.unfinished.pop(protocol, None)
+        self.busy.pop(protocol, None)
         self.by_peer[protocol.peer] -= 1
         if self.by_peer[protocol.peer] <= 0:
             del self.by_peer[protocol.peer]
@@ -89,6 +101,13 @@ class Connections:
         if oldest is None:
             return False
         oldest.drop()
+        return True
+
+    def _close_slow(self, peer: str) -> bool:
+        longest = next((protocol for protocol in self.busy if protocol.peer == peer), None)
+        if longest is None or time.monotonic() - self.busy[longest] < self.limits.slow_s:
+            return False
+        longest.give_way()
         return True
 
 
@@ -130,11 +149,20 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def drop(self) -> None:
-        """Close a connection that has no complete request, at once and without an answer."""
+        """Close a connection at once and without an answer."""
         self._cancel_deadline()
         self._counted = False
         self.shared.forget(self)
         self.transport.abort()
+
+    def give_way(self) -> None:
+        """Close a connection with a request under way, with a reason unless it is being answered."""
+        if self.cycle is None or self.cycle.response_started:
+            self.drop()
+            return
+        self._counted = False
+        self.shared.forget(self)
+        self.refuse(503, TOOK_LONG)
 
     def shutdown(self) -> None:
         if self._unfinished_request():
@@ -167,6 +195,7 @@ class BoundedProtocol(H11Protocol):
                 self.shared.unfinished.setdefault(self)
             else:
                 self.shared.unfinished.pop(self, None)
+                self.shared.busy.setdefault(self, time.monotonic())
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -181,6 +210,7 @@ class BoundedProtocol(H11Protocol):
     def _await_request(self, seconds: float) -> None:
         """Close the connection unless a request is complete within ``seconds``."""
         self._cancel_deadline()
+        self.shared.busy.pop(self, None)
         self.shared.unfinished.pop(self, None)
         self.shared.unfinished[self] = None  # the latest
         self._deadline = self.loop.call_later(seconds, self._late)

@@ -48,7 +48,7 @@ class HttpServer(Server):
     ) -> None:
         super().__init__(
             Config(
-                RequestLimit(app, limits.running, refusal),
+                RequestLimit(app, limits.running, refusal, slow_s=limits.slow_s),
                 http=protocol_class(limits, refusal),
                 ws="none",
                 loop="asyncio",

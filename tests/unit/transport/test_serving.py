@@ -14,13 +14,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.transport.http_protocol import BoundedProtocol, HttpLimits
-from reliable_channel.transport.request_limit import waiting
+from reliable_channel.transport.request_limit import RequestLimit, waiting
 from reliable_channel.transport.serving import SiteGuard, allowed
 from tests.support.http_server import running
 
@@ -103,7 +105,7 @@ def test_more_half_open_connections_than_a_server_takes_keep_nobody_out() -> Non
 
 def test_connections_that_are_all_busy_refuse_one_more_with_a_reason() -> None:
     app = App()
-    with serving(app, connections=2, per_peer=2) as address:
+    with serving(app, connections=2, per_peer=2, slow_s=3_600) as address:
         busy = [threading.Thread(target=ask, args=(address, "/event")) for _ in range(2)]
         for one in busy:
             one.start()
@@ -119,7 +121,7 @@ def test_connections_that_are_all_busy_refuse_one_more_with_a_reason() -> None:
 
 def test_requests_that_wait_for_events_leave_their_places_to_others() -> None:
     app = App()
-    with serving(app, running=1) as address:
+    with serving(app, running=1, slow_s=3_600) as address:
         waits = [threading.Thread(target=ask, args=(address, "/event")) for _ in range(3)]
         for one in waits:
             one.start()
@@ -132,6 +134,122 @@ def test_requests_that_wait_for_events_leave_their_places_to_others() -> None:
         app.release()
         for one in [*waits, busy]:
             one.join(120)
+
+
+def address_of(connection: int) -> tuple[str, int]:
+    return f"192.0.2.{connection}", 40_000
+
+
+async def status_of(limit: RequestLimit, client: tuple[str, int], path: str = "/") -> int:
+    """The status of one request by ``client`` to an application behind ``limit``; 0 if it was cut off unanswered."""
+    statuses = [0]
+
+    async def send(message: Message) -> None:
+        statuses.append(int(message.get("status", statuses[-1])))
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    await limit({"type": "http", "path": path, "client": client, "headers": []}, receive, send)
+    return statuses[-1]
+
+
+async def settle() -> None:
+    """Let what was cancelled end."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Held:
+    """An application whose requests stay until they are cancelled, but for those to ``/``; ``/answered`` has begun to
+    answer by then."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/answered":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] != "/":
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@given(
+    others=st.lists(st.integers(1, 4), max_size=12),
+    greedy=st.integers(8, 30),
+    path=st.sampled_from(["/held", "/answered"]),
+)
+def test_requests_of_one_address_leave_slots_to_others(others: list[int], greedy: int, path: str) -> None:
+    async def play() -> tuple[list[int], set[asyncio.Task[int]]]:
+        limit = RequestLimit(Held(), 8, refusal, slow_s=3_600)
+        held = {asyncio.create_task(status_of(limit, ("192.0.2.200", n), path)) for n in range(greedy)}
+        await asyncio.sleep(0)
+        answers = [await status_of(limit, address_of(other)) for other in others]
+        assert limit.running <= 8
+        await settle()
+        ended = {task for task in held if task.done()}
+        for task in held - ended:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        return answers, ended
+
+    answers, ended = asyncio.run(play())
+    assert answers == [200] * len(others)
+    assert len(ended) == greedy - 8 + bool(others), "the first of the others took a slot, and left it to the next"
+
+
+@pytest.mark.parametrize("path", ["/held", "/answered"])
+def test_of_one_address_the_request_that_runs_longest_gives_way_once_it_is_slow(path: str) -> None:
+    """On loopback all clients have one address: another connection may be another client."""
+
+    async def play(slow_s: float) -> tuple[int, list[int]]:
+        limit = RequestLimit(Held(), 2, refusal, slow_s=slow_s)
+        held = [asyncio.create_task(status_of(limit, ("127.0.0.1", n), path)) for n in range(2)]
+        await asyncio.sleep(0)
+        answer = await status_of(limit, ("127.0.0.1", 9))
+        await settle()
+        ended = [number for number, task in enumerate(held) if task.done()]
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        return answer, ended
+
+    assert asyncio.run(play(0)) == (200, [0])
+    assert asyncio.run(play(3_600)) == (503, [])
+
+
+def test_a_request_that_gave_way_is_told_to_come_again() -> None:
+    app = App()
+    with serving(app, running=2, slow_s=0) as address:
+        answers: list[http.client.HTTPResponse] = []
+        busy = [threading.Thread(target=lambda: answers.append(ask(address, "/wait"))) for _ in range(2)]
+        for one in busy:
+            one.start()
+            assert app.inside.acquire(timeout=120)
+        assert ask(address).status == 200
+        app.release()
+        for one in busy:
+            one.join(120)
+    assert sorted((answer.status, answer.headers["Retry-After"]) for answer in answers) == [(200, None), (503, "1")]
+
+
+def test_clients_that_do_not_read_leave_their_slots_to_others() -> None:
+    with serving(running=2) as address, ExitStack() as held:
+        for _ in range(2):
+            connection = held.enter_context(socket.create_connection(address, timeout=120))
+            connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert connection.recv(10)
+        assert ask(address).status == 200
+
+
+def test_connections_that_are_busy_for_long_make_room_for_others() -> None:
+    app = App()
+    with serving(app, connections=3, per_peer=3, slow_s=0) as address, ExitStack() as held:
+        for path in (b"/event", b"/large", b"/event"):
+            connection = held.enter_context(socket.create_connection(address, timeout=120))
+            connection.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+            assert app.inside.acquire(timeout=120) if path == b"/event" else connection.recv(10)
+        for _ in range(3):
+            assert ask(address).status == 200
+        app.release()
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"])
