@@ -133,6 +133,9 @@ class ChannelDriver:
         self.send_timeout_ms = config.send_timeout_ms
         self._no_timers_until = 0
         self._rewound = False
+        self._envelopes_per_epoch = 0
+        """0 while the node has not said it."""
+        self._warned_of_the_limit = False
         self.closed = False
         self.events = EventDispatcher(journal, listeners, self.lock, wake)
 
@@ -307,6 +310,7 @@ class ChannelDriver:
                 self._catch_up(self.machine.last_active, now)
             return None
         if isinstance(result, RateLimitNear):
+            self._envelopes_per_epoch = result.limit
             self.events.emit(
                 RateLimitApproached(
                     channel_id=self._key.channel_id,
@@ -373,6 +377,19 @@ class ChannelDriver:
             self.events.emit(
                 MessageDelayed(channel_id=channel_id, at=now, request_id=dispatch.send_id, until=result.until_ms)
             )
+        if isinstance(result, SendDelayed):
+            self._warn_of_a_slow_limit(now)
+
+    def _warn_of_a_slow_limit(self, now: int) -> None:
+        """Say once with numbers that what is sent takes epochs to leave."""
+        waiting, limit = len(self.outgoing.in_flight), self._envelopes_per_epoch
+        if self._warned_of_the_limit or not 0 < limit < waiting:
+            return
+        self._warned_of_the_limit = True
+        detail = (
+            f"{waiting} envelopes wait and {limit} may leave in an epoch: the last waits {-(-waiting // limit)} epochs"
+        )
+        self.events.emit(self._problem("slow_rate_limit", detail, now))
 
     def _sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> Input | None:
         if dispatch.send_id is not None:

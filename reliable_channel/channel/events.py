@@ -262,13 +262,13 @@ class MissingMessage(ChannelEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelProblem(ChannelEvent):
-    """Something was refused, and the channel continues. ``kind``: ``undecryptable``, ``plaintext_refused``,
-    ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably meant as a segment),
-    ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
+    """Something was refused or is in the way, and the channel continues. ``kind``: ``undecryptable``,
+    ``plaintext_refused``, ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably
+    meant as a segment), ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
     ``evicted``, ``set_evicted`` (an incomplete message made room and is asked for again when there is some),
-    ``dispatch_failed``, ``store_failed``, ``records_gone`` (Kafka no longer has records that were not read yet),
-    ``input_failed`` (a fault of this program; the channel continues as before the input). ``detail`` never holds
-    payload bytes or keys."""
+    ``slow_rate_limit`` (once: what waits takes several epochs), ``dispatch_failed``, ``store_failed``,
+    ``records_gone`` (Kafka no longer has records that were not read yet), ``input_failed`` (a fault of this program;
+    the channel continues as before the input). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"
     kind: str

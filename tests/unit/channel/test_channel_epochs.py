@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from channel_world import World, quick
 
-from reliable_channel.channel import MessageDelivered
+from reliable_channel.channel import ChannelProblem, MessageDelivered
 from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, WireFamily, decode_sds_message
 
 EPOCH_MS = 600_000
@@ -33,6 +34,17 @@ def test_two_who_talk_for_two_hours_at_one_envelope_per_epoch_hear_each_other(qu
     assert len(alice.of(MessageDelivered)) >= 5
     for name in ("alice", "bob"):
         assert world.node(name)._limit.waiting <= 6, "no more than a retransmission of each message waits"
+
+
+def test_a_message_that_takes_epochs_to_leave_is_announced_once_with_the_numbers() -> None:
+    world = World()
+    segmentation = SegmentationConfig(segment_size_bytes=64, max_message_bytes=1_000)
+    alice = world.join("alice", quick(rate_limit=LIMITED, segmentation=segmentation))
+    for _ in range(2):
+        alice.channel.send(bytes(range(200)) * 3)
+        world.run(60_000, step_ms=5_000)
+    details = [event.detail for event in alice.of(ChannelProblem) if event.kind == "slow_rate_limit"]
+    assert details == ["9 envelopes wait and 1 may leave in an epoch: the last waits 9 epochs"]
 
 
 def test_while_a_sync_message_waits_no_other_is_made() -> None:
