@@ -97,11 +97,8 @@ class SdsSender:
         # The search for the id of a long content may have ended before it was found.
         searched = (len(message.content) if message.content else content_bytes or 0) <= SEARCHED_BYTES
         if id_verified is False and searched:
-            events.append(
-                MessageRefused(
-                    now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, "not of this message"
-                )
-            )
+            why = "not of this message"
+            events.append(MessageRefused(now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, why))
             return False
         clock = state.open(now, lamport)
         if lamport > state.lamport_ceiling(now):
@@ -111,36 +108,14 @@ class SdsSender:
             state.incoming.syncs.add(message.message_id, message.sender_id)
             self._no_longer_missing(message.message_id, now, events)
             return True
+        own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
         known = known_under(state, message.message_id)
-        found = Relation.NEW
         if known is None and id_verified is False and state.config.unproven_id_ms:
-            own_digest = (digest or content_digest(message.content or b""))[:DIGEST_BYTES]
             history = kept_history(message.causal_history)
             unproven = LogEntry(message.message_id, lamport, message.sender_id, history, own_digest, hint)
             state.unproven.add(message.message_id, Doubt(unproven, now, now + state.config.unproven_id_ms))
             return False
-        if known is not None:
-            own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
-            found = relation(state, message, own_digest, known, id_verified, now, events)
-        if found is Relation.LOSER:
-            return False
-        if found is Relation.WINNER:
-            forget_loser(state, message.message_id)
-        elif found is Relation.FURTHER_SEND and known is not None and known.sender_id != message.sender_id:
-            state.review.untrack(message.message_id)
-            state.unproven.take(message.message_id)
-            if isinstance(known, Waiting):
-                known.unproven = False
-            else:
-                state.repeats.add((known.lamport, message.message_id, known.sender_id), now)
-                state.log.remove(message.message_id)
-        elif known is not None:
-            if hint is not None:
-                known.set_hint(hint)
-            segment = state.outgoing.segments.get(message.message_id)
-            if segment is not None:
-                state.outgoing.sent(segment, now)
-            events.append(DuplicateSeen(now, message.message_id, message.sender_id))
+        if known is not None and not self._takes_id(message, known, own_digest, hint, id_verified, now, events):
             return False
         data = encode_sds_message(message, state.config.wire_family)
         segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
@@ -153,6 +128,41 @@ class SdsSender:
         self._forget_old_sends()
         self._no_longer_missing(message.message_id, now, events)
         return True
+
+    def _takes_id(
+        self,
+        message: SdsMessage,
+        known: LogEntry | Waiting,
+        digest: bytes,
+        hint: bytes | None,
+        id_verified: bool | None,
+        now: int,
+        events: list[SdsEvent],
+    ) -> bool:
+        """Compare an own message with what is ``known`` under its id; returns whether the id is its own from now on."""
+        state = self._state
+        found = relation(state, message, digest, known, id_verified, now, events)
+        if found is Relation.LOSER:
+            return False
+        if found is Relation.WINNER:
+            forget_loser(state, message.message_id)
+            return True
+        if found is Relation.FURTHER_SEND and known.sender_id != message.sender_id:
+            state.review.untrack(message.message_id)
+            state.unproven.take(message.message_id)
+            if isinstance(known, Waiting):
+                known.unproven = False
+            else:
+                state.repeats.add((known.lamport, message.message_id, known.sender_id), now)
+                state.log.remove(message.message_id)
+            return True
+        if hint is not None:
+            known.set_hint(hint)
+        segment = state.outgoing.segments.get(message.message_id)
+        if segment is not None:
+            state.outgoing.sent(segment, now)
+        events.append(DuplicateSeen(now, message.message_id, message.sender_id))
+        return False
 
     def ephemeral(self, content: bytes, now: int) -> Outgoing:
         """Wrap an ephemeral message, which has no timestamp, history or filter and is not remembered."""

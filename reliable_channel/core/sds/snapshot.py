@@ -16,13 +16,15 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import Evidence
-from reliable_channel.core.sds.incoming import PARTICIPANT_LOST_MS, Missing, Waiting
+from reliable_channel.core.sds.incoming import PARTICIPANT_LOST_MS, IncomingBuffer, Missing, Waiting
 from reliable_channel.core.sds.keys import Key, SendKey
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
+from reliable_channel.core.sds.repair import Repair
 from reliable_channel.core.sds.repeats import Repeats
 from reliable_channel.core.sds.review import AckReview
 from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.sync import SyncTimer
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
@@ -66,22 +68,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
     )
     texts = _Texts(proto)
     state.log.write(proto)
-    for message_id, owner in state.incoming.lost.items():
-        proto.lost.append(message_id)
-        proto.lost_owners.append(texts.number(owner))
-    for message_id, owner in state.incoming.evicted.items():
-        proto.evicted.append(message_id)
-        proto.evicted_owners.append(texts.number(owner))
-    for message_id, owner in state.incoming.before_observation.items():
-        proto.before_observation.append(message_id)
-        proto.before_observation_owners.append(texts.number(owner))
-    for message_id, owner in state.incoming.syncs.items():
-        proto.syncs.append(message_id)
-        proto.sync_senders.append(owner)
-    for waiting in state.incoming.waiting.values():
-        _write_waiting(proto.waiting.add(), waiting)
-    for missing in state.incoming.missing.values():
-        _write_missing(proto.missing.add(), missing, texts)
+    _write_incoming(proto, state.incoming, texts)
     for message_id, doubt in state.unproven.items():
         unproven = proto.unproven.add(
             message_id=message_id, since=doubt.since, until=doubt.until, refuted=doubt.refuted
@@ -101,27 +88,9 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         proto.filter_words = state.filter.words()
         proto.filter_count = state.filter.count
     if state.sync is not None:
-        proto.sync_counter = state.sync.counter
-        proto.sync_unsent = state.sync.unsent
-        if state.sync.interval_due is not None:
-            proto.sync_due = state.sync.interval_due
-        if state.sync.owed_due is not None:
-            proto.sync_owed_due = state.sync.owed_due
-        proto.sync_owed_ids.extend(state.sync.owed)
-        proto.sync_owed_senders.extend(state.sync.owed.values())
-        if state.sync.owing_since is not None:
-            proto.sync_waiting_since = state.sync.owing_since
+        _write_sync(proto, state.sync)
     if state.repair is not None:
-        repair = state.repair
-        for message_id, (due, sender_id) in repair.requests.items():
-            proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
-        for message_id, due in repair.responses.items():
-            proto.repair_responses.add(message_id=message_id, due=due)
-        proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
-        if with_kept:
-            for message_id in repair.kept:
-                size = repair.kept[message_id][1]
-                proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size)
+        _write_repair(proto, state.repair, with_kept)
     return proto.SerializeToString()
 
 
@@ -151,35 +120,9 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     state.ephemeral_counter = proto.ephemeral_counter
     state.last_own = proto.last_own_id
     state.log = MessageLog.read(proto, config.max_log_entries, config.max_log_bytes)
-    incoming = state.incoming
     texts = _Texts(proto)
-    for message_id, owner in _with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
-        incoming.lost.add(message_id, owner)
-    for message_id, number in zip(proto.evicted, proto.evicted_owners, strict=True):
-        incoming.evicted.add(message_id, texts.of(number, ""))
-    earlier = _with_owners(
-        proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
-    )
-    for message_id, owner in earlier:
-        incoming.before_observation.add(message_id, owner)
-    for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
-        incoming.syncs.add(message_id, owner)
-    unproven_waiting: dict[str, Waiting] = {}
-    for each_waiting in proto.waiting:
-        waiting = _read_waiting(each_waiting)
-        incoming.hold(waiting)
-        if waiting.unproven:
-            unproven_waiting[waiting.sds_id] = waiting
-    for missing in proto.missing:
-        incoming.restore_missing(_read_missing(missing, texts))
-    for each in proto.unproven:
-        record: LogEntry | Waiting
-        if each.waits or each.HasField("former_key"):
-            record = unproven_waiting[each.message_id]
-        else:
-            record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
-        state.unproven.add(each.message_id, Doubt(record, each.since, each.until, each.refuted))
-    state.review = AckReview(config, participant_id, state.log, incoming, state.outgoing)
+    _read_incoming(proto, state, texts)
+    state.review = AckReview(config, participant_id, state.log, state.incoming, state.outgoing)
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
@@ -232,6 +175,80 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------
+
+
+def _write_incoming(proto: pb.SdsState, incoming: IncomingBuffer, texts: _Texts) -> None:
+    for message_id, owner in incoming.lost.items():
+        proto.lost.append(message_id)
+        proto.lost_owners.append(texts.number(owner))
+    for message_id, owner in incoming.evicted.items():
+        proto.evicted.append(message_id)
+        proto.evicted_owners.append(texts.number(owner))
+    for message_id, owner in incoming.before_observation.items():
+        proto.before_observation.append(message_id)
+        proto.before_observation_owners.append(texts.number(owner))
+    for message_id, owner in incoming.syncs.items():
+        proto.syncs.append(message_id)
+        proto.sync_senders.append(owner)
+    for waiting in incoming.waiting.values():
+        _write_waiting(proto.waiting.add(), waiting)
+    for missing in incoming.missing.values():
+        _write_missing(proto.missing.add(), missing, texts)
+
+
+def _read_incoming(proto: pb.SdsState, state: ChannelState, texts: _Texts) -> None:
+    incoming = state.incoming
+    for message_id, owner in _with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
+        incoming.lost.add(message_id, owner)
+    for message_id, number in zip(proto.evicted, proto.evicted_owners, strict=True):
+        incoming.evicted.add(message_id, texts.of(number, ""))
+    earlier = _with_owners(
+        proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
+    )
+    for message_id, owner in earlier:
+        incoming.before_observation.add(message_id, owner)
+    for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
+        incoming.syncs.add(message_id, owner)
+    unproven_waiting: dict[str, Waiting] = {}
+    for each_waiting in proto.waiting:
+        waiting = _read_waiting(each_waiting)
+        incoming.hold(waiting)
+        if waiting.unproven:
+            unproven_waiting[waiting.sds_id] = waiting
+    for missing in proto.missing:
+        incoming.restore_missing(_read_missing(missing, texts))
+    for each in proto.unproven:
+        record: LogEntry | Waiting
+        if each.waits or each.HasField("former_key"):
+            record = unproven_waiting[each.message_id]
+        else:
+            record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
+        state.unproven.add(each.message_id, Doubt(record, each.since, each.until, each.refuted))
+
+
+def _write_sync(proto: pb.SdsState, sync: SyncTimer) -> None:
+    proto.sync_counter = sync.counter
+    proto.sync_unsent = sync.unsent
+    if sync.interval_due is not None:
+        proto.sync_due = sync.interval_due
+    if sync.owed_due is not None:
+        proto.sync_owed_due = sync.owed_due
+    proto.sync_owed_ids.extend(sync.owed)
+    proto.sync_owed_senders.extend(sync.owed.values())
+    if sync.owing_since is not None:
+        proto.sync_waiting_since = sync.owing_since
+
+
+def _write_repair(proto: pb.SdsState, repair: Repair, with_kept: bool) -> None:
+    for message_id, (due, sender_id) in repair.requests.items():
+        proto.repair_requests.add(message_id=message_id, due=due, sender_id=sender_id)
+    for message_id, due in repair.responses.items():
+        proto.repair_responses.add(message_id=message_id, due=due)
+    proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
+    if with_kept:
+        for message_id in repair.kept:
+            size = repair.kept[message_id][1]
+            proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size)
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
