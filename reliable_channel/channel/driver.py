@@ -298,28 +298,24 @@ class ChannelDriver:
     def _pause_over(self, now: int) -> bool:
         return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
 
-    def _result(self, result: Result, now: int) -> Input | None:
-        if isinstance(result, StoreFailure):
-            self.events.emit(self._problem("store_failed", result.detail, now))
-            return None
-        if isinstance(result, RecordsGone):
-            self.events.emit(self._problem("records_gone", str(result), now))
-            return None
-        if isinstance(result, HealthChanged):
-            if result.health.state is not HealthState.UNHEALTHY:
+    def _note(self, news: StoreFailure | RecordsGone | HealthChanged | RateLimitNear, now: int) -> None:
+        """Process what concerns no single dispatch."""
+        match news:
+            case StoreFailure():
+                self.events.emit(self._problem("store_failed", news.detail, now))
+            case RecordsGone():
+                self.events.emit(self._problem("records_gone", str(news), now))
+            case HealthChanged() if news.health.state is not HealthState.UNHEALTHY:
                 self._catch_up(self.machine.last_active, now)
-            return None
-        if isinstance(result, RateLimitNear):
-            self._envelopes_per_epoch = result.limit
-            self.events.emit(
-                RateLimitApproached(
-                    channel_id=self._key.channel_id,
-                    at=now,
-                    used=result.used,
-                    limit=result.limit,
-                    until=result.until_ms,
+            case RateLimitNear(used, limit, until_ms):
+                self._envelopes_per_epoch = limit
+                self.events.emit(
+                    RateLimitApproached(channel_id=self._key.channel_id, at=now, used=used, limit=limit, until=until_ms)
                 )
-            )
+
+    def _result(self, result: Result, now: int) -> Input | None:
+        if isinstance(result, StoreFailure | RecordsGone | HealthChanged | RateLimitNear):
+            self._note(result, now)
             return None
         if isinstance(result, Queued | SendDelayed):
             self._queued(result, now)

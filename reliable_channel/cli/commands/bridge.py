@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reliable_channel.cli.commands import invocation
+
+if TYPE_CHECKING:
+    from reliable_channel.transport.bridge import Bridge, BridgeStatus
 
 STATUS_INTERVAL_S = 10.0
 FIRST_WORD_S = 15.0
@@ -28,10 +34,6 @@ def register(app: typer.Typer) -> None:
         """Carry envelopes between the Waku node and Kafka until Ctrl-C or SIGTERM.
 
         Ends with exit code 1 when the node never answered."""
-        import json
-        import time
-        from dataclasses import asdict
-
         from reliable_channel.core.errors import EnvironmentFault
         from reliable_channel.runtime.build import make_bridge
         from reliable_channel.runtime.logs import show_own_logs
@@ -44,36 +46,15 @@ def register(app: typer.Typer) -> None:
         running = make_bridge(settings, loop=loop)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
-
-        def tell() -> None:
-            status = asdict(running.status())
-            counts = [f"{name} {value}" for name, value in status.items() if type(value) is int and value]
-            state = f"; not connected: {status['fault']}" if status["fault"] else ""
-            typer.echo(json.dumps(status) if as_json else (", ".join(counts) or "nothing yet") + state)
-
         what = "Kafka alone, outgoing to envelopes" if loop else f"{settings.node.url} and Kafka"
         try:
             running.start()
             if not as_json:
                 typer.echo(f"Bridge between {what} at {settings.kafka.servers}; Ctrl-C ends it.")
-            begun = told = time.monotonic()
-            while (now := running.status()).reachable is False and not now.fault and running.wait(0.05):
-                if time.monotonic() - begun > FIRST_WORD_S:
-                    break
-            if now.fault and not as_json:
-                typer.echo(f"{now.fault} Trying again until it answers.")
-            before = running.status()
-            while seconds is None or time.monotonic() - begun < seconds:
-                if not running.wait(0.2):
-                    break
-                if time.monotonic() - told >= STATUS_INTERVAL_S:
-                    told = time.monotonic()
-                    if (now := running.status()) != before or as_json:
-                        before = now
-                        tell()
+            _follow(running, seconds, as_json)
         finally:
             running.stop()
-            tell()
+            _print_status(running.status(), as_json)
         if running.failure is not None:
             raise running.failure
         if (ended := running.status()).ever_reachable is False:
@@ -81,3 +62,27 @@ def register(app: typer.Typer) -> None:
                 f"The node was never reached: {ended.fault or f'{settings.node.url} did not answer in time.'}",
                 "Check that it runs, and that node.url is the address of its REST interface.",
             )
+
+
+def _follow(running: Bridge, seconds: float | None, as_json: bool) -> None:
+    """Print the status now and then until the bridge ends, or for some seconds."""
+    begun = printed = time.monotonic()
+    while (now := running.status()).reachable is False and not now.fault and running.wait(0.05):
+        if time.monotonic() - begun > FIRST_WORD_S:
+            break
+    if now.fault and not as_json:
+        typer.echo(f"{now.fault} Trying again until it answers.")
+    before = running.status()
+    while (seconds is None or time.monotonic() - begun < seconds) and running.wait(0.2):
+        if time.monotonic() - printed >= STATUS_INTERVAL_S:
+            printed = time.monotonic()
+            if (now := running.status()) != before or as_json:
+                before = now
+                _print_status(now, as_json)
+
+
+def _print_status(status: BridgeStatus, as_json: bool) -> None:
+    values = asdict(status)
+    counts = [f"{name} {value}" for name, value in values.items() if type(value) is int and value]
+    state = f"; not connected: {status.fault}" if status.fault else ""
+    typer.echo(json.dumps(values) if as_json else (", ".join(counts) or "nothing yet") + state)

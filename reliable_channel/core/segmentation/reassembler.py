@@ -94,8 +94,7 @@ class Reassembler:
         same payload cannot be distinguished from a duplicate.
         """
         events: list[SegmentationEvent] = []
-        if now > self._now:
-            self._now = now
+        self._now = max(self._now, now)
         if self._now >= self._due:
             events = self._give_up()
         slot = slot_of(segment)
@@ -141,9 +140,7 @@ class Reassembler:
         chosen.slots[slot] = (sds_id, lamport, segment.payload, self._next_number)
         self._next_number += 1
         self._sets.grow(chosen, len(segment.payload))
-        due = self._now + self._patience
-        if due < self._due:
-            self._due = due
+        self._due = min(self._due, self._now + self._patience)
         chosen.credit += 1
         if early and work is not None:
             self._part(chosen, early, work)

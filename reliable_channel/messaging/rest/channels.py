@@ -311,6 +311,11 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
             raise not_found(f"Send '{request_id}' not found")
         return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
 
+    _add_events(routes, sessions, poll)
+    return routes
+
+
+def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) -> None:
     @routes.get("/channels/{id}/events", responses={**_EVENTS, **documented(404, 429)})
     async def channel_events(
         id_: Handle,
@@ -341,5 +346,3 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
                 yield StreamEvent(event["cursor"], event)
 
         return event_stream(poll, look, start_of(last_event_id, since))
-
-    return routes

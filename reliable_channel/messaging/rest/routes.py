@@ -68,8 +68,15 @@ def _ok(model: Any) -> dict[int | str, dict[str, Any]]:
 def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
     """The router of one node."""
     routes = APIRouter(tags=["messaging"], dependencies=[Depends(check_query)])
-    histories = threading.BoundedSemaphore(MAX_HISTORIES)
+    _add_requests(routes, node)
+    _add_subscriptions(routes, node)
+    _add_records(routes, node, poll)
+    _add_history(routes, node)
+    _add_health(routes, node, poll)
+    return routes
 
+
+def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
     @routes.post("/send", responses=documented(404, 408, 409, 413, 415, 429))
     def send(body: SendRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
         """Schedule a message; the answer names the request."""
@@ -98,6 +105,8 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
         """The ids of all pending requests."""
         return list(node.get_pending_requests())
 
+
+def _add_subscriptions(routes: APIRouter, node: MessagingNode) -> None:
     @routes.post("/subscribe", responses=documented(404, 408, 413, 415, 429))
     def subscribe(body: SubscribeRequest) -> SubscriptionIdentifier:
         """Begin to receive; read with ``/messages?subscriptionId=…``."""
@@ -115,6 +124,8 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
         """The ids of all active subscriptions."""
         return list(node.get_active_subscriptions())
 
+
+def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
     @routes.get("/message", responses={**_ok(RecordOut), **documented(404, 429)})
     async def message(
         request_id: RequestKey = None,
@@ -179,6 +190,10 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
 
         return event_stream(poll, look, start_of(last_event_id, since))
 
+
+def _add_history(routes: APIRouter, node: MessagingNode) -> None:
+    histories = threading.BoundedSemaphore(MAX_HISTORIES)
+
     @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
     def history(body: HistoryRequest) -> Response:
         """The messages that stores have of these content topics and times; they become records."""
@@ -192,6 +207,8 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
             histories.release()
         return JSONResponse([record_out(record) for record in found])
 
+
+def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
     @routes.get("/health", responses={**_ok(HealthAnswer), **documented(429)})
     async def health(since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""
@@ -211,8 +228,6 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
             return [StreamEvent(seq, {"status": status.value})] if cursor is None or seq > cursor else []
 
         return event_stream(poll, look, start_of(last_event_id, since))
-
-    return routes
 
 
 def _one_of(**keys: str | None) -> tuple[str, str]:
