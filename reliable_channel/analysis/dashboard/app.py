@@ -56,6 +56,53 @@ class PageContent:
     status: int = 200
 
 
+class Answers:
+    """Answers requests with pages and pictures, rendered once while their tables stay unchanged."""
+
+    def __init__(self, cache: PageCache, renderer: Renderer) -> None:
+        self.cache = cache
+        self._renderer = renderer
+
+    def page(self, request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
+        """The page, or 304 when the browser has it; rendered once while its tables stay unchanged."""
+        lake = self.cache.lake()
+        wanted = str(request.url.path) + "?" + request.url.query
+        tag = self.cache.tag(lake, wanted, tables)
+        if _has(request, tag):
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        status = 200
+
+        def rendered() -> bytes:
+            nonlocal status
+            content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
+            status = content.status
+            return self._renderer.page(
+                content.template,
+                request.url.path,
+                content.known,
+                {**content.values, "tag": tag, "stopped": self.cache.stopped(lake)},
+            )
+
+        body = self.cache.kept(tag, rendered, keep=lambda: status == 200)
+        return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
+
+    def picture(
+        self,
+        request: Request,
+        tables: Sequence[str],
+        look: tuple[Theme, Width],
+        make: Callable[[TableSnapshot], Figure],
+    ) -> Response:
+        """The picture, or 304 when the browser has it."""
+        lake = self.cache.lake()
+        tag = self.cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
+        if _has(request, tag):
+            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
+        body = self.cache.kept(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
+        headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
+        return Response(body, media_type="image/svg+xml", headers=headers)
+
+
 def create_app(
     paths: PathSettings,
     *,
@@ -70,30 +117,17 @@ def create_app(
     app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(DashboardGuardMiddleware, guard=DashboardGuard(token, allowed(allowed_hosts)))
     _install_faults(app, renderer)
+    answers = Answers(cache, renderer)
+    _add_overview(app, answers)
+    _add_channels(app, answers)
+    _add_messages(app, answers)
+    _add_incidents(app, answers)
+    _add_pictures(app, answers)
+    _add_files(app)
+    return app
 
-    def cached_page(request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
-        """The page, or 304 when the browser has it; rendered once while its tables stay unchanged."""
-        lake = cache.lake()
-        wanted = str(request.url.path) + "?" + request.url.query
-        tag = cache.tag(lake, wanted, tables)
-        if _has(request, tag):
-            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        status = 200
 
-        def rendered() -> bytes:
-            nonlocal status
-            content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
-            status = content.status
-            return renderer.page(
-                content.template,
-                request.url.path,
-                content.known,
-                {**content.values, "tag": tag, "stopped": cache.stopped(lake)},
-            )
-
-        body = cache.kept(tag, rendered, keep=lambda: status == 200)
-        return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
-
+def _add_overview(app: FastAPI, answers: Answers) -> None:
     @app.get("/")
     def _overview(request: Request, last: Window_ = "24h") -> Response:
         def make(lake: TableSnapshot) -> PageContent:
@@ -104,12 +138,14 @@ def create_app(
             }
             parts = overview.page(lake, span)
             # A picture's address changes when its own tables do.
-            tags = {name: cache.tag(lake, name, tables)[:12] for name, (_, tables) in PAGE_FIGURES.items()}
+            tags = {name: answers.cache.tag(lake, name, tables)[:12] for name, (_, tables) in PAGE_FIGURES.items()}
             values = {**parts, "drawn": figures, "tags": tags, "window": span}
             return PageContent("overview.html", values, {"last": last})
 
-        return cached_page(request, overview.TABLES, make)
+        return answers.page(request, overview.TABLES, make)
 
+
+def _add_channels(app: FastAPI, answers: Answers) -> None:
     @app.get("/channels")
     def _channels(
         request: Request,
@@ -123,7 +159,7 @@ def create_app(
             known = {"last": last, "text": text, "order": order, "page": page}
             return PageContent("channels.html", {**channels.page(lake, span, text, order, page), "window": span}, known)
 
-        return cached_page(request, channels.TABLES, make)
+        return answers.page(request, channels.TABLES, make)
 
     @app.get("/channel")
     def _channel(
@@ -148,8 +184,10 @@ def create_app(
             known = {**key.query, "last": last, "verdict": verdict, **numbers}
             return PageContent("channel.html", {**parts, "window": span, "key": key}, known)
 
-        return cached_page(request, channel.TABLES, make)
+        return answers.page(request, channel.TABLES, make)
 
+
+def _add_messages(app: FastAPI, answers: Answers) -> None:
     @app.get("/messages")
     def _messages(
         request: Request,
@@ -166,7 +204,7 @@ def create_app(
             parts = messages.page(lake, span, q, messages.MessageFilter(verdict, cause, channel), page)
             return PageContent("messages.html", {**parts, "window": span}, known)
 
-        return cached_page(request, messages.TABLES, make)
+        return answers.page(request, messages.TABLES, make)
 
     @app.get("/message")
     def _message(
@@ -186,8 +224,10 @@ def create_app(
             values = {**message.page(lake, span, found[0]), "window": span, "message": found[0], "key": where}
             return PageContent("message.html", values, {"key": key, **where.query})
 
-        return cached_page(request, MESSAGE_TABLES, make)
+        return answers.page(request, MESSAGE_TABLES, make)
 
+
+def _add_incidents(app: FastAPI, answers: Answers) -> None:
     @app.get("/quarantine")
     def _quarantine(
         request: Request,
@@ -201,25 +241,16 @@ def create_app(
             parts = quarantine.page(lake, span, reason, page)
             return PageContent("quarantine.html", {**parts, "window": span, "meanings": quarantine.MEANINGS}, known)
 
-        return cached_page(request, quarantine.TABLES, make)
+        return answers.page(request, quarantine.TABLES, make)
 
     @app.get("/alerts")
     def _alerts(request: Request, page: PageNumber = 1) -> Response:
-        return cached_page(
+        return answers.page(
             request, alerts.TABLES, lambda lake: PageContent("alerts.html", alerts.page(lake, page), {"page": page})
         )
 
-    def drawn(
-        request: Request, tables: Sequence[str], look: tuple[Theme, Width], make: Callable[[TableSnapshot], Figure]
-    ) -> Response:
-        lake = cache.lake()
-        tag = cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
-        if _has(request, tag):
-            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        body = cache.kept(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
-        headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
-        return Response(body, media_type="image/svg+xml", headers=headers)
 
+def _add_pictures(app: FastAPI, answers: Answers) -> None:
     @app.get("/charts/message/{name}.svg")
     def _message_chart(
         request: Request,
@@ -239,7 +270,7 @@ def create_app(
 
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)
-        return drawn(request, MESSAGE_TABLES, (theme, width), make)
+        return answers.picture(request, MESSAGE_TABLES, (theme, width), make)
 
     @app.get("/charts/{name}.svg")
     def _chart(
@@ -252,8 +283,10 @@ def create_app(
         if name not in PAGE_FIGURES:
             raise HTTPException(404)
         make, tables = PAGE_FIGURES[name]
-        return drawn(request, tables, (theme, width), lambda lake: make(lake, window(lake, last)))
+        return answers.picture(request, tables, (theme, width), lambda lake: make(lake, window(lake, last)))
 
+
+def _add_files(app: FastAPI) -> None:
     @app.get("/static/{name}")
     def _static(name: str) -> Response:
         if name not in STATIC:
@@ -264,8 +297,6 @@ def create_app(
     @app.get("/favicon.ico")
     def _icon() -> Response:
         return RedirectResponse(address("/static/icon.svg"), 308)
-
-    return app
 
 
 def _has(request: Request, tag: str) -> bool:

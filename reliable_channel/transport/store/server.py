@@ -47,24 +47,7 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     middleware = [Middleware(SiteGuard, hosts=allowed_hosts, setting="store.server.allowed_hosts")]
 
     async def messages(request: Request) -> Response:
-        try:
-            asked = read_parameters(request.query_params.multi_items())
-            page = _small_page(source, asked)
-            if page is None:
-                page = await run_in_threadpool(_page, source, asked)
-        except BadParameter as error:
-            return PlainTextResponse(str(error), 400)
-        except UnknownCursorError:
-            if asked.of_a_peer:
-                return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
-            return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
-        except EnvironmentFault as fault:
-            # Its text names places of this machine, so it is not for clients. A lasting fault is logged by the source.
-            if (reason := source.fault()) is None:
-                _log.error("%s", fault)
-                reason = "the archive cannot be read now"
-            return PlainTextResponse(reason, 503, {"Retry-After": "1"})
-        return JSONResponse(page_to_json(page))
+        return await _answer(source, request)
 
     def health(request: Request) -> Response:
         reason = source.fault()
@@ -101,6 +84,28 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     )
     app.router.redirect_slashes = False
     return app
+
+
+async def _answer(source: EnvelopeSource, request: Request) -> Response:
+    """The answer to a query."""
+    try:
+        asked = read_parameters(request.query_params.multi_items())
+        page = _small_page(source, asked)
+        if page is None:
+            page = await run_in_threadpool(_page, source, asked)
+    except BadParameter as error:
+        return PlainTextResponse(str(error), 400)
+    except UnknownCursorError:
+        if asked.of_a_peer:
+            return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
+        return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
+    except EnvironmentFault as fault:
+        # Its text names places of this machine, so it is not for clients. A lasting fault is logged by the source.
+        if (reason := source.fault()) is None:
+            _log.error("%s", fault)
+            reason = "the archive cannot be read now"
+        return PlainTextResponse(reason, 503, {"Retry-After": "1"})
+    return JSONResponse(page_to_json(page))
 
 
 def _page(source: EnvelopeReading, asked: PageRequest) -> StorePage:
