@@ -15,12 +15,29 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.jobs.stages import on_topic, pinned, settings_for
 from bench.jobs.usage import Usage
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 TRIGGER_MS = 1_000
+
+
+def collect(spark: SparkSession, progress: dict[str, dict[int, dict[str, Any]]]) -> None:
+    """Add the micro-batches with input that the running queries report, by query and batch id."""
+    from reliable_channel.pipeline import counters
+    from reliable_channel.pipeline.runner.measures import measures
+
+    for query in spark.streams.active:
+        for update in query.recentProgress:
+            report = json.loads(update.json)
+            batches, batch_id = progress.setdefault(query.name, {}), int(report["batchId"])
+            if report["numInputRows"] and batch_id not in batches:
+                counted = counters.take(report["id"], batch_id)
+                batches[batch_id] = {"at": report["timestamp"], **measures(report, counted)}
 
 
 def main(arguments: list[str]) -> int:
@@ -31,8 +48,6 @@ def main(arguments: list[str]) -> int:
     from reliable_channel.core.segmentation import SegmentationConfig
     from reliable_channel.lake.read import dataset_of, open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES
-    from reliable_channel.pipeline import counters
-    from reliable_channel.pipeline.runner.measures import measures
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
 
@@ -68,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
         def watch() -> None:
             while not stop.wait(1):
-                collect()
+                collect(spark, progress)
                 ingest = [batch for _, batch in sorted(progress.get("ingest", {}).items())]
                 if "maximum" not in marks:
                     if len(ingest) > 1 and delivered() >= wanted:
@@ -81,15 +96,6 @@ def main(arguments: list[str]) -> int:
                     mark("warm", time.time())
                 if done >= spec["warm_batches"] + spec["batches"]:
                     mark("enough", time.time())
-
-        def collect() -> None:
-            for query in spark.streams.active:
-                for update in query.recentProgress:
-                    found = json.loads(update.json)
-                    batches, batch_id = progress.setdefault(query.name, {}), int(found["batchId"])
-                    if found["numInputRows"] and batch_id not in batches:
-                        counted = counters.take(found["id"], batch_id)
-                        batches[batch_id] = {"at": found["timestamp"], **measures(found, counted)}
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()

@@ -100,7 +100,7 @@ class GapFiller:
                 self._not_before[gap] = self._bridge.now_ms() + factor * self._retry_ms
         return closed
 
-    def _fill(self, gap: BridgeGap) -> bool:
+    def _fill(self, gap: BridgeGap) -> bool:  # noqa: C901
         recovered = 0
         outcome: dict[str, str] = {}
         held: dict[str, set[bytes]] = {}
