@@ -1,6 +1,7 @@
 """Topics as others make them: transactions, compression, retention, partitions and topics that come and go.
 
-What participants read of them; ``tests/spark/test_odd_topics_in_spark.py`` reads the same topics with the jobs.
+What participants and the bridge read of them; ``tests/spark/test_odd_topics_in_spark.py`` reads the same topics with
+the jobs.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import Any
 import kafka.codec
 import pytest
 from kafka import KafkaProducer
-from kafka.admin import ConfigResource
 from support import error_page
 from support.odd_topics import (
     HEADERS,
     PUBSUB_TOPIC,
     TOPIC,
+    add_partitions,
     admin,
+    compact,
+    configure,
     create,
     delete_records,
+    read_committed,
     transact,
     until,
     write,
@@ -123,21 +127,36 @@ def test_a_partition_that_is_new_since_the_last_session_is_read_from_its_beginni
 ) -> None:
     with Participant(broker, topic):
         pass
-    client = admin(broker)
-    client.create_partitions({topic: 2})
-    client.close()
-    until(lambda: len(partitions(broker, topic)) == 2)
+    add_partitions(broker, topic, 2)
     write(broker, topic, ["new"], partition=1)
     with Participant(broker, topic) as back:
         until(lambda: back.texts == ["new"])
 
 
-def partitions(broker: Settings, topic: str) -> list[Any]:
-    client = admin(broker)
-    try:
-        return list(client.describe_topics([topic])[0]["partitions"])
-    finally:
-        client.close()
+def test_of_a_compacted_topic_what_is_kept_is_received(broker: Settings, topic: str) -> None:
+    write(broker, topic, [f"{number}" for number in range(5)])
+    with Participant(broker, topic, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 5)
+    write(broker, topic, [f"{number}" for number in range(5, 10)])
+    compact(broker, topic)
+    with Participant(broker, topic) as back:
+        until(lambda: len(back.texts) >= 2)
+    assert back.texts == ["9", "begins a segment"]
+    lost = ask_broker(broker.kafka)({(topic, 0): [OffsetGap(5, 8, 0, 0)]})
+    assert lost == {(topic, 0): [LostRange(OffsetGap(5, 8, 0, 0), "compaction")]}
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, 1, 2**31, 2**62])
+def test_records_of_any_time_are_received_in_a_topic_of_either_kind_of_time(
+    broker: Settings, topic: str, timestamp_ms: int
+) -> None:
+    configure(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    write(broker, topic, ["odd"], timestamp_ms=timestamp_ms)
+    configure(broker, topic, message_timestamp_type="LogAppendTime")
+    write(broker, topic, ["by the broker"], timestamp_ms=timestamp_ms)
+    with Participant(broker, topic, None, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 2)
+    assert one.texts == ["odd", "by the broker"]
 
 
 def test_after_retention_it_continues_at_the_earliest_kept_record_and_names_the_range(
@@ -261,32 +280,42 @@ def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missin
     missing = {place: [OffsetGap(offset, offset, 0, 0) for offset in (1, 3, 5)] + [OffsetGap(6, 7, 0, 0)]}
     find_lost = ask_broker(broker.kafka)
     assert find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0))]}
-    client = admin(broker)
-    client.alter_configs([ConfigResource("TOPIC", topic, {"cleanup.policy": "compact"})])
-    client.close()
+    configure(broker, topic, cleanup_policy="compact")
     kept = [LostRange(gap, "compaction") for gap in missing[place][1:]]
     until(lambda: find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0)), *kept]})
 
 
-def test_a_bridge_dispatches_what_is_committed_however_it_is_compressed(broker: Settings, topic: str) -> None:
+def test_a_bridge_dispatches_what_is_committed_and_kept_however_it_is_compressed(broker: Settings, topic: str) -> None:
     """The outgoing topic is somebody else's, too: a producer with transactions, others with every codec."""
     outgoing = f"{topic}-o"
     topics = broker.kafka.topics.model_copy(
         update={"envelopes": topic, "outgoing": outgoing, "dispatched": f"{topic}-d"}
     )
     here = broker.model_copy(update={"kafka": broker.kafka.model_copy(update={"topics": topics})})
-    bridge = make_bridge(
-        here.model_copy(update={"bridge": here.bridge.model_copy(update={"group_id": topic})}), loop=True
-    )
+    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"group_id": topic})})
+    bridge, again = make_bridge(here, loop=True), make_bridge(here, loop=True)
     transact(broker, outgoing, ["committed"], commit=True)
     transact(broker, outgoing, ["aborted"], commit=False)
-    for codec in ("gzip", "snappy", "lz4", "zstd"):
+    codecs = ("gzip", "snappy", "lz4", "zstd")
+    for codec in codecs:
         write(broker, outgoing, [f"{codec} {number}" for number in range(3)], compression_type=codec)
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
+    producer.send(outgoing, None, TOPIC.encode(), HEADERS, 0).get(timeout=30)
+    producer.close()
+    write(broker, outgoing, ["of 1970"], timestamp_ms=0)
+    configure(broker, outgoing, message_timestamp_type="LogAppendTime")
+    write(broker, outgoing, ["by the broker"])
     bridge.start()
     try:
         with Participant(broker, topic, None, start_at="earliest") as one:
-            until(lambda: len(one.texts) >= 13)
+            until(lambda: len(one.texts) >= 15)
+            bridge.stop()
+            write(broker, outgoing, ["deleted", "kept"])
+            delete_records(broker, outgoing, read_committed(broker, outgoing)[-1][1])
+            again.start()
+            until(lambda: len(one.texts) >= 16)
     finally:
         bridge.stop()
-    expected = [f"{codec} {number}" for codec in ("gzip", "snappy", "lz4", "zstd") for number in range(3)]
-    assert one.texts == ["committed", *expected]
+        again.stop()
+    expected = [f"{codec} {number}" for codec in codecs for number in range(3)]
+    assert one.texts == ["committed", *expected, "of 1970", "by the broker", "kept"]

@@ -6,12 +6,25 @@ from __future__ import annotations
 import os
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as Place
+from kafka import KafkaProducer
 from pyspark.sql import SparkSession
-from support.odd_topics import HEADERS, TOPIC, create, delete_records, transact, write
+from support.odd_topics import (
+    HEADERS,
+    TOPIC,
+    add_partitions,
+    admin,
+    compact,
+    configure,
+    create,
+    delete_records,
+    read_committed,
+    transact,
+    until,
+    write,
+)
 
 from reliable_channel.config import Settings
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SOURCE_GAPS
 from reliable_channel.pipeline.runner.queries import INGEST
@@ -20,17 +33,21 @@ from reliable_channel.pipeline.runner.run import run_chain
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 
-def committed(broker: Settings, topic: str) -> set[tuple[int, int]]:
-    """Partition and offset of what kafka-python reads as committed."""
-    consumer = KafkaConsumer(**broker.kafka.clients().consumer, group_id=None)
-    places = [Place(topic, number) for number in (0, 1)]
-    consumer.assign(places)
-    consumer.seek_to_beginning()
-    ends, read = consumer.end_offsets(places), set()
-    while any(consumer.position(place) < ends[place] for place in places):
-        read |= {(r.partition, r.offset) for records in consumer.poll(200).values() for r in records}
-    consumer.close()
-    return read
+def on_topic(settings: Settings, broker: Settings, topic: str) -> Settings:
+    """The settings of jobs that read a topic of the broker."""
+    topics = broker.kafka.topics.model_copy(update={"envelopes": topic})
+    return settings.model_copy(update={"kafka": broker.kafka.model_copy(update={"topics": topics})})
+
+
+def places(settings: Settings) -> list[tuple[int, int]]:
+    """Partition and offset of every row of the tables, in order."""
+    rows = [*rows_of(open_table(settings.paths, ENVELOPES)), *rows_of(open_table(settings.paths, QUARANTINE))]
+    return sorted((row["kafka_partition"], row["kafka_offset"]) for row in rows)
+
+
+def gaps(settings: Settings) -> list[tuple[int, int, int, str]]:
+    rows = rows_of(open_table(settings.paths, SOURCE_GAPS))
+    return [(g["kafka_partition"], g["first_offset"], g["last_offset"], g["cause"]) for g in rows]
 
 
 def test_ingest_reads_what_others_commit_and_says_only_what_is_gone(
@@ -38,9 +55,7 @@ def test_ingest_reads_what_others_commit_and_says_only_what_is_gone(
 ) -> None:
     topic = f"odd-spark-{os.getpid()}"
     create(broker, topic, partitions=2)
-    topics = broker.kafka.topics.model_copy(update={"envelopes": topic})
-    kafka = broker.kafka.model_copy(update={"topics": topics})
-    configured = settings.model_copy(update={"kafka": kafka})
+    configured = on_topic(settings, broker, topic)
     for number in range(3):
         transact(broker, topic, [f"committed {number} {each}" for each in "ab"], commit=True)
         transact(broker, topic, [f"aborted {number}"], commit=False)
@@ -50,18 +65,45 @@ def test_ingest_reads_what_others_commit_and_says_only_what_is_gone(
     producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
     producer.send(topic, None, TOPIC.encode(), HEADERS, 0, timestamp_ms=0).get(timeout=30)  # a tombstone of 1970
     producer.close()
+    configure(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
+    for timestamp_ms in (1, 2**31, 2**62):
+        write(broker, topic, [f"{timestamp_ms}"], timestamp_ms=timestamp_ms)
     write(broker, topic, ["0", "1"], partition=1)
-    before = committed(broker, topic)
+    before = read_committed(broker, topic, 2)
     run_chain(spark, configured, queries=(INGEST,))
     write(broker, topic, ["2", "3", "4", "5"], partition=1)
     delete_records(broker, topic, 4, partition=1)
     transact(broker, topic, ["after"], commit=True)
+    add_partitions(broker, topic, 3)
+    configure(broker, topic, message_timestamp_type="LogAppendTime")
+    write(broker, topic, ["new"], partition=2, timestamp_ms=1)
     run_chain(spark, configured, queries=(INGEST,))
 
-    rows = [*rows_of(open_table(settings.paths, ENVELOPES)), *rows_of(open_table(settings.paths, QUARANTINE))]
-    places = [(row["kafka_partition"], row["kafka_offset"]) for row in rows]
-    assert sorted(places) == sorted(before | committed(broker, topic))
-    gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
-    assert [(g["kafka_partition"], g["first_offset"], g["last_offset"], g["cause"]) for g in gaps] == [
-        (1, 2, 3, "offset_jump")
-    ]
+    assert places(settings) == sorted({*before, *read_committed(broker, topic, 3)})
+    assert gaps(settings) == [(1, 2, 3, "offset_jump")]
+
+
+def test_ingest_reads_what_is_left_of_a_compacted_topic_and_refuses_it_when_it_was_created_anew(
+    spark: SparkSession, settings: Settings, broker: Settings
+) -> None:
+    topic = f"odd-spark-compacted-{os.getpid()}"
+    create(broker, topic)
+    configured = on_topic(settings, broker, topic)
+    write(broker, topic, [f"{number}" for number in range(5)])
+    before = read_committed(broker, topic)
+    run_chain(spark, configured, queries=(INGEST,))
+    write(broker, topic, [f"{number}" for number in range(5, 10)])
+    compact(broker, topic)
+    run_chain(spark, configured, queries=(INGEST,))
+    assert places(settings) == sorted({*before, *read_committed(broker, topic)}) == [(0, n) for n in (*range(5), 9, 10)]
+    assert gaps(settings) == [(0, 5, 8, "compaction")]
+
+    client = admin(broker)
+    client.delete_topics([topic])
+    until(lambda: topic not in client.list_topics())
+    client.close()
+    create(broker, topic)
+    write(broker, topic, ["new"])
+    with pytest.raises(ConfigurationError, match="was deleted and recreated: its partition 0 ends at 1"):
+        run_chain(spark, configured, queries=(INGEST,))
+    assert len(places(settings)) == 7
