@@ -25,6 +25,7 @@ def test_it_ends_with_tables_that_match_the_truth(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stdout
     assert "The tables match the truth exactly." in done.stdout
+    # That includes the headline figures of every surface. Claims are many, and in none of them.
     report = [*COMMAND[:-2], "report", "--json", "--tables", str(tmp_path / "run" / "tables")]
     totals = json.loads(subprocess.run(report, cwd=ROOT, capture_output=True, text=True, check=True).stdout)["totals"]
     sent = {(m.channel_id, m.first_sds_id) for m in truth.messages if m.outcome != MessageOutcome.DELIVERED}

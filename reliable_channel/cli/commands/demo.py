@@ -58,6 +58,7 @@ def register(app: typer.Typer) -> None:
         """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
 
+        from reliable_channel.analysis.check_headline import check_headline
         from reliable_channel.analysis.report.check import check
         from reliable_channel.analysis.report.check_verdicts import check_verdicts
         from reliable_channel.analysis.report.render import next_steps, render
@@ -83,6 +84,7 @@ def register(app: typer.Typer) -> None:
             differences = check(truth, observed, lost_after_ms)
             judged = read_verdicts(settings.paths.data_dir)
             differences += check_verdicts(truth, judged)
+            differences += check_headline(judged, settings.paths)
         data_dir = settings.paths.data_dir
         render(Console(), truth, observed, judged, differences, data_dir)
         typer.echo(next_steps(data_dir))
