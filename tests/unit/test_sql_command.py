@@ -13,6 +13,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.cli.commands.sql import Form, prompt
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.tables import BY_NAME
 
 COUNTED = (
     "SELECT verdict, count(*) AS messages, max(first_seen) AS newest FROM delivery_status GROUP BY ALL ORDER BY ALL"
@@ -59,6 +60,18 @@ def test_a_wrong_question_is_one_sentence(
     assert (status, out) == (2, "")
     assert err.startswith(f"reliable-channel: {sentence}")
     assert err.count("\n") == 1
+
+
+def test_the_tables_can_be_asked_for(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    shown = json.loads(ask(capsys, sample_tables, "SHOW TABLES", "--json")[1])
+    assert [row["name"] for row in shown] == sorted(BY_NAME)
+    columns = "SELECT table_name, column_name FROM information_schema.columns"
+    listed = {
+        (row["table_name"], row["column_name"]) for row in json.loads(ask(capsys, sample_tables, columns, "--json")[1])
+    }
+    assert listed == {(table.name, name) for table in BY_NAME.values() for name in table.names()}
+    described = json.loads(ask(capsys, sample_tables, "DESCRIBE acks", "--json")[1])
+    assert [row["column_name"] for row in described] == [*BY_NAME["acks"].names()]
 
 
 def test_a_hostile_string_is_shown_as_text(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:

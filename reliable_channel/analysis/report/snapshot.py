@@ -32,6 +32,8 @@ PATIENCE_S = 20.0
 """The longest time of a user's query, which is then interrupted."""
 
 _NAMES = re.compile(r"\b(" + "|".join(BY_NAME) + r")\b")
+_CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w+|\bpg_catalog\b", re.IGNORECASE)
+"""What asks for the tables themselves."""
 
 
 class TableSnapshot:
@@ -72,8 +74,9 @@ class TableSnapshot:
         rows: list[dict[str, Any]] = self.arrow(sql, parameters).to_pylist()
         return rows
 
-    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
-        """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold."""
+    def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None, *, with_catalog: bool = False) -> pa.Table:
+        """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold. ``with_catalog``: the
+        names and columns of all tables are known, too."""
         connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
         names = sorted(set(_NAMES.findall(sql)))
         timer = threading.Timer(self._patience_s, connection.interrupt)
@@ -81,6 +84,8 @@ class TableSnapshot:
             connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
             for name in names:
                 connection.register(name, self._source(name))
+            for name in sorted(BY_NAME.keys() - set(names)) if with_catalog else ():
+                connection.register(name, arrow_schema(BY_NAME[name]).empty_table())
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             timer.start()
             return in_our_time(connection.sql(sql, params=dict(parameters or {})).to_arrow_table())
@@ -115,7 +120,7 @@ class TableSnapshot:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise LocalError("Only a single SELECT is allowed; the tables are read-only.", "Write one.")
         try:
-            return self.arrow(sql)
+            return self.arrow(sql, with_catalog=_CATALOG.search(sql) is not None)
         except EnvironmentFault as fault:
             if isinstance(fault.__cause__, duckdb.BinderException | duckdb.CatalogException):
                 raise LocalError(
