@@ -31,7 +31,7 @@ LIMITS = HttpLimits()
 
 class App:
     """``/`` answers at once; ``/wait`` when :meth:`release` was called, and ``/event`` does so without counting as
-    running; ``/large`` answers more than a socket's buffers hold."""
+    running; ``/large`` answers more than a socket's buffers hold, and ``/parts`` does so in parts."""
 
     def __init__(self) -> None:
         self.inside = threading.Semaphore(0)
@@ -50,10 +50,13 @@ class App:
             self.inside.release()
             with waiting() if scope["path"] == "/event" else ExitStack():
                 await self._released.wait()
-        elif scope["path"] == "/large":
-            body = bytes(50_000_000)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
-        await send({"type": "http.response.body", "body": body})
+        parts = 50 if scope["path"] == "/parts" else 1
+        if scope["path"] in ("/large", "/parts"):
+            body = bytes(50_000_000 // parts)
+        length = b"%d" % (len(body) * parts)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        for left in reversed(range(parts)):
+            await send({"type": "http.response.body", "body": body, "more_body": left > 0})
 
 
 @contextmanager
@@ -232,10 +235,10 @@ def test_a_request_that_gave_way_is_told_to_come_again() -> None:
 
 
 def test_clients_that_do_not_read_leave_their_slots_to_others() -> None:
-    with serving(running=2) as address, ExitStack() as held:
+    with serving(running=2, slow_s=3_600) as address, ExitStack() as held:
         for _ in range(2):
             connection = held.enter_context(socket.create_connection(address, timeout=120))
-            connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /parts HTTP/1.1\r\nHost: x\r\n\r\n")
             assert connection.recv(10)
         assert ask(address).status == 200
 
@@ -243,7 +246,7 @@ def test_clients_that_do_not_read_leave_their_slots_to_others() -> None:
 def test_connections_that_are_busy_for_long_make_room_for_others() -> None:
     app = App()
     with serving(app, connections=3, per_peer=3, slow_s=0) as address, ExitStack() as held:
-        for path in (b"/event", b"/large", b"/event"):
+        for path in (b"/parts", b"/event", b"/event"):
             connection = held.enter_context(socket.create_connection(address, timeout=120))
             connection.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
             assert app.inside.acquire(timeout=120) if path == b"/event" else connection.recv(10)
