@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.segment import Segment, encode_segment
-from reliable_channel.evidence.refetch import MAX_REQUESTS, open_requests
+from reliable_channel.evidence.requests import MAX_REQUESTS, open_requests
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow

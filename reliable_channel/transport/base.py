@@ -15,15 +15,15 @@ Transports implement it, and so does the Messaging API on top of them. Calls nev
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType, Protocol, runtime_checkable
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
-from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.transport.health import Health
-from reliable_channel.transport.store.model import StorePage, StoreQuery
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 
 if TYPE_CHECKING:
     from reliable_channel.transport.dispatch_limit import Count
@@ -263,3 +263,15 @@ def hash_candidates(pubsub_topic: str, message: WakuMessage) -> tuple[bytes, ...
         return (specified,)
     zero = WakuMessage(message.payload, message.content_topic, meta=message.meta, timestamp=0)
     return (specified, message_hash(pubsub_topic, zero))
+
+
+def list_hashes(entry: StoreEntry) -> list[bytes]:
+    """The hashes under which the envelope of a store's entry may be known, the node's own first: that of every
+    :func:`hash_candidates`, also with the ``meta`` of reliable channels, which Store v1 leaves out."""
+    if entry.message is None or entry.pubsub_topic is None:
+        return [entry.message_hash]
+    messages = [entry.message]
+    if not entry.verified:
+        messages.append(replace(entry.message, meta=RELIABLE_CHANNEL_META))
+    hashes = [hash_ for message in messages for hash_ in hash_candidates(entry.pubsub_topic, message)]
+    return [*dict.fromkeys([entry.message_hash, *hashes])]

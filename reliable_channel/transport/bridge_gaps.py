@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, message_hash
-from reliable_channel.transport.base import Source
+from reliable_channel.core.wire.waku import message_hash
+from reliable_channel.transport.base import Source, list_hashes
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.store.client import StoreClient
-from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeError
 
 _log = logging.getLogger(__name__)
@@ -166,12 +166,12 @@ class GapFiller:
                 entry.message is not None
                 and entry.pubsub_topic is not None
                 and self._bridge.topics.wants(entry.message.content_topic)
-                and not any(self._bridge.recent.has(found) for found in _hashes(entry))
+                and not any(self._bridge.recent.has(found) for found in list_hashes(entry))
             ):
                 new[entry.message_hash] = envelope_record(
                     self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
                 )
-                seen += [(found, entry.pubsub_topic) for found in _hashes(entry)]
+                seen += [(found, entry.pubsub_topic) for found in list_hashes(entry)]
         self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
         self._bridge.recent.add([found for found, _ in seen])
         self._bridge.count("recovered", len(new))
@@ -204,11 +204,3 @@ def _lots(content_topics: list[str]) -> list[tuple[str, ...]]:
         tuple(content_topics[begin : begin + TOPICS_PER_QUERY])
         for begin in range(0, len(content_topics), TOPICS_PER_QUERY)
     ]
-
-
-def _hashes(entry: StoreEntry) -> list[bytes]:
-    """The hashes under which an entry may be known: Store v1 leaves out ``meta``, which is part of the hash."""
-    if entry.verified or entry.message is None or entry.pubsub_topic is None:
-        return [entry.message_hash]
-    marked = replace(entry.message, meta=RELIABLE_CHANNEL_META)
-    return [entry.message_hash, message_hash(entry.pubsub_topic, marked)]

@@ -9,7 +9,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.config import PathSettings, load
-from reliable_channel.evidence.refetch import sent_and_not_seen
+from reliable_channel.evidence.requests import sent_and_not_seen
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import append_files

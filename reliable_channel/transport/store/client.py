@@ -128,7 +128,8 @@ class StoreClient:
         self._sleep = sleep
         self._deadline_s = deadline_s
         self._monotonic = monotonic
-        self._late: dict[StoreNode, _NodeWalk] = {}
+        self._late: dict[StoreNode, tuple[_NodeWalk, float]] = {}
+        """Node that has not ended in time → its walk, and until when it is left alone."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -173,15 +174,21 @@ class StoreClient:
         """All pages from every node, side by side; nodes in the order of the configuration."""
         return self._answers([query])
 
-    def look_up(self, hashes: Sequence[bytes], include_data: bool = True) -> list[NodeAnswer]:
+    def look_up(
+        self,
+        hashes: Sequence[bytes],
+        include_data: bool = True,
+        on_page: Callable[[StorePage], object] = lambda _: None,
+    ) -> list[NodeAnswer]:
         """Query these hashes from every node, at most 99 per query (docs/spec/waku-rest.md); repeats are queried
-        once."""
+        once. ``on_page`` is called with every page as it comes."""
         wanted = list(dict.fromkeys(hashes))
         return self._answers(
             [
                 StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
                 for i in range(0, len(wanted), MAX_HASHES)
-            ]
+            ],
+            on_page,
         )
 
     def close(self) -> None:
@@ -189,7 +196,9 @@ class StoreClient:
         for node in self._nodes:
             node.close()
 
-    def _answers(self, queries: Sequence[StoreQuery]) -> list[NodeAnswer]:
+    def _answers(
+        self, queries: Sequence[StoreQuery], on_page: Callable[[StorePage], object] = lambda _: None
+    ) -> list[NodeAnswer]:
         entries: dict[StoreNode, dict[bytes, StoreEntry]] = {node: {} for node in self._nodes}
         refused = dict.fromkeys(self._nodes, 0)
         errors: dict[StoreNode, StoreNodeError] = {}
@@ -197,6 +206,7 @@ class StoreClient:
             if isinstance(page, StoreNodeError):
                 errors[node] = page
                 continue
+            on_page(page)
             refused[node] += page.refused
             entries[node].update((entry.message_hash, entry) for entry in page.entries)
         return [
@@ -208,13 +218,13 @@ class StoreClient:
         self, nodes: Sequence[StoreNode], queries: Sequence[StoreQuery]
     ) -> Iterator[tuple[StoreNode, StorePage | StoreNodeError]]:
         """Every page of every node as they come. A node that has not ended after ``deadline_s`` is left alone with a
-        fault, and not asked again until its last answer has ended."""
+        fault, for as long again and until its last answer has ended: its next queries would take as long."""
         walks: dict[StoreNode, _NodeWalk] = {}
         arrived: queue.Queue[_Arrival] = queue.Queue(PAGES_AHEAD)
         end = self._monotonic() + self._deadline_s
         for node in nodes if queries else ():
-            if (last := self._late.get(node)) is not None and last.is_alive():
-                yield node, _late(node, "still answers an earlier query")
+            if (late := self._late.get(node)) and (late[0].is_alive() or self._monotonic() < late[1]):
+                yield node, _late(node, f"took longer than {self._deadline_s:g} s for an earlier query")
                 continue
             walks[node] = _NodeWalk(node, self._pages_of(node, queries), arrived)
             walks[node].start()
@@ -223,7 +233,8 @@ class StoreClient:
                 try:
                     node, page = arrived.get(timeout=max(0.0, end - self._monotonic()))
                 except queue.Empty:
-                    self._late |= walks
+                    until = self._monotonic() + self._deadline_s
+                    self._late |= {node: (walk, until) for node, walk in walks.items()}
                     yield from ((node, _late(node, f"took longer than {self._deadline_s:g} s")) for node in walks)
                     return
                 if page is None or isinstance(page, StoreNodeError):

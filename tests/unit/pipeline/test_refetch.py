@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
 from reliable_channel.evidence.audit import threshold_of
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import RefetchResult, refetch
@@ -30,6 +31,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
+from reliable_channel.transport.base import hash_candidates, list_hashes
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.memory_source import MemorySource
@@ -235,7 +237,7 @@ def test_an_encrypted_envelope_that_a_hint_leads_to_is_fetched_and_proves_nothin
 
 
 def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reliable_channel.evidence.refetch.MAX_REQUESTS", 3)
+    monkeypatch.setattr("reliable_channel.evidence.requests.MAX_REQUESTS", 3)
     for number in range(5):
         request(settings, f"0{number}", LOST, channel_id="strangers")
     request(settings, "m1", STORED)
@@ -555,3 +557,56 @@ def test_a_set_that_has_ended_is_not_asked_for(settings: Settings, how: str) -> 
     node = MemoryNode("a", SECOND)
     assert run(settings, node)[0].requests == 0
     assert node.asked == 0
+
+
+class Waiting(MemoryNode):
+    """A node that answers only after something was written to Kafka."""
+
+    def __init__(self, name: str, *messages: WakuMessage) -> None:
+        super().__init__(name, *messages)
+        self.written = threading.Event()
+
+    def query(self, query: StoreQuery) -> StorePage:
+        self.written.wait()
+        return super().query(query)
+
+
+@pytest.mark.parametrize("how", ["by hash", "by range", "set"])
+def test_an_honest_answer_is_written_before_a_slow_node_has_ended(settings: Settings, how: str) -> None:
+    if how == "set":
+        overdue(settings)
+    else:
+        request(settings, "m1", STORED, hint=None if how == "by hash" else b"")
+    slow, honest = Waiting("slow"), MemoryNode("honest", SECOND if how == "set" else STORED)
+    written: list[StoreEntry] = []
+
+    def write_back(entries: Sequence[StoreEntry]) -> None:
+        written.extend(entries)
+        if written:
+            slow.written.set()
+
+    refetch(settings, StoreClient([slow, honest], RetryPolicy(attempts=1), deadline_s=60), write_back)
+    outcomes = {row["node"]: row["outcome"] for row in rows_of(open_table(settings.paths, tables.STORE_PRESENCE))}
+    assert outcomes == {"honest": "present", "slow": "absent"}, "the slow node could answer: the other was written"
+    assert len(written) == 1
+
+
+def test_what_several_nodes_have_is_written_once(settings: Settings) -> None:
+    request(settings, "m1", STORED, hint=b"")
+    request(settings, "m2", STORED)
+    _, written = run(settings, MemoryNode("a", STORED), MemoryNode("b", STORED), MemoryNode("c", STORED))
+    assert [entry.message for entry in written] == [STORED]
+
+
+@pytest.mark.parametrize("verified", [True, False])
+@pytest.mark.parametrize("timestamp", [None, 0, START_S * 10**9])
+def test_an_entry_is_known_under_every_hash_that_nodes_use_for_it(verified: bool, timestamp: int | None) -> None:
+    message = WakuMessage(b"text", TOPIC, timestamp=timestamp)
+    stated = bytes(32)
+    hashes = list_hashes(StoreEntry(stated, message, PUBSUB, verified=verified))
+    expected = {stated, *hash_candidates(PUBSUB, message)}
+    if not verified:
+        expected |= {*hash_candidates(PUBSUB, replace(message, meta=RELIABLE_CHANNEL_META))}
+    assert hashes[0] == stated
+    assert sorted(hashes) == sorted(expected)
+    assert list_hashes(StoreEntry(stated)) == [stated]

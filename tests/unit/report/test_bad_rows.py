@@ -115,7 +115,7 @@ class Asked:
     def __init__(self) -> None:
         self.hashes: list[bytes] = []
 
-    def look_up(self, hashes: list[bytes], *, include_data: bool = True) -> list[NodeAnswer]:
+    def look_up(self, hashes: list[bytes], *, include_data: bool = True, on_page: Any = None) -> list[NodeAnswer]:
         assert all(len(each) == 32 for each in hashes)
         self.hashes += hashes
         return []

@@ -250,17 +250,27 @@ def test_an_honest_answer_waits_for_no_other_node() -> None:
     assert [name for name, _ in walk] == ["slow"] * 2
 
 
-def test_a_node_that_never_ends_is_left_alone_until_it_does() -> None:
-    ready = threading.Event()
+def test_a_node_that_never_ends_is_left_alone_until_it_does_and_for_as_long_as_it_took() -> None:
+    ready, now = threading.Event(), [0.0]
     slow = Scripted("slow", 1, ready=ready)
-    asked = StoreClient([slow], deadline_s=0.05)
+    asked = StoreClient([slow], deadline_s=0.05, monotonic=lambda: now[0])
     (late,) = asked.look_up([bytes(32)])
     assert late.error is not None
     assert late.error.fault is StoreFault.UNREACHABLE
+    now[0] = 1.0
     (again,) = asked.look_up([bytes(32)])
     assert again.error is not None
     assert "earlier query" in again.error.detail
     ready.set()
+    for thread in [each for each in threading.enumerate() if each.name == "store slow"]:
+        thread.join()
+    now[0] = 0.04
+    (rests,) = asked.look_up([bytes(32)])
+    assert rests.error is not None
+    assert "earlier query" in rests.error.detail
+    now[0] = 0.06
+    asked = StoreClient([slow], monotonic=lambda: now[0])
+    assert asked.look_up([bytes(32)])[0].error is None
 
 
 def test_endless_cursors_without_messages_end() -> None:
