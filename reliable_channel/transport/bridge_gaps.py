@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from reliable_channel.core.wire.waku import message_hash
@@ -100,32 +100,31 @@ class GapFiller:
                 self._not_before[gap] = self._bridge.now_ms() + factor * self._retry_ms
         return closed
 
-    def _fill(self, gap: BridgeGap) -> bool:  # noqa: C901
+    def _fill(self, gap: BridgeGap) -> bool:
         recovered = 0
         outcome: dict[str, str] = {}
         held: dict[str, set[bytes]] = {}
-        for query in self._queries(gap):
+        topics = sorted(self._bridge.state.content_topics)
+
+        def ask(query: StoreQuery, nodes: Collection[str] | None = None) -> list[str]:
+            """Take what the nodes return; returns those that answer for named content topics only."""
+            nonlocal recovered
             strict: list[str] = []
-            for node, page in self._stores.walk_each(query):
-                if isinstance(page, StoreNodeError):
-                    if page.fault is StoreFault.NEEDS_CONTENT_TOPICS and self._bridge.state.content_topics:
-                        strict.append(node)
-                    else:
-                        outcome[node] = page.fault.value
-                    continue
-                answer = "complete" if all(entry.verified for entry in page.entries) else "complete_unverified"
-                if outcome.setdefault(node, answer) == "complete":
-                    outcome[node] = answer
-                held.setdefault(node, set()).update(_hashes_within(page, gap))
-                recovered += self._take(page)
-            for lot in _lots(sorted(self._bridge.state.content_topics)) if strict else []:
-                for node, page in self._stores.walk_each(replace(query, content_topics=lot), strict):
-                    if isinstance(page, StoreNodeError):
-                        outcome[node] = page.fault.value
-                        continue
-                    outcome.setdefault(node, "known_content_topics")
+            for node, page in self._stores.walk_each(query, nodes):
+                if not isinstance(page, StoreNodeError):
+                    _note_answer(outcome, node, page, by_topic=nodes is not None)
                     held.setdefault(node, set()).update(_hashes_within(page, gap))
                     recovered += self._take(page)
+                elif page.fault is StoreFault.NEEDS_CONTENT_TOPICS and topics and nodes is None:
+                    strict.append(node)
+                else:
+                    outcome[node] = page.fault.value
+            return strict
+
+        for query in self._queries(gap):
+            if strict := ask(query):
+                for lot in _lots(topics):
+                    ask(replace(query, content_topics=lot), strict)
         if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
             return False
         ended = all(answer in ABLE for answer in outcome.values())
@@ -185,6 +184,16 @@ class GapFiller:
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)
             queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _lots(named) or [()]]
         return queries
+
+
+def _note_answer(outcome: dict[str, str], node: str, page: StorePage, *, by_topic: bool) -> None:
+    """Record in ``outcome`` what a page of a node proves; the weakest page decides."""
+    if by_topic:
+        outcome.setdefault(node, "known_content_topics")
+        return
+    answer = "complete" if all(entry.verified for entry in page.entries) else "complete_unverified"
+    if outcome.setdefault(node, answer) == "complete":
+        outcome[node] = answer
 
 
 def _hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
