@@ -25,7 +25,7 @@ def test_a_local_table_is_read_without_python_in_arrow_s_threads(tmp_path: Path)
     assert used is fs.SubTreeFileSystem
 
 
-DOCUMENTED_READERS = ("test_statistics.py", "test_statistics_in_spark.py")
+DOCUMENTED_READERS = ("table_readers.py", "test_statistics.py", "test_statistics_in_spark.py")
 """Tests of what the readers of the documents see: they open tables as a stranger does."""
 
 
