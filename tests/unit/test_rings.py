@@ -175,6 +175,14 @@ def test_the_reader_of_imports_sees_every_form(
     assert [name for name, _ in imports(file)] == [expected]
 
 
+def test_tests_import_no_other_tests() -> None:
+    """What several need is in ``tests/support``."""
+    tests = Path(__file__).parents[1]
+    imported = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.MULTILINE)
+    wrong = [str(file.relative_to(tests)) for file in tests.rglob("*.py") if imported.search(file.read_text("utf-8"))]
+    assert wrong == []
+
+
 def test_no_class_name_exists_twice() -> None:
     found = [
         node.name

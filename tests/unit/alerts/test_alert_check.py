@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from support.alert_rows import clock, heard, minutes
 from tenacity import wait_none
-from test_alert_measure import clock, heard, minutes
 
 from reliable_channel.analysis.alerts import check as checking
 from reliable_channel.analysis.alerts.check import CheckResult, check

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from support.alert_rows import CHANNEL, NOON, clock, heard, minutes, place
 
 from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
@@ -20,14 +21,8 @@ from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 from tests.support.sample_values import HOSTILE, at
 
-NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.UTC)
-CHANNEL = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}
 TALK = json.dumps(["/p", "/c", "talk"])
 Write = Callable[..., None]
-
-
-def minutes(count: float) -> dt.datetime:
-    return NOON + dt.timedelta(minutes=count)
 
 
 @pytest.fixture
@@ -54,27 +49,6 @@ def measured(tmp_path: Path) -> Callable[..., list[Reading]]:
         return readings(TableSnapshot(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
 
     return measure
-
-
-def clock(event_time: dt.datetime, partition: int = 0, recorded_at: dt.datetime = NOON) -> dict[str, Any]:
-    return {
-        "kafka_topic": "waku.envelopes",
-        "kafka_partition": partition,
-        "query_id": "q",
-        "batch_id": 0,
-        "kind": "batch",
-        "event_time": event_time,
-        "next_offset": 1,
-        "recorded_at": recorded_at,
-    }
-
-
-def place(offset: int, partition: int = 0) -> dict[str, Any]:
-    return {"kafka_topic": "waku.envelopes", "kafka_partition": partition, "kafka_offset": offset}
-
-
-def heard(offset: int, event_time: dt.datetime, partition: int = 0, **more: Any) -> dict[str, Any]:
-    return {**place(offset, partition), **CHANNEL, "sds_kind": "content", "event_time": event_time, **more}
 
 
 def test_loss_counts_settled_messages_of_the_window_per_channel(write: Write, measured: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 from buckets import FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_ack_integrity import KEY, NOW, content_row
-from test_cuts import channels, cut
+from support.ack_rows import KEY, NOW, content_row
+from support.cuts import channels, cut
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep

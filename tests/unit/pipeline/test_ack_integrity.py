@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.ack_rows import KEY, NOW, PLACE, content_row
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import sha256
@@ -19,25 +20,8 @@ from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
 
-KEY = ("p", "c", "talk")
-NOW = 1_767_225_600_000
-PLACE = ("waku.envelopes", 0)
 ALICES = b"pay Bob 10"
 STRANGERS = b"pay Mallory 10 000"
-
-
-def content_row(content: bytes, **fields: Any) -> InputRow:
-    """A bare content message of Alice; ``fields`` say what is different."""
-    given: dict[str, Any] = {
-        "sender_id": "alice",
-        "sds_id": "X",
-        "sds_kind": "content",
-        "lamport_timestamp": NOW,
-        "segment_kind": "bare",
-        "entire_message_hash": sha256(content),
-    }
-    given |= {"content_digest": sha256(content), "content_bytes": len(content)} | fields
-    return InputRow("message", *PLACE, 0, NOW * 1000, **given)
 
 
 def ephemeral_row(content: bytes, **fields: Any) -> InputRow:

@@ -10,8 +10,8 @@ import pytest
 from buckets import FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_ack_integrity import NOW, content_row
-from test_cuts import PHASES, channels, cut
+from support.ack_rows import NOW, content_row
+from support.cuts import PHASES, channels, cut
 
 from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat

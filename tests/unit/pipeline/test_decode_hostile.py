@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from test_decode import NOW_MS, PUBSUB, decode, decoder, envelope, sds, segment
+from support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds, segment
 
 from reliable_channel.core.wire.hashing import keccak256
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
-from test_cuts import channels
+from support.cuts import channels
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.pipeline import gc_paused

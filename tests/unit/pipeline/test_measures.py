@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from deltalake.exceptions import DeltaError
 from prometheus_client import generate_latest
+from support.progress import PROGRESS
 
 from reliable_channel.config import load
 from reliable_channel.pipeline import counters
@@ -20,28 +21,6 @@ from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, served
 from reliable_channel.transport.serving import DEFAULT_LIMITS
-
-PROGRESS: dict[str, Any] = {
-    "id": "q1",
-    "runId": "r1",
-    "name": "reassembly",
-    "batchId": 4,
-    "numInputRows": 12,
-    "inputRowsPerSecond": float("inf"),
-    "processedRowsPerSecond": 3.5,
-    "durationMs": {"addBatch": 900, "queryPlanning": 12, "triggerExecution": 1000},
-    "stateOperators": [
-        {"numRowsTotal": 5, "numRowsUpdated": 2, "memoryUsedBytes": 1000,
-         "commitTimeMs": 7, "customMetrics": {"rocksdbSstFileSize": 64}},
-        {"numRowsTotal": 3, "numRowsUpdated": 1, "memoryUsedBytes": 24},
-    ],
-    "sources": [
-        {"description": "DeltaSource[file:/data/tables/sds_messages]",
-         "endOffset": {"reservoirId": "x", "reservoirVersion": 6, "index": -1}},
-        {"description": "DeltaSource[file:/data/tables/sds_messages]",
-         "endOffset": json.dumps({"reservoirId": "x", "reservoirVersion": 6, "index": -1})},
-    ],
-}  # fmt: skip
 
 
 def test_a_micro_batch_in_numbers() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.adapters import Adapters
+from support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds
 from support.integrity import HOUR_MS, attacked
-from test_decode import NOW_MS, PUBSUB, decode, decoder, envelope, sds
 
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_measures import PROGRESS
+from support.progress import PROGRESS
 
 from reliable_channel.cli import main
 from reliable_channel.config import load

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_cuts import CONFIG, PLACE, START, Reassembly, _segment, conversations, reassembled
+from support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassembled, segment_row
 
 from reliable_channel.core.segmentation import Reassembler, Segment, SegmentationEvent, contents_for
 
@@ -62,7 +62,7 @@ def test_a_timer_that_fails_is_named_with_the_sender_of_the_sets(monkeypatch: py
     monkeypatch.setattr(Reassembler, "expire", expire)
     content = contents_for(bytes(200), CONFIG)[0]
     place = {"kafka_topic": PLACE[0], "kafka_partition": PLACE[1]}
-    segment = {**_segment("alice", "a", START, content, START, bytes(200)), **place, "kafka_offset": 0}
+    segment = {**segment_row("alice", "a", START, content, START, bytes(200)), **place, "kafka_offset": 0}
     tick = {"kind": "tick", "event_us": (START + 10_000_000) * 1000, **place, "kafka_offset": 1}
     query = reassembled([segment, tick], [1], monkeypatch)
     event = next(row for table, row in query.rows if table == "channel_events")

@@ -14,9 +14,9 @@ import pytest
 from buckets import FakeBucket, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.ack_rows import content_row
 from support.adapters import Adapters
 from support.integrity import HOUR_MS, attacked
-from test_ack_integrity import content_row
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed

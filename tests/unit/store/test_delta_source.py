@@ -12,56 +12,18 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
-from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.source import Position, Selection, read_page
-
-PUBSUB_TOPICS = ["/waku/2/rs/16/32", "/waku/2/rs/16/33"]
-TOPICS = ["/a/1/x/p", "/a/1/y/p", "/a/1/z/p"]
-BASE = 1_795_254_432_521_844_140
-
-TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_(), "BINARY": pa.binary()}
-
-
-def append(table: Path, envelopes: list[tuple[str, WakuMessage]]) -> None:
-    """Rows as the ingest job writes them."""
-    rows = []
-    for offset, (pubsub_topic, message) in enumerate(envelopes):
-        value = encode_waku_message(message)
-        rows.append(
-            {
-                "kafka_topic": "waku.envelopes",
-                "kafka_partition": 0,
-                "kafka_offset": offset,
-                "source": "relay",
-                "pubsub_topic": pubsub_topic,
-                "content_topic": message.content_topic,
-                "message_hash": message_hash(pubsub_topic, message),
-                "value": value,
-                "value_bytes": len(value),
-                "sender_timestamp_ns": message.timestamp,
-                "ephemeral": message.ephemeral,
-                "kind": "plain",
-            }
-        )
-    schema = pa.schema([(c.name, TYPES.get(c.type, pa.timestamp("us", tz="UTC"))) for c in ENVELOPES.columns])
-    write_deltalake(table, pa.Table.from_pylist(rows, schema), mode="append")
-
-
-def some(count: int, first: int = 0) -> list[tuple[str, WakuMessage]]:
-    return [
-        (PUBSUB_TOPICS[n % 2], WakuMessage(b"%d" % n, TOPICS[n % 3], None, BASE + n // 2, b"meta"))
-        for n in range(first, first + count)
-    ]
 
 
 def everything(source: DeltaSource) -> list[WakuMessage]:

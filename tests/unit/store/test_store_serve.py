@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_delta_source import PUBSUB_TOPICS, append, some
+from support.envelope_rows import PUBSUB_TOPICS, append, some
 
 from reliable_channel.transport.http import BoundedHttp
 from reliable_channel.transport.store.client import StoreClient
