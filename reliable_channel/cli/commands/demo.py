@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from reliable_channel.simulation.journal import ObserverRecord
     from reliable_channel.simulation.to_kafka import Coordinates
     from reliable_channel.simulation.world import World
+    from reliable_channel.transport.store.client import StoreClient
     from reliable_channel.transport.store.model import StoreEntry
 
 MARKER = ".reliable-channel-demo"
@@ -185,6 +186,18 @@ def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
     return settings.model_copy(update={"store": settings.store.model_copy(update={"nodes": found, "audit": audit})})
 
 
+def _causal_position(entry: StoreEntry) -> tuple[int, bytes]:
+    """The Lamport timestamp (ms) of the SDS message in an envelope; of an encrypted one, that of the envelope."""
+    from reliable_channel.core.wire.malformed import Malformed
+    from reliable_channel.core.wire.sds import decode_sds_message
+
+    if entry.message is None:
+        return 0, entry.message_hash
+    message = decode_sds_message(entry.message.payload)
+    lamport = None if isinstance(message, Malformed) else message.lamport_timestamp
+    return lamport or (entry.message.timestamp or 0) // 1_000_000, entry.message_hash
+
+
 def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], list[Coordinates]]:
     """Run all jobs over the available records: the chain, evidence, refetch and the envelopes it returns. Then, as if
     the lifetime of a set had passed in silence, so that incomplete and lost messages are known to be so, run the chain
@@ -204,11 +217,17 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
     silence_ms = settings.segmentation.max_set_lifetime_ms
     at_ms = max((record.at_ms for record in world.records), default=0)
 
-    def write_back(entries: Sequence[StoreEntry]) -> None:
-        records = given_back(world, [entry.message_hash for entry in entries], at_ms + GIVEN_BACK_AFTER_MS)
+    def fetch(client: StoreClient) -> bool:
+        """Run the refetch job; returns whether envelopes came. Nodes answer side by side, in any order; what they
+        return is written in causal order, so that a seed always gives the same tables."""
+        returned: list[StoreEntry] = []
+        refetch(settings, client, returned.extend)
+        returned.sort(key=_causal_position)
+        records = given_back(world, [entry.message_hash for entry in returned], at_ms + GIVEN_BACK_AFTER_MS)
         later.extend(records)
         kafka = settings.kafka
         coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.clients().producer))
+        return bool(returned)
 
     with progress("Running the jobs") as advance:
         advance(0, "starting Spark")
@@ -226,12 +245,12 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                 collected(settings, lambda _: None)
                 client = store_client(settings)
                 try:
-                    while refetch(settings, client, write_back).written:
+                    while fetch(client):
                         run_chain(spark, settings, on_progress=step)
                     close(spark, settings, close_after_ms=silence_ms, on_progress=step)
                     at_ms += 2 * silence_ms
                     # Now the time to wait for what was sent at the end is over as well.
-                    while refetch(settings, client, write_back).written:
+                    while fetch(client):
                         run_chain(spark, settings, on_progress=step)
                         close(spark, settings, close_after_ms=silence_ms, on_progress=step)
                 finally:
