@@ -209,11 +209,6 @@ class ReliableChannel:
     # ---- life ----------------------------------------------------------------------------------------------------
 
     @property
-    def is_started(self) -> bool:
-        """Whether timers run and messages are received."""
-        return self._started
-
-    @property
     def is_closed(self) -> bool:
         """Whether the handle was closed."""
         return self._closed

@@ -54,11 +54,6 @@ class EnvelopeFiles:
             found |= zip(in_group, self._group_values(path, metadata, group, offsets), strict=True)
         return [found[row] for row in rows]
 
-    @property
-    def kept_bytes(self) -> int:
-        """The bytes of the cached row groups."""
-        return self._kept_bytes
-
     def _group_values(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
         key = (path, group)
         kept = self._kept(key)

@@ -129,12 +129,6 @@ class TableWindow:
         """Whether there is such a table (it may be empty)."""
         return self.opened(name) is not None
 
-    def require(self, *names: str) -> None:
-        """Raise :class:`EnvironmentFault` unless all these tables are there."""
-        for name in names:
-            if not self.exists(name):
-                raise delta.absent(self.data_dir, name)
-
     def require_any(self) -> None:
         """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
         if not any(self.exists(name) for name in BY_NAME):

@@ -1,6 +1,6 @@
 """Queries several store nodes: time-outs, back-off, paging, look-up by hash and by time range (13/WAKU2-STORE).
 
-``query`` and ``pages`` use the first node that answers; ``ask_all`` and ``look_up`` query every node and return the
+``query`` and ``pages`` use the first node that answers; ``walk_each`` and ``look_up`` query every node and return the
 answers separately, so that disagreeing stores are visible.
 """
 
@@ -170,10 +170,6 @@ class StoreClient:
         nodes = [node for node in self._nodes if only is None or node.name in only]
         return ((node.name, page) for node, page in self._walk_nodes(nodes, [query]))
 
-    def ask_all(self, query: StoreQuery) -> list[NodeAnswer]:
-        """All pages from every node, side by side; nodes in the order of the configuration."""
-        return self._answers([query])
-
     def look_up(
         self,
         hashes: Sequence[bytes],
@@ -181,24 +177,12 @@ class StoreClient:
         on_page: Callable[[StorePage], object] = lambda _: None,
     ) -> list[NodeAnswer]:
         """Query these hashes from every node, at most 99 per query (docs/spec/waku-rest.md); repeats are queried
-        once. ``on_page`` is called with every page as it comes."""
+        once. ``on_page`` is called with every page as it comes. The answers are in the order of the configuration."""
         wanted = list(dict.fromkeys(hashes))
-        return self._answers(
-            [
-                StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
-                for i in range(0, len(wanted), MAX_HASHES)
-            ],
-            on_page,
-        )
-
-    def close(self) -> None:
-        """Close all connections."""
-        for node in self._nodes:
-            node.close()
-
-    def _answers(
-        self, queries: Sequence[StoreQuery], on_page: Callable[[StorePage], object] = lambda _: None
-    ) -> list[NodeAnswer]:
+        queries = [
+            StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
+            for i in range(0, len(wanted), MAX_HASHES)
+        ]
         entries: dict[StoreNode, dict[bytes, StoreEntry]] = {node: {} for node in self._nodes}
         refused = dict.fromkeys(self._nodes, 0)
         errors: dict[StoreNode, StoreNodeError] = {}
@@ -213,6 +197,11 @@ class StoreClient:
             NodeAnswer(node.name, tuple(entries[node].values()), refused[node], errors.get(node))
             for node in self._nodes
         ]
+
+    def close(self) -> None:
+        """Close all connections."""
+        for node in self._nodes:
+            node.close()
 
     def _walk_nodes(
         self, nodes: Sequence[StoreNode], queries: Sequence[StoreQuery]

@@ -191,7 +191,7 @@ def test_closing_twice_is_fine_and_a_closed_channel_refuses(world: World) -> Non
     alice.channel.close()
     alice.channel.close()
     assert alice.channel.is_closed
-    assert not alice.channel.is_started
+    assert not alice.channel.status()["started"]
     with pytest.raises(ChannelClosedError):
         alice.channel.send(b"late")
     with pytest.raises(ChannelClosedError):
@@ -200,13 +200,13 @@ def test_closing_twice_is_fine_and_a_closed_channel_refuses(world: World) -> Non
 
 def test_without_auto_start_nothing_happens_before_start(world: World) -> None:
     alice = world.join("alice", quick(auto_start=False))
-    assert not alice.channel.is_started
+    assert not alice.channel.status()["started"]
     assert world.node("alice").subscribed == frozenset()
     with pytest.raises(ChannelNotStartedError):
         alice.channel.send(b"early")
     alice.channel.start()
     alice.channel.start()
-    assert alice.channel.is_started
+    assert alice.channel.status()["started"]
     assert alice.channel.send(b"now")
 
 

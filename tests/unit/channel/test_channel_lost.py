@@ -380,7 +380,7 @@ def test_the_defaults_hold_with_one_envelope_per_epoch_and_with_parity() -> None
     limit = RateLimitConfig(enabled=True, messages_per_epoch=1)
     segmentation = SegmentationConfig(enable_reed_solomon=True)
     config = ReliableChannelConfig(rate_limit=limit, segmentation=segmentation)
-    assert world.join("alice", config).channel.is_started
+    assert world.join("alice", config).channel.status()["started"]
 
 
 # ---- crashes -------------------------------------------------------------------------------------------------------

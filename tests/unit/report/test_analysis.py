@@ -85,8 +85,6 @@ def test_an_answer_that_is_changed_does_not_change_the_next(source: TableWindow)
 def test_a_missing_table_is_empty_until_it_is_required(tmp_path: Path) -> None:
     nothing = TableWindow(tmp_path)
     assert loss.causes(nothing).empty and delivery.by_channel(nothing).empty and loss.by_segment_index(nothing).empty
-    with pytest.raises(EnvironmentFault, match="delivery_status"):
-        nothing.require("delivery_status")
     with pytest.raises(EnvironmentFault, match="no Delta tables"):
         nothing.require_any()
 
@@ -162,10 +160,10 @@ def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWin
 
 def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
     depths = depth.causal_depth(source)
-    by_channel = depth.depth_by_channel(depths).set_index("channel_id")
-    assert by_channel.at["quiet", "depth"] == 0 and by_channel.at["quiet", "parallel"] == 10
+    deepest = depths.groupby("channel_id")["depth"].max()
+    assert deepest["quiet"] == 0
     # 0 … 44 are a chain of 45 that goes on without the ephemeral 33, past 20 that never came; 45 to 47 tear it.
-    assert by_channel.at["talk", "depth"] == 42
+    assert deepest["talk"] == 42
     assert depth.depth_over_time(depths)["depth"].max() == 42
     newest = depth.causal_depth(source, newest=7)
     assert 0 < len(newest) <= 7 and newest["time"].min() > at(3_000)

@@ -16,7 +16,7 @@ from reliable_channel.core.segmentation import SegmentationConfig, get_codec
 from reliable_channel.core.segmentation.codecs.erasures import products, rebuild_by_transform
 from reliable_channel.core.segmentation.codecs.field import leopard_field, ordinary_field
 from reliable_channel.core.segmentation.codecs.leopard import _rows as leopard_rows
-from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two, parity_matrix
+from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two
 from reliable_channel.core.segmentation.codecs.rows import CHUNK, Rows8, Rows16, chunks
 from reliable_channel.core.segmentation.codecs.transform import multiplications
 
@@ -37,6 +37,16 @@ def test_klauspost_writes_the_bytes_of_status_go(case):
     data = low_bytes(case["seed"], case["k"] * case["L"])
     parity = get_codec("klauspost").encode(cut(data, case["k"]), case["m"])
     assert [shard.hex() for shard in parity] == case["parity_hex"]
+
+
+def parity_matrix(data_count: int, parity_count: int):
+    """G, parity rows × data columns, for two or more parity shards: the definition that the butterflies compute."""
+    size = next_power_of_two(parity_count)
+    points = size + np.arange(data_count)
+    rows = np.arange(parity_count)
+    return leopard_field(field_bits(data_count, parity_count)).divide(
+        np.broadcast_to(points >> size.bit_length() - 1, (parity_count, data_count)), rows[:, None] ^ points[None, :]
+    )
 
 
 def test_leopard_matrix_is_the_one_published_for_four_data_and_two_parity_shards():

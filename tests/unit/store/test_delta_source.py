@@ -308,7 +308,7 @@ def test_what_was_read_is_kept_within_its_bound(tmp_path: Path) -> None:
     files = EnvelopeFiles(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), cache_bytes=25_000)
     for number in range(5):
         files.values(f"{number}.parquet", [3])
-    assert files.kept_bytes <= 25_000
+    assert files._kept_bytes <= 25_000
     (tmp_path / "4.parquet").unlink()
     assert files.values("4.parquet", [1, 2]) == [bytes(1_000)] * 2, "the latest is still there"
     with pytest.raises(OSError):

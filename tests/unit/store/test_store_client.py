@@ -216,7 +216,7 @@ def test_a_cursor_that_goes_in_a_circle_ends_the_walk() -> None:
 
         def close(self) -> None: ...
 
-    (answer,) = StoreClient([Circle()]).ask_all(StoreQuery(PUBSUB_TOPIC))
+    (answer,) = StoreClient([Circle()]).look_up([bytes(32)])
     assert isinstance(answer, NodeAnswer)
     assert answer.error is not None
     assert answer.error.fault is StoreFault.PEER_FAILED
@@ -275,7 +275,7 @@ def test_a_node_that_never_ends_is_left_alone_until_it_does_and_for_as_long_as_i
 
 def test_endless_cursors_without_messages_end() -> None:
     node = Scripted("endless", 1_000_000, per_page=0)
-    (answer,) = StoreClient([node]).ask_all(StoreQuery(PUBSUB_TOPIC))
+    (answer,) = StoreClient([node]).look_up([bytes(32)])
     assert answer.error is not None
     assert answer.error.fault is StoreFault.PEER_FAILED
     assert node.queries == MAX_EMPTY_PAGES + 1

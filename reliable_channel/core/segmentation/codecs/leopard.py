@@ -115,17 +115,6 @@ def _solution(k: int, m: int, missing: tuple[int, ...], used: tuple[int, ...]) -
     )
 
 
-@lru_cache(maxsize=64)
-def parity_matrix(data_count: int, parity_count: int) -> Elements:
-    """G, parity rows × data columns, for two or more parity shards."""
-    size = next_power_of_two(parity_count)
-    points = size + np.arange(data_count)
-    rows = np.arange(parity_count)
-    return leopard_field(field_bits(data_count, parity_count)).divide(
-        np.broadcast_to(points >> size.bit_length() - 1, (parity_count, data_count)), rows[:, None] ^ points[None, :]
-    )
-
-
 def field_bits(data_count: int, parity_count: int) -> int:
     """8 or 16: the test is on M + k, not on k + m; 227 + 29 shards are 16-bit."""
     return 8 if next_power_of_two(next_power_of_two(parity_count) + data_count) <= 256 else 16
