@@ -25,14 +25,14 @@ from rich.console import Console
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.render import address
 from reliable_channel.analysis.report import page, summary
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.check_verdicts import check_verdicts
 from reliable_channel.analysis.report.painter import Painter
-from reliable_channel.analysis.report.render import next_steps, render
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
-from reliable_channel.analysis.report.tables import read_observed, read_verdicts
 from reliable_channel.config import PathSettings
+from reliable_channel.simulation.check.promises import check
+from reliable_channel.simulation.check.tables import read_observed, read_verdicts
+from reliable_channel.simulation.check.terminal import next_steps, render
+from reliable_channel.simulation.check.verdicts import check_verdicts
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.transport.serving import served
 

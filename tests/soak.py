@@ -29,10 +29,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from bench.jobs.usage import process_tree
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.check_verdicts import check_verdicts
-from reliable_channel.analysis.report.difference import Difference
-from reliable_channel.analysis.report.tables import read_observed, read_verdicts
 from reliable_channel.cli.commands.demo import HOUR_MS, demo_settings, prepare
 from reliable_channel.cli.commands.run import judged
 from reliable_channel.config import Settings, load
@@ -47,6 +43,10 @@ from reliable_channel.runtime.broker import running_broker
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.spark import spark_session
 from reliable_channel.runtime.topics import ensure_evidence_topic
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.promises import check
+from reliable_channel.simulation.check.tables import read_observed, read_verdicts
+from reliable_channel.simulation.check.verdicts import check_verdicts
 from reliable_channel.simulation.evidence import sender_events
 from reliable_channel.simulation.presets import demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Scenario

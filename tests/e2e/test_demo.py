@@ -16,8 +16,8 @@ from deltalake import write_deltalake
 from demo_runs import COMMAND, ROOT, DemoRun
 from nbclient import NotebookClient
 
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.tables import read_observed, read_table, read_verdicts
+from reliable_channel.simulation.check.promises import check
+from reliable_channel.simulation.check.tables import read_observed, read_table, read_verdicts
 from reliable_channel.simulation.truth import MessageOutcome, Truth
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]

@@ -27,8 +27,6 @@ import pytest
 from demo_runs import ROOT
 from pyarrow.fs import FileSelector
 
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.tables import read_observed, read_table
 from reliable_channel.config import Settings, load
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.read import open_table, open_tables
@@ -36,6 +34,8 @@ from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
+from reliable_channel.simulation.check.promises import check
+from reliable_channel.simulation.check.tables import read_observed, read_table
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth

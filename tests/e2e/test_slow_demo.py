@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from demo_runs import COMMAND, PATIENCE_S, ROOT
 
-from reliable_channel.analysis.report.tables import read_table
+from reliable_channel.simulation.check.tables import read_table
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 

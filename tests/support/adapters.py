@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from reliable_channel.analysis.report.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 from reliable_channel.config import load
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
@@ -18,6 +17,7 @@ from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.reassembly.set_results import Message, Ordered, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.simulation.check.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 
 TOPIC = "waku.envelopes"
 SETS = SegmentationConfig(max_set_lifetime_ms=3_600_000)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reliable_channel.analysis.report.check import check
 from reliable_channel.core.sds import SdsParameters
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
 from tests.support.adapters import Adapters

@@ -13,11 +13,13 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "reliable_channel"
 ORDER = (
-    "core", "transport", "channel", "messaging", "simulation", "config", "runtime", "lake", "pipeline", "evidence",
-    "analysis", "cli",
+    "core", "transport", "channel", "messaging", "config", "runtime", "lake", "pipeline", "evidence", "analysis",
+    "simulation", "cli",
 )  # fmt: skip
 CORE = {"core"}
 PARTICIPANT = {"channel", "messaging", "transport"}
+SIMULATION = {"simulation"}
+CHECK = PACKAGE / "simulation" / "check"
 LAKE = {"lake"}
 PIPELINE = {"pipeline"}
 CORE_LIBRARIES = {"numpy", "google", "Crypto", "reedsolo", "mmh3"}
@@ -121,6 +123,18 @@ def test_the_participant_knows_no_spark_and_no_tables() -> None:
         if name.split(".")[0] in FORBIDDEN_IN_PARTICIPANT
     ]
     assert found == []
+
+
+def test_the_truth_uses_nothing_of_what_it_is_compared_with() -> None:
+    wrong = [
+        f"{file.relative_to(PACKAGE.parent)}:{line} imports {name}"
+        for file in modules(SIMULATION)
+        if CHECK not in file.parents
+        for name, line in imports(file)
+        if name.startswith("reliable_channel.simulation.check")
+        or (ring_of(name) and ring_of(name) not in CORE | PARTICIPANT | SIMULATION)
+    ]
+    assert wrong == []
 
 
 def test_the_tables_import_the_core_and_the_configuration() -> None:

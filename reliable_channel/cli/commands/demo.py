@@ -59,12 +59,12 @@ def register(app: typer.Typer) -> None:
         """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
 
-        from reliable_channel.analysis.check_headline import check_headline
-        from reliable_channel.analysis.report.check import check
-        from reliable_channel.analysis.report.check_verdicts import check_verdicts
-        from reliable_channel.analysis.report.render import next_steps, render
-        from reliable_channel.analysis.report.tables import read_observed, read_verdicts
         from reliable_channel.runtime.progress import progress
+        from reliable_channel.simulation.check.headline import check_headline
+        from reliable_channel.simulation.check.promises import check
+        from reliable_channel.simulation.check.tables import read_observed, read_verdicts
+        from reliable_channel.simulation.check.terminal import next_steps, render
+        from reliable_channel.simulation.check.verdicts import check_verdicts
         from reliable_channel.simulation.truth import Truth
 
         # Both JVMs live for a minute: what the optimizing compiler costs would not come back (a third of all CPU time).

@@ -8,7 +8,7 @@ import json
 import pytest
 from support.adapters import Adapters
 
-from reliable_channel.analysis.report.check import check
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.presets import demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from support.adapters import Adapters
 
-from reliable_channel.analysis.report.check import check
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.adapters import Adapters
 
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.observed import IncompleteMessage
 from reliable_channel.pipeline.reassembly.already_reported import without_covered
+from reliable_channel.simulation.check.observed import IncompleteMessage
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.presets import slow_scenario
 from reliable_channel.simulation.scenario import ChannelPlan, EpochLimit, LinkQuality, Nap, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage

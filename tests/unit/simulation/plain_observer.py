@@ -9,14 +9,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from reliable_channel.analysis.report.observed import (
-    Acknowledgement,
-    DeliveredMessage,
-    DeliveredSegment,
-    Observed,
-    Quarantined,
-)
-from reliable_channel.analysis.report.observed import IncompleteMessage as Incomplete
 from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
@@ -40,6 +32,14 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import decode_segment
 from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.simulation.check.observed import (
+    Acknowledgement,
+    DeliveredMessage,
+    DeliveredSegment,
+    Observed,
+    Quarantined,
+)
+from reliable_channel.simulation.check.observed import IncompleteMessage as Incomplete
 from reliable_channel.simulation.journal import ObserverRecord
 
 CLOSING_MS = 3_600_000

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_observer import PlainObserver
 
-from reliable_channel.analysis.report.check import check
 from reliable_channel.core.aes_gcm import DecryptionRefusedError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.encryption import channel_key, cipher
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Fault, Scenario

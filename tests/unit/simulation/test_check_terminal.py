@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from report_example import CHANNEL, faultless, true_conversation
 from rich.console import Console
+from true_conversation import CHANNEL, faultless, true_conversation
 
-from reliable_channel.analysis.report.check_verdicts import Judged
-from reliable_channel.analysis.report.difference import Difference
-from reliable_channel.analysis.report.render import bar, next_steps, render
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.terminal import bar, next_steps, render
+from reliable_channel.simulation.check.verdicts import Judged
 
 JUDGED = [
     Judged(CHANNEL, ("f0", "f1"), "missing", "segment_missing", "1 of 2 needed segments came"),

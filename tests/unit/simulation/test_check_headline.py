@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.analysis import check_headline as headline
 from reliable_channel.analysis.figures import CLAIMED_BY_ONE
-from reliable_channel.analysis.report.tables import read_verdicts
 from reliable_channel.config import PathSettings
+from reliable_channel.simulation.check import headline
+from reliable_channel.simulation.check.tables import read_verdicts
 
 
 def test_all_surfaces_show_what_is_judged(sample_tables: Path) -> None:

@@ -12,12 +12,12 @@ from reliable_channel.analysis.alerts.rules import LossRate
 from reliable_channel.analysis.dashboard import overview
 from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.figures import CLAIMED_BY_ONE, outcome
-from reliable_channel.analysis.report.check_verdicts import Judged
 from reliable_channel.analysis.report.delivery import totals
-from reliable_channel.analysis.report.difference import Difference
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.verdicts import Judged
 
 PROMISE = "headline figures"
 ALWAYS_MS = 100 * 365 * 86_400_000
@@ -25,7 +25,7 @@ ALWAYS_MS = 100 * 365 * 86_400_000
 
 def check_headline(judged: Sequence[Judged], paths: PathSettings) -> list[Difference]:
     """Return the figures that are not those of ``judged``, rows of ``delivery_status`` that
-    :func:`~reliable_channel.analysis.report.check_verdicts.check_verdicts` has compared with the truth."""
+    :func:`~reliable_channel.simulation.check.verdicts.check_verdicts` has compared with the truth."""
     expected = count(judged)
     return [
         Difference(PROMISE, "", surface, f"shows {name} {figures[name]}, and {expected[name]} are true")

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from reliable_channel.analysis.command_name import command_name
 from reliable_channel.analysis.report import text
-from reliable_channel.analysis.report.check_verdicts import Judged
-from reliable_channel.analysis.report.difference import Difference
-from reliable_channel.analysis.report.observed import Observed
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Observed
+from reliable_channel.simulation.check.verdicts import Judged
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 
 MOST_DIFFERENCES = 20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reliable_channel.analysis.report.observed import (
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
@@ -10,7 +11,6 @@ from reliable_channel.analysis.report.observed import (
     Observed,
     Quarantined,
 )
-from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.simulation.truth import (
     BadRecord,
     MessageOutcome,

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from report_example import CHANNEL, faultless, true_conversation
+from true_conversation import CHANNEL, faultless, true_conversation
 
-from reliable_channel.analysis.report.check import check
-from reliable_channel.analysis.report.observed import (
+from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
@@ -17,6 +16,7 @@ from reliable_channel.analysis.report.observed import (
     Observed,
     Quarantined,
 )
+from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.truth import TrueDependency
 
 Mutation = Callable[[Observed], Observed]

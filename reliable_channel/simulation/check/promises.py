@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TypeVar
 
-from reliable_channel.analysis.report.check_attacks import find_reordered, reduce_histories, without_attacks
-from reliable_channel.analysis.report.difference import Difference
-from reliable_channel.analysis.report.observed import Observed
+from reliable_channel.simulation.check.attacks import find_reordered, reduce_histories, without_attacks
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000

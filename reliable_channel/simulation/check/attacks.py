@@ -12,8 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from reliable_channel.analysis.report.difference import Difference
-from reliable_channel.analysis.report.observed import (
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
@@ -21,7 +22,6 @@ from reliable_channel.analysis.report.observed import (
     Observed,
     Quarantined,
 )
-from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.simulation.scene import Fate
 from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, Truth
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from report_example import CHANNEL, true_conversation
+from true_conversation import CHANNEL, true_conversation
 
-from reliable_channel.analysis.report.check_verdicts import CAUSES, Judged, check_verdicts
+from reliable_channel.simulation.check.verdicts import CAUSES, Judged, check_verdicts
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, TrueMessage, Truth
 

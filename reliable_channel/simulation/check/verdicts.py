@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from reliable_channel.analysis.report.difference import Difference
+from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 

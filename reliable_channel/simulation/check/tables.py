@@ -10,8 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
-from reliable_channel.analysis.report.check_verdicts import Judged
-from reliable_channel.analysis.report.observed import (
+from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
@@ -19,6 +18,7 @@ from reliable_channel.analysis.report.observed import (
     Observed,
     Quarantined,
 )
+from reliable_channel.simulation.check.verdicts import Judged
 
 EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 
