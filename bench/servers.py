@@ -334,7 +334,7 @@ def _pump(network: Any) -> None:
 
 
 def _serve(app: Any, **options: Any) -> None:
-    from reliable_channel.transport.serving import HttpServer, listening, url_of
+    from reliable_channel.transport.http.server import HttpServer, listening, url_of
 
     with listening("127.0.0.1", 0) as sock:
         print(f"{url_of('127.0.0.1', sock)}/", flush=True)

@@ -34,7 +34,7 @@ from reliable_channel.simulation.check.tables import read_observed, read_verdict
 from reliable_channel.simulation.check.terminal import next_steps, render
 from reliable_channel.simulation.check.verdicts import check_verdicts
 from reliable_channel.simulation.truth import Truth
-from reliable_channel.transport.serving import served
+from reliable_channel.transport.http.server import served
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs" / "assets" / "screens"

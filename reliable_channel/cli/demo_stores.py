@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message
 from reliable_channel.simulation.world import World
-from reliable_channel.transport.serving import served
+from reliable_channel.transport.http.server import served
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.server import create_app
 

@@ -18,7 +18,7 @@ from reliable_channel.runtime.messaging import messaging_node
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.participant import topic_config
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
-from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
+from reliable_channel.transport.http.server import HttpServer, listening, require_token, url_of
 
 
 def serve_api(settings: Settings, say: Callable[[str], object]) -> None:

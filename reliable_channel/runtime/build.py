@@ -14,7 +14,7 @@ from reliable_channel.transport.bridge_context import BridgeTopics
 from reliable_channel.transport.bridge_outbound import DispatchPolicy
 from reliable_channel.transport.dispatch_limit import CountFile
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic, PubsubTopics
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.rest_node import RestStoreNode

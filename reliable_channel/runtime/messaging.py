@@ -14,7 +14,7 @@ from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
 from reliable_channel.runtime.build import kafka_node, store_client, waku_api, waku_node
 from reliable_channel.transport.base import HealthChanged, Node, NodeEvent
 from reliable_channel.transport.health import HealthState
-from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.sharding import Autosharding, NamedTopic, PubsubTopics
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi

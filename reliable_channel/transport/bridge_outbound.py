@@ -23,7 +23,7 @@ from reliable_channel.transport.clock import Timestamps
 from reliable_channel.transport.dispatch_limit import DispatchLimit
 from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, DispatchStatus
 from reliable_channel.transport.evidence import dispatch_record
-from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
 from reliable_channel.transport.kafka_records import REQUEST_HEADER, KafkaEnvelope, key_of, read_record, traffic_of
 from reliable_channel.transport.waku_api import Published

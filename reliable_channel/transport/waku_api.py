@@ -16,7 +16,7 @@ from urllib.parse import quote
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.transport.http import BoundedHttp, HttpResponse, NodeUnreachable
+from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
 from reliable_channel.transport.waku_json import listed, message_from_json, message_to_json
 
 FILTER_TOPICS_PER_CALL = 100

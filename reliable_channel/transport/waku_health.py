@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
-from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_json import listed
 

@@ -13,7 +13,7 @@ from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candi
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 from reliable_channel.transport.enr import relay_topics
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http import NodeTimedOut, NodeUnreachable
+from reliable_channel.transport.http.client import NodeTimedOut, NodeUnreachable
 from reliable_channel.transport.waku_api import CallRefused, NodeDialect, Read, WakuApi
 
 _log = logging.getLogger(__name__)

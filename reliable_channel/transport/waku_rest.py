@@ -30,7 +30,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState, Mode
-from reliable_channel.transport.http import NodeUnreachable
+from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.transport.http import HttpResponse, NodeUnreachable
+from reliable_channel.transport.http.client import HttpResponse, NodeUnreachable
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreNodeError
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi

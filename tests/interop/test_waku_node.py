@@ -46,7 +46,7 @@ from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.transport.base import Node, Source
 from reliable_channel.transport.bridge import Bridge
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from reliable_channel.transport.sharding import NamedTopic

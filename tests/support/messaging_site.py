@@ -17,7 +17,7 @@ from reliable_channel.messaging.events import EventName
 from reliable_channel.transport.base import Node
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.rest_node import RestStoreNode

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reliable_channel.core import foreign_json
 from reliable_channel.transport.bridge_health import read_bridge_health
 from reliable_channel.transport.dispatch_results import read_result
-from reliable_channel.transport.http import HttpResponse
+from reliable_channel.transport.http.client import HttpResponse
 
 HALF = "\ud83d"
 values = st.recursive(

@@ -18,7 +18,7 @@ import tenacity
 from reliable_channel import __version__
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 
 PAGE = 100
 """Changes in one request."""

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from reliable_channel import __version__
 from reliable_channel.analysis.dashboard import alerts, channel, channels, message, messages, overview, quarantine
 from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES, MESSAGE_TABLES, PAGE_FIGURES, Figure, svg
-from reliable_channel.analysis.dashboard.guard import SVG_POLICY, DashboardGuard, DashboardGuardMiddleware
+from reliable_channel.analysis.dashboard.guard import SVG_POLICY, dashboard_access
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.render import Renderer, address
 from reliable_channel.analysis.dashboard.sections import section
@@ -28,7 +28,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
 from reliable_channel.lake.tables import BY_NAME
-from reliable_channel.transport.serving import allowed
+from reliable_channel.transport.http.guard import AccessGuard
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def create_app(
     cache = cache or PageCache(paths)
     renderer = Renderer(paths.data_dir, refresh_ms)
     app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(DashboardGuardMiddleware, guard=DashboardGuard(token, allowed(allowed_hosts)))
+    app.add_middleware(AccessGuard, rules=dashboard_access(token, allowed_hosts))
     _install_faults(app, renderer)
     answers = Answers(cache, renderer)
     _add_overview(app, answers)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.config import Settings
-from reliable_channel.transport.http_protocol import HttpLimits
-from reliable_channel.transport.serving import HttpServer, listening, require_token, url_of
+from reliable_channel.transport.http.connections import HttpLimits
+from reliable_channel.transport.http.server import HttpServer, listening, require_token, url_of
 
 LIMITS = HttpLimits(header_bytes=128 * 1024)
 """An address may hold a channel key of three long ids, percent-encoded."""

@@ -29,7 +29,8 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel import __version__
         from reliable_channel.evidence.delta_source import DeltaSource
-        from reliable_channel.transport.serving import LOOPBACK_NAMES, HttpServer, allowed, listening, url_of
+        from reliable_channel.transport.http.guard import LOOPBACK_NAMES, allowed_hosts
+        from reliable_channel.transport.http.server import HttpServer, listening, url_of
         from reliable_channel.transport.store.server import create_app
 
         settings = invocation(context).settings(tables)
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
         host = host if host is not None else server_settings.host
         port = port if port is not None else server_settings.port
         loopback = host in LOOPBACK_NAMES
-        hosts = allowed(server_settings.allowed_hosts) if loopback or server_settings.allowed_hosts else None
+        hosts = allowed_hosts(server_settings.allowed_hosts) if loopback or server_settings.allowed_hosts else None
         source = DeltaSource(
             settings.paths.table("envelopes"),
             Path(settings.paths.run_dir) / "store-index.sqlite",

@@ -15,12 +15,13 @@ from reliable_channel import __version__
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
+from reliable_channel.messaging.rest.body_guard import BodyGuard
 from reliable_channel.messaging.rest.channels import ChannelSessions, channel_routes
-from reliable_channel.messaging.rest.guard import ApiGuard, ApiGuardMiddleware
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.routes import messaging_routes
 from reliable_channel.transport.clock import Clock
-from reliable_channel.transport.serving import allowed
+from reliable_channel.transport.http.guard import AccessGuard, AccessRules
+from reliable_channel.transport.http.guard import allowed_hosts as host_names
 
 MAX_WAITING = 64
 DEFAULT_MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -68,7 +69,10 @@ def create_app(
         generate_unique_id_function=lambda route: to_camel(route.name),
     )
     errors.install(app)
-    app.add_middleware(ApiGuardMiddleware, guard=ApiGuard(token, allowed(allowed_hosts), max_body_bytes))
+    # The one added last is asked first: a caller without access has no body read.
+    app.add_middleware(BodyGuard, max_bytes=max_body_bytes)
+    rules = AccessRules(host_names(allowed_hosts), "api.allowed_hosts", token, refusal=errors.refusal)
+    app.add_middleware(AccessGuard, rules=rules)
     app.include_router(messaging_routes(node, poll))
     app.state.sessions = sessions
     app.state.poll = poll

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
-from reliable_channel.transport.request_limit import waiting
+from reliable_channel.transport.http.request_limit import waiting
 
 T = TypeVar("T")
 

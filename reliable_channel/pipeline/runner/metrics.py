@@ -36,7 +36,8 @@ from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.runtime.failures import known
-from reliable_channel.transport.serving import HttpServer, SiteGuard, listening
+from reliable_channel.transport.http.guard import AccessGuard, AccessRules
+from reliable_channel.transport.http.server import HttpServer, listening
 
 _log = logging.getLogger(__name__)
 _LAST_EVENTS_S = 15.0
@@ -209,7 +210,7 @@ def served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) 
             _log.warning("no metrics for Prometheus: %s Set metrics.port.", fault.cause)
             yield None
             return
-        server = HttpServer(SiteGuard(make_asgi_app(prometheus.registry)))
+        server = HttpServer(AccessGuard(make_asgi_app(prometheus.registry), AccessRules()))
         thread = threading.Thread(target=server.run, args=([sock],), name="metrics", daemon=True)
         thread.start()
         try:

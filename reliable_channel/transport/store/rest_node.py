@@ -14,7 +14,7 @@ from typing import Any
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.transport.base import hash_candidates
-from reliable_channel.transport.http import BoundedHttp, HttpResponse, NodeUnreachable
+from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
 from reliable_channel.transport.store.model import MAX_PAGE_SIZE, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_json import (

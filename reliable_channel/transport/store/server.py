@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.serving import SiteGuard
+from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.store.document import document
 from reliable_channel.transport.store.model import StoreEntry, StorePage
 from reliable_channel.transport.store.parameters import BadParameter, PageRequest, read_parameters
@@ -44,7 +44,7 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
 
     Starlette without FastAPI: parameters are parsed here, and FastAPI would take a third of a look-up's time.
     """
-    middleware = [Middleware(SiteGuard, hosts=allowed_hosts, setting="store.server.allowed_hosts")]
+    middleware = [Middleware(AccessGuard, rules=AccessRules(allowed_hosts, "store.server.allowed_hosts"))]
 
     async def messages(request: Request) -> Response:
         return await _answer(source, request)

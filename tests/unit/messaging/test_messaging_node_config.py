@@ -15,7 +15,7 @@ from reliable_channel.messaging import MessagingConfig
 from reliable_channel.runtime.messaging import _Introduction, _stores, messaging_config, messaging_node
 from reliable_channel.transport.base import HealthChanged
 from reliable_channel.transport.health import Health, HealthState
-from reliable_channel.transport.http import HttpResponse, NodeUnreachable
+from reliable_channel.transport.http.client import HttpResponse, NodeUnreachable
 from reliable_channel.transport.waku_api import NodeDialect
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 from tests.support.messaging_world import CONTENT

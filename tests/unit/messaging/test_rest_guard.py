@@ -10,8 +10,7 @@ from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.guard import ApiGuard, ApiGuardMiddleware
-from reliable_channel.transport.serving import allowed
+from reliable_channel.messaging.rest.body_guard import BodyGuard
 from tests.support.messaging_world import World
 
 
@@ -43,9 +42,8 @@ def test_a_body_that_does_not_come_is_408() -> None:
     async def unreachable(*_: Any) -> None:
         raise AssertionError("a refused call reached the application")
 
-    guard = ApiGuard(None, allowed(()), 1_000, body_timeout_s=0.01)
     scope = {"type": "http", "method": "POST", "path": "/send", "headers": [(b"host", b"localhost")]}
-    asyncio.run(ApiGuardMiddleware(unreachable, guard)(scope, never, keep))
+    asyncio.run(BodyGuard(unreachable, 1_000, timeout_s=0.01)(scope, never, keep))
     assert answered[0]["status"] == 408
 
 

@@ -20,7 +20,7 @@ from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, served
-from reliable_channel.transport.serving import DEFAULT_LIMITS
+from reliable_channel.transport.http.server import DEFAULT_LIMITS
 
 
 def test_a_micro_batch_in_numbers() -> None:

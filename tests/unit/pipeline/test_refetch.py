@@ -32,7 +32,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.transport.base import hash_candidates, list_hashes
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery

@@ -13,7 +13,7 @@ from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import StoreUnavailable
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import MAX_EMPTY_PAGES, NodeAnswer, RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError

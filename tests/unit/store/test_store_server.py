@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.transport.http import BoundedHttp
-from reliable_channel.transport.serving import allowed
+from reliable_channel.transport.http.client import BoundedHttp
+from reliable_channel.transport.http.guard import allowed_hosts
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreQuery
@@ -53,7 +53,7 @@ def source() -> Swappable:
 
 @pytest.fixture(scope="module")
 def url(source: Swappable) -> Iterator[str]:
-    with running(create_app(source, allowed({"127.0.0.1"}))) as address:  # type: ignore[arg-type]
+    with running(create_app(source, allowed_hosts({"127.0.0.1"}))) as address:  # type: ignore[arg-type]
         yield address
 
 

@@ -39,7 +39,7 @@ from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
 from reliable_channel.transport.dispatch_results import DispatchResult, read_result
 from reliable_channel.transport.evidence import sightings_record
 from reliable_channel.transport.health import Mode
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.kafka_consumer import RawRecord
 from reliable_channel.transport.kafka_records import headers_of, read_record
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient, StoreNode

@@ -7,8 +7,8 @@ import gzip
 import httpx
 import pytest
 
-from reliable_channel.transport.deadline import deadline, end_at_deadlines
-from reliable_channel.transport.http import BoundedHttp, NodeTimedOut, NodeUnreachable
+from reliable_channel.transport.http.client import BoundedHttp, NodeTimedOut, NodeUnreachable
+from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 from reliable_channel.transport.waku_api import WakuApi
 from tests.support.hostile_server import OK, WHOLE, answering, drip
 
@@ -22,12 +22,12 @@ from tests.support.hostile_server import OK, WHOLE, answering, drip
 def test_an_answer_that_drips_ends_although_each_byte_is_in_time(
     begin: bytes, each: bytes, earlier: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", 120.0)
+    monkeypatch.setattr("reliable_channel.transport.http.client.EXCHANGE_S", 120.0)
     with answering(*[lambda c: c.sendall(WHOLE)] * earlier, drip(begin, each)) as url:
         http = BoundedHttp(url, 60)
         for _ in range(earlier):
             assert http.get("/").json() == {}
-        monkeypatch.setattr("reliable_channel.transport.http.EXCHANGE_S", 0.3)
+        monkeypatch.setattr("reliable_channel.transport.http.client.EXCHANGE_S", 0.3)
         with pytest.raises(NodeTimedOut, match="did not answer in time"):
             http.get("/")
         http.close()

@@ -21,9 +21,9 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import refusal
-from reliable_channel.transport.http_protocol import BoundedProtocol, HttpLimits
-from reliable_channel.transport.request_limit import RequestLimit, waiting
-from reliable_channel.transport.serving import SiteGuard, allowed
+from reliable_channel.transport.http.connections import BoundedProtocol, HttpLimits
+from reliable_channel.transport.http.guard import AccessGuard, AccessRules, allowed_hosts
+from reliable_channel.transport.http.request_limit import RequestLimit, waiting
 from tests.support.http_server import running
 
 LIMITS = HttpLimits()
@@ -329,7 +329,7 @@ def test_a_server_that_stops_ends_what_is_half_sent_and_lets_what_waits_answer()
 
 
 def test_a_request_that_never_ends_is_503_when_the_server_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reliable_channel.transport.serving.STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("reliable_channel.transport.http.server.STOP_TIMEOUT_S", 0.1)
     app, answers = App(), []
     with serving(app) as address:
         wait = threading.Thread(target=lambda: answers.append(ask(address, "/wait").status))
@@ -352,7 +352,7 @@ def test_a_request_that_never_ends_is_503_when_the_server_stops(monkeypatch: pyt
 def test_servers_without_a_guard_of_their_own_answer_no_page_of_another_site(
     headers: dict[str, str], status: int
 ) -> None:
-    app = SiteGuard(PlainTextResponse("secret"), allowed(()), "store.server.allowed_hosts")
+    app = AccessGuard(PlainTextResponse("secret"), AccessRules(allowed_hosts(()), "store.server.allowed_hosts"))
     answer = TestClient(app, base_url="http://localhost").get("/", headers=headers)
     assert (answer.status_code, answer.text == "secret") == (status, status == 200)
 

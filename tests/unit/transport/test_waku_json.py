@@ -15,7 +15,7 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import FailureReason
-from reliable_channel.transport.http import HttpResponse
+from reliable_channel.transport.http.client import HttpResponse
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import Autosharding
 from reliable_channel.transport.waku_api import _lightpush_failure, _publish_failure, _pushed

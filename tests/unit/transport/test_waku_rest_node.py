@@ -24,7 +24,7 @@ from reliable_channel.transport.base import (
     StoreUnavailable,
 )
 from reliable_channel.transport.health import HealthState, Mode
-from reliable_channel.transport.http import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi

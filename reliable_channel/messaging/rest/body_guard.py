@@ -1,22 +1,19 @@
-"""Checks every call before it reaches a handler: host name, token, content type, body size.
+"""Reads the body of every call before it reaches a handler, and checks its size, time and content type.
 
-Plain ASGI, so that a refused body is not kept in memory. The host allow-list stops web pages that point their own name
-at this address; the headers that browsers send for pages of other sites, the JSON content type and the absence of CORS
-stop those that call it blindly.
+Plain ASGI, so that a refused body is not kept in memory. The JSON content type and the absence of CORS stop web pages
+that call the server blindly, beside what the access guard refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
-from reliable_channel.transport.request_limit import waiting
-from reliable_channel.transport.serving import OTHER_SITE, allows_host, comes_from_another_site, same_token
+from reliable_channel.transport.http.request_limit import waiting
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -33,31 +30,19 @@ class _RefusedError(Exception):
         self.headers = headers
 
 
-@dataclass(frozen=True)
-class ApiGuard:
-    """Limits of the server. ``token`` None lets everybody in; ``allowed_hosts`` are names without port, ``*`` any."""
+class BodyGuard:
+    """Middleware: a body has at most ``max_bytes`` and arrives within ``timeout_s``; one that changes something is
+    JSON."""
 
-    token: str | None
-    allowed_hosts: frozenset[str]
-    max_body_bytes: int
-    body_timeout_s: float = 30.0
-
-
-class ApiGuardMiddleware:
-    """Applies a :class:`ApiGuard`."""
-
-    def __init__(self, app: ASGIApp, guard: ApiGuard) -> None:
-        self._app = app
-        self._guard = guard
+    def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float = 30.0) -> None:
+        self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
         try:
-            headers = Headers(scope=scope)
-            self._check_host(headers)
-            self._check_token(headers)
             body = await self._body(headers, receive)
             if scope["method"] in _CHANGING and body:
                 _check_content_type(headers)
@@ -68,24 +53,8 @@ class ApiGuardMiddleware:
             return
         await self._app(scope, _Replay(body, receive), send)
 
-    def _check_host(self, headers: Headers) -> None:
-        if not allows_host(self._guard.allowed_hosts, headers):
-            raise _RefusedError(HTTPStatus.FORBIDDEN, "This host name is not served here.")
-        if comes_from_another_site(headers):
-            raise _RefusedError(HTTPStatus.FORBIDDEN, OTHER_SITE)
-
-    def _check_token(self, headers: Headers) -> None:
-        token = self._guard.token
-        if token is None:
-            return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not same_token(given, token):
-            raise _RefusedError(
-                HTTPStatus.UNAUTHORIZED, "The bearer token is missing or wrong.", {"WWW-Authenticate": "Bearer"}
-            )
-
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        limit = self._guard.max_body_bytes
+        limit = self._max_bytes
         too_large = _RefusedError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {limit} bytes.", {"Connection": "close"}
         )
@@ -94,7 +63,7 @@ class ApiGuardMiddleware:
             raise too_large
         received = bytearray()
         try:
-            async with asyncio.timeout(self._guard.body_timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 while True:
                     with waiting():
                         message = await receive()

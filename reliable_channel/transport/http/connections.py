@@ -4,6 +4,10 @@ handler.
 Uvicorn's protocol over h11 lets a connection that never finishes its request stay for ever, and counts it against the
 requests of everybody else. Here a connection without a request under way has a deadline, and is the first to be closed
 when there are too many.
+
+This is the one file that depends on internals of uvicorn: it subclasses ``H11Protocol``, and reads its ``conn``,
+``cycle`` and ``flow``. pyproject.toml therefore allows only one minor version of uvicorn; ``test_serving.py`` and
+``test_abuse.py`` of ``tests/unit/transport`` fail when a newer one behaves differently.
 """
 
 from __future__ import annotations

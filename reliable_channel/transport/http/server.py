@@ -1,28 +1,21 @@
-"""Runs our HTTP servers on one socket with bounded connections and requests, known host names, and a token off
-loopback."""
+"""Runs our HTTP servers on one socket, with bounded connections and requests."""
 
 from __future__ import annotations
 
-import hmac
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.transport.http_protocol import HttpLimits, Refusal, plain_text, protocol_class
-from reliable_channel.transport.request_limit import RequestLimit
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-
-OTHER_SITE = "Pages of other sites are not answered."
+from reliable_channel.transport.http.connections import HttpLimits, Refusal, plain_text, protocol_class
+from reliable_channel.transport.http.guard import LOOPBACK_NAMES
+from reliable_channel.transport.http.request_limit import RequestLimit
 
 DEFAULT_LIMITS = HttpLimits()
 
@@ -114,58 +107,3 @@ def require_token(section: str, host: str, token: str | None) -> None:
             f"{host} is not loopback, and {section}.token is not set.",
             f"Set RELIABLE_CHANNEL__{section.upper()}__TOKEN to a secret of 16 characters or more.",
         )
-
-
-def allowed(names: Collection[str]) -> frozenset[str]:
-    """Host names a server answers to, lower case and without brackets, the loopback ones included."""
-    return frozenset(name.lower().strip("[]") for name in names) | LOOPBACK_NAMES
-
-
-def allows_host(hosts: Collection[str], headers: Headers) -> bool:
-    """Whether a request names one of these hosts, once; ``*`` among them is any."""
-    names = headers.getlist("host")
-    return "*" in hosts or (_host_name(names[0]) if len(names) == 1 else "") in hosts
-
-
-def comes_from_another_site(headers: Headers) -> bool:
-    """Whether a browser says that a page of another site asks, in the background: an image, a script, a frame, a fetch.
-    Following a link to a page is allowed; programs do not send these headers."""
-    site = headers.get("sec-fetch-site", "none").strip().lower()
-    if site not in ("none", "same-origin"):
-        return headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest") != "document"
-    origins = headers.getlist("origin")
-    return bool(origins) and any(
-        origin.partition("://")[2].lower() != headers.get("host", "").lower() for origin in origins
-    )
-
-
-class SiteGuard:
-    """Middleware of servers without a guard of their own: refuses requests for other host names than ``hosts``, unless
-    that is ``None``, and those that a browser sends for a page of another site. ``setting`` names the allowed hosts."""
-
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None, setting: str = "") -> None:
-        self._app, self._hosts, self._setting = app, hosts, setting
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
-        answer = self._app if refusal is None else PlainTextResponse(refusal, 403)
-        await answer(scope, receive, send)
-
-    def _refusal(self, headers: Headers) -> str | None:
-        if self._hosts is not None and not allows_host(self._hosts, headers):
-            return f"This host name is not served here. See {self._setting}."
-        return OTHER_SITE if comes_from_another_site(headers) else None
-
-
-def same_token(given: str, token: str) -> bool:
-    """Whether a request has the right token, compared in constant time."""
-    # Compared as bytes: compare_digest refuses text that is not ASCII.
-    return hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
-
-
-def _host_name(header: str) -> str:
-    """The host of a ``Host`` header without its port, lower case, without the brackets of IPv6."""
-    header = header.strip().lower()
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0]

@@ -12,7 +12,7 @@ import httpx
 
 from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.transport.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest answer that is read: a full page of 100 messages of 150 KiB in base64 is 21 MB."""

@@ -1,5 +1,9 @@
 """Ends whole exchanges of an httpx client at a deadline. The time-outs of httpx start again at every byte, in the
-headers, in interim answers (1xx, of any number) and in the body."""
+headers, in interim answers (1xx, of any number) and in the body.
+
+This is the one file that depends on internals of httpx, which has no public way to replace the network of its own
+transports. pyproject.toml therefore allows only one minor version of httpx; ``tests/unit/transport/test_http.py`` fails
+when a newer one behaves differently."""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 def end_at_deadlines(client: httpx.Client) -> httpx.Client:
     """Make a client obey :func:`deadline`, also by way of a proxy; returns the client."""
-    # httpx has no public way to give its own transports another network, and a transport of ours would know no proxies.
+    # A transport of our own would know no proxies.
     for transport in (client._transport, *client._mounts.values()):
         pool: Any = getattr(transport, "_pool", None)
         if pool is not None:

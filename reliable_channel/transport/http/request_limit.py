@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reliable_channel.transport.http_protocol import TOOK_LONG, Refusal
+from reliable_channel.transport.http.connections import TOOK_LONG, Refusal
 
 
 class _RequestSlot:
