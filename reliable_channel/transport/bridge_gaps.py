@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from reliable_channel.core.wire.waku import message_hash
+from reliable_channel.transport.backoff import delay
 from reliable_channel.transport.base import Source, list_hashes
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
@@ -96,8 +97,8 @@ class GapFiller:
             if self._fill(gap):
                 closed += 1
             else:
-                factor = min(2 ** min(gap.attempts - 1, LONGEST_RETRY), LONGEST_RETRY)
-                self._not_before[gap] = self._bridge.now_ms() + factor * self._retry_ms
+                wait_ms = delay(gap.attempts, self._retry_ms, LONGEST_RETRY * self._retry_ms)
+                self._not_before[gap] = self._bridge.now_ms() + int(wait_ms)
         return closed
 
     def _fill(self, gap: BridgeGap) -> bool:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import logging
 import threading
 
+from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
-from reliable_channel.transport.waku_rest import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Inbound:
         self._receiver = receiver
         self._bridge = bridge
         self._poll_s = poll_s
-        self._backoff = Backoff(min(0.5, max_backoff_s), max_backoff_s)
+        self._backoff = Backoff(0.5, max_backoff_s)
         self._saved_ms = 0
         self._restarted = bridge.state.acknowledged_ms is not None
         self.reachable = False
@@ -65,13 +65,13 @@ class Inbound:
             if fault != self.fault:
                 _log.warning("%s", fault)
             self.reachable, self.fault = False, fault
-            return min(self._backoff.fault(), REJOIN_MAX_S)
+            return min(self._backoff.next_wait(), REJOIN_MAX_S)
         if self.fault:
             _log.warning("The node is read again. Failed attempts: %d.", self._backoff.faults)
         self._record_gaps(batch, started_ms)
         self.reachable, self.ever_reachable, self.fault = True, True, ""
         self._bridge.subscribed.set()
-        self._backoff.well()
+        self._backoff.reset()
         self._acknowledge(started_ms, bool(batch.envelopes))
         return 0.0 if batch.envelopes else wait
 

@@ -16,6 +16,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, Delayed, EphemeralDropped, LimitApproaching, RateLimitEvent
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
@@ -27,7 +28,6 @@ from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
 from reliable_channel.transport.kafka_records import REQUEST_HEADER, KafkaEnvelope, key_of, read_record, traffic_of
 from reliable_channel.transport.waku_api import Published
-from reliable_channel.transport.waku_rest import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -170,10 +170,10 @@ class Outbound:
                         records = []
                     else:
                         records = reader.poll(POLL_MS)
-                    backoff.well()
+                    backoff.reset()
                 except EnvironmentFault as fault:
                     _log.warning("%s", fault.cause)
-                    stopping.wait(backoff.fault())
+                    stopping.wait(backoff.next_wait())
                     continue
                 progress.read(records)
                 for begin in range(0, max(1, len(records)), self._policy.batch):
@@ -327,7 +327,7 @@ class Outbound:
                 return ask()
             except (EnvironmentFault, OSError) as fault:
                 _log.error("nothing is dispatched, because the count of the rate limit cannot be stored: %s", fault)
-                if stopping.wait(backoff.fault()):
+                if stopping.wait(backoff.next_wait()):
                     return None
 
     def _look_for_rln(self) -> None:
@@ -370,7 +370,7 @@ class Outbound:
                 self._bridge.count("failed", 1)
                 return message, outcome
             self._write(batch, done)
-            if stopping.wait(backoff.fault()):
+            if stopping.wait(backoff.next_wait()):
                 self._bridge.recent.release(found)
                 return message, None
             fresh = self._fresh(message)

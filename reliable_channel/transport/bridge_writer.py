@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
-from reliable_channel.transport.waku_rest import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class SafeWriter:
             if left:
                 if self._stopping.is_set():
                     raise Interrupted
-                wait = backoff.fault()
+                wait = backoff.next_wait()
                 _log.warning("Kafka did not take %s records; again in %.1f s", len(left), wait)
                 self._stopping.wait(wait)
         if dropped:

@@ -14,11 +14,10 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tenacity import RetryCallState, wait_exponential
-
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, Traffic
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import (
     FailureReason,
     NodeEvent,
@@ -61,30 +60,6 @@ class Pace:
     max_block_s: float = 30.0
     rejoin_s: float = 2.0
     cache: int | None = None
-
-
-class Backoff:
-    """The wait after the n-th fault in a row: exponential, bounded (tenacity's ``wait_exponential``)."""
-
-    def __init__(self, shortest_s: float, longest_s: float) -> None:
-        self._wait = wait_exponential(multiplier=shortest_s, min=shortest_s, max=longest_s)
-        self._faults = 0
-
-    def fault(self) -> float:
-        """One more fault; seconds to wait."""
-        self._faults += 1
-        state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
-        state.attempt_number = self._faults
-        return float(self._wait(state))
-
-    def well(self) -> None:
-        """The fault is over."""
-        self._faults = 0
-
-    @property
-    def faults(self) -> int:
-        """Faults in a row."""
-        return self._faults
 
 
 class WakuRestNode(NodeBase):
@@ -200,7 +175,7 @@ class WakuRestNode(NodeBase):
                 if one is not None:
                     detail = "the count of the rate limit cannot be kept"
                     self._emit(self._failed(one.request_id, FailureReason.UNREACHABLE, detail))
-                stopping.wait(backoff.fault())
+                stopping.wait(backoff.next_wait())
                 continue
             for event in events:
                 if not isinstance(event, Admitted):
@@ -214,14 +189,14 @@ class WakuRestNode(NodeBase):
         message = self._stamp(one.message)
         published = self._publish(one.pubsub_topic, message)
         if published.reason is None:
-            backoff.well()
+            backoff.reset()
             self._emit(self._sent(one.request_id, message, one.pubsub_topic))
             return
         found = message_hash(one.pubsub_topic, message)
         self._limit.refused(published.detail, self._api.name)
         self._emit(self._failed(one.request_id, published.reason, published.detail, found))
         if published.reason is FailureReason.RATE_LIMITED:
-            stopping.wait(backoff.fault())  # everything behind it would be refused as well
+            stopping.wait(backoff.next_wait())  # everything behind it would be refused as well
 
     def _publish(self, topic: str, message: WakuMessage) -> Published:
         try:
@@ -254,7 +229,7 @@ class WakuRestNode(NodeBase):
                 batch = receiver.read(wanted)
                 if backoff.faults:
                     health_wait = 0.0
-                backoff.well()
+                backoff.reset()
                 if batch.full:
                     wait = 0.0
                 if batch.maybe_lost:
@@ -263,7 +238,7 @@ class WakuRestNode(NodeBase):
                 batch = error.partial if isinstance(error, ReadInterrupted) else Batch(())
                 if not backoff.faults:
                     health_wait = 0.0
-                wait = min(backoff.fault(), self._pace.rejoin_s)
+                wait = min(backoff.next_wait(), self._pace.rejoin_s)
                 _log.debug("reading: %s", error.cause)
             with self._tried:
                 self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}

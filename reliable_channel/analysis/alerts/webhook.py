@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import tenacity
 
 from reliable_channel import __version__
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.backoff import retrying
 from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 
 PAGE = 100
@@ -31,28 +32,27 @@ class _AgainError(Exception):
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where and how to send. ``wait`` is tenacity's pause between attempts; tests use none."""
+    """Where and how to send. ``sleep`` waits between attempts; tests do not wait."""
 
     settings: AlertSettings
-    wait: Callable[[tenacity.RetryCallState], float] = field(
-        default_factory=lambda: tenacity.wait_exponential_jitter(multiplier=0.5, max=15)
-    )
+    sleep: Callable[[float], None] = time.sleep
     transport: httpx.BaseTransport | None = None
 
     def tell(self, changes: Sequence[dict[str, Any]]) -> None:
         """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
         body = json.dumps({"version": 1, "alerts": [_shown(row) for row in changes]}, ensure_ascii=True).encode()
-        retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(self.settings.webhook_attempts),
-            wait=self.wait,
-            retry=tenacity.retry_if_exception_type(_AgainError),
-            reraise=True,
+        attempt = retrying(
+            self.settings.webhook_attempts,
+            0.5,
+            15.0,
+            retry_if=lambda error: isinstance(error, _AgainError),
+            sleep=self.sleep,
         )
         timeout = self.settings.webhook_timeout_ms / 1000
         client = httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport)
         with end_at_deadlines(client):
             try:
-                retrying(self._post, client, body)
+                attempt(self._post, client, body)
             except _AgainError as error:
                 raise EnvironmentFault(
                     f"The webhook did not take the alerts ({error}).", "They are sent again by the next run."

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential, wait_random
-
+from reliable_channel.transport.backoff import retrying
 from reliable_channel.transport.base import StoreUnavailable
 from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RETRIABLE, StoreFault, StoreNodeError
@@ -256,15 +255,15 @@ class StoreClient:
         raise StoreNodeError(node.name, StoreFault.PEER_FAILED, f"more than {MAX_PAGES} pages")
 
     def _page(self, node: StoreNode, query: StoreQuery) -> StorePage:
-        retrying = Retrying(
-            stop=stop_after_attempt(self._retry.attempts),
-            wait=wait_exponential(multiplier=self._retry.first_wait_s, max=self._retry.longest_wait_s)
-            + wait_random(0, self._retry.first_wait_s),
-            retry=retry_if_exception(lambda error: isinstance(error, StoreNodeError) and error.fault in RETRIABLE),
+        policy = self._retry
+        attempt = retrying(
+            policy.attempts,
+            policy.first_wait_s,
+            policy.longest_wait_s,
+            retry_if=lambda error: isinstance(error, StoreNodeError) and error.fault in RETRIABLE,
             sleep=self._sleep,
-            reraise=True,
         )
-        return retrying(node.query, query)
+        return attempt(node.query, query)
 
     def _first(self, ask: Callable[[StoreNode], _T]) -> _T:
         errors: list[StoreNodeError] = []

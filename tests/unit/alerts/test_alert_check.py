@@ -16,7 +16,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from support.alert_rows import clock, heard, minutes
-from tenacity import wait_none
 
 from reliable_channel.analysis.alerts import check as checking
 from reliable_channel.analysis.alerts.check import CheckResult, check
@@ -111,7 +110,7 @@ def later(settings: Settings) -> None:
 
 
 def run(settings: Settings, **more: Any) -> CheckResult:
-    return check(settings, rules=RULES, webhook=Webhook(settings.alerts, wait=wait_none()), **more)
+    return check(settings, rules=RULES, webhook=Webhook(settings.alerts, sleep=lambda _: None), **more)
 
 
 def rows(settings: Settings) -> list[dict[str, Any]]:
@@ -287,7 +286,7 @@ def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, recei
     def silent(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("no answer", request=request)
 
-    hook = replace(Webhook(with_webhook.alerts, wait=wait_none()), transport=httpx.MockTransport(silent))
+    hook = replace(Webhook(with_webhook.alerts, sleep=lambda _: None), transport=httpx.MockTransport(silent))
     with pytest.raises(EnvironmentFault, match="ReadTimeout"):
         hook.tell([{"sequence": 1}])
 
