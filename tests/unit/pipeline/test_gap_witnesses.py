@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pytest
 
 from reliable_channel.config import PathSettings, load
 from reliable_channel.evidence.intake import EvidenceRecord, position, write
-from reliable_channel.lake import tables
+from reliable_channel.lake import gap_witnesses, tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.gap_witnesses import count_lacking
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import Table
+from reliable_channel.lake.tables import ENVELOPES, SIGHTINGS, Table
 from reliable_channel.pipeline.verdict.gaps import open_gaps
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap
@@ -206,3 +212,103 @@ def test_gap_records_of_strangers_are_read_as_far_as_they_can_be(
     said |= {"stores": stores, "pubsub_topics": topics, "content_topics": topics}
     observed.records.append(json.dumps(said).encode())
     assert observed.gaps() == []
+
+
+@pytest.mark.parametrize("rows_at_once", [3, 2_000_000])
+def test_all_gaps_at_once_count_what_each_gap_alone_would(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap_witnesses, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(gap_witnesses, "_SPANS", 3)
+    lacking = 0
+    for seed in range(100):
+        draw = random.Random(seed)
+        gaps, sightings, envelopes = some_gaps(draw), some_sightings(draw), some_envelopes(draw)
+        rows = {SIGHTINGS: as_arrow(sightings, SIGHTINGS), ENVELOPES: as_arrow(envelopes, ENVELOPES)}
+
+        def read(
+            table: Table,
+            columns: Sequence[str],
+            where: pc.Expression | None = None,
+            rows: dict[Table, pa.Table] = rows,
+        ) -> pa.Table:
+            return ds.dataset(rows[table]).to_table(columns=list(columns), filter=where)
+
+        each = {gap["name"]: count_alone(gap, sightings, envelopes) for gap in gaps}
+        assert count_lacking(gaps, read) == {name: count for name, count in each.items() if count}, seed
+        lacking += sum(each.values())
+    assert lacking > 20
+
+
+def at(second: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(BEGIN_MS / 1_000 + second, dt.UTC)
+
+
+def some_hash(draw: random.Random) -> bytes:
+    return bytes([draw.choice([0, 1, 127, 128, 255]), draw.randrange(8)])
+
+
+def some_gaps(draw: random.Random) -> list[dict[str, Any]]:
+    spans = [sorted(draw.choices(range(60), k=2)) for _ in range(8)]
+    return [
+        {
+            "name": f"{number}",
+            "status": draw.choice(["filled", "filled", "filled", "open"]),
+            "vantage": draw.choice(["north", "south", "south", None]),
+            "from_time": at(since),
+            "to_time": at(until),
+            "pubsub_topics": draw.choice([None, [], *[["/1"], ["/1", "/2"]] * 3]),
+            "content_topics": draw.choice([None, None, [], ["/a"], ["/a", "/b"]]),
+        }
+        for number, (since, until) in enumerate(spans)
+    ]
+
+
+def some_sightings(draw: random.Random) -> list[dict[str, Any]]:
+    return [
+        {
+            "message_hash": draw.choice([None, *[some_hash(draw)] * 9]),
+            "vantage": draw.choice(["north", "south", *["west"] * 8]),
+            "node": "n",
+            "source": draw.choice(["relay", "filter", "relay", "filter", "store", "sender", None]),
+            "pubsub_topic": draw.choice(["/1", "/1", "/2", None]),
+            "seen_at": draw.choice([None, *[at(draw.randrange(60))] * 9]),
+        }
+        for _ in range(draw.randrange(60))
+    ]
+
+
+def some_envelopes(draw: random.Random) -> list[dict[str, Any]]:
+    return [
+        envelope(
+            number,
+            draw.choice([None, *[draw.randrange(60)] * 5]),
+            message_hash=draw.choice([None, *[some_hash(draw)] * 9]),
+            content_topic=draw.choice(["/a", "/b", None]),
+            ephemeral=draw.choice([False, False, False, True, None]),
+            kind=draw.choice(["sds", "sds", "sds", "plain"]),
+        )
+        for number in range(draw.randrange(40))
+    ]
+
+
+def count_alone(gap: dict[str, Any], sightings: list[dict[str, Any]], envelopes: list[dict[str, Any]]) -> int:
+    """What :func:`count_lacking` says of one gap, as its documentation says it."""
+    if gap["status"] != "filled" or not gap["vantage"] or not gap["pubsub_topics"]:
+        return 0
+    begin, end = gap["from_time"], gap["to_time"]
+    own = {seen["message_hash"] for seen in sightings if seen["vantage"] == gap["vantage"]}
+    return len(
+        {
+            seen["message_hash"]
+            for seen in sightings
+            for sent in envelopes
+            if seen["vantage"] != gap["vantage"] and seen["source"] in ("relay", "filter")
+            if seen["message_hash"] is not None and seen["message_hash"] not in own
+            if seen["seen_at"] is not None and begin <= seen["seen_at"] <= end
+            if seen["pubsub_topic"] in gap["pubsub_topics"]
+            if sent["message_hash"] == seen["message_hash"] and sent["kind"] == "sds" and sent["ephemeral"] is False
+            if gap["content_topics"] is None or sent["content_topic"] in gap["content_topics"]
+            if sent["sender_timestamp_ns"] is not None
+            if begin <= (sent_at := at(sent["sender_timestamp_ns"] / 1e9 - BEGIN_MS / 1_000)) <= end
+            if abs(seen["seen_at"] - sent_at) <= dt.timedelta(seconds=10)
+        }
+    )
