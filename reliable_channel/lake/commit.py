@@ -47,36 +47,43 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
 
     ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them. Raises
     ``CommitFailedError`` if another writer has recorded the same application id since the table was opened."""
-    _appended(table, lambda: _commit(table, [], files, batch), batch[0] if batch else None)
+    _append(table, lambda: _commit(table, [], files, batch), batch[0] if batch else None)
     write_checksum(table, files)
 
 
 def append_rows_to(table: DeltaTable, rows: pa.Table, transaction: Transaction | None = None) -> None:
     """Append rows that are in the driver. Raises ``CommitFailedError`` like :func:`append_files`."""
     properties = None if transaction is None else CommitProperties(app_transactions=[transaction])
-    _appended(
+    _append(
         table,
         lambda: write_deltalake(table, rows, mode="append", commit_properties=properties),
         None if transaction is None else transaction.app_id,
     )
 
 
-def _appended(table: DeltaTable, commit: Callable[[], None], application: str | None) -> None:
-    """Run ``commit``, which appends to ``table``, and repeat it on the newest version if another writer has deleted or
-    rewritten rows since the table was opened. delta-rs refuses such an append, although an append reads nothing.
+def _append(table: DeltaTable, commit: Callable[[], None], application: str | None) -> None:
+    """Run ``commit``, which appends to ``table``, again if another writer has deleted or rewritten rows since the table
+    was opened: delta-rs refuses it then, although an append reads nothing.
 
-    Raises ``CommitFailedError`` if another writer has recorded the same ``application`` id since the table was opened,
-    or commits first in all :data:`ATTEMPTS`."""
+    Raises ``CommitFailedError`` if another writer has recorded the same ``application`` id since."""
     recorded = application and table.transaction_version(application)
-    for attempt in range(ATTEMPTS):
+    _repeat(table, commit, lambda: not application or table.transaction_version(application) == recorded)
+
+
+def _repeat(
+    table: DeltaTable, commit: Callable[[], None], may_repeat: Callable[[], bool], attempts: int = ATTEMPTS
+) -> None:
+    """Run ``commit`` until no other writer commits first, each time on the newest version of ``table``, while it
+    ``may_repeat``. Otherwise, or after ``attempts``, raises ``CommitFailedError``."""
+    for left in reversed(range(attempts)):
         try:
             commit()
-            return
         except CommitFailedError:
             table.update_incremental()
-            taken = application and table.transaction_version(application) != recorded
-            if taken or attempt == ATTEMPTS - 1:
+            if not left or not may_repeat():
                 raise
+        else:
+            return
 
 
 def replace_files(
@@ -94,15 +101,13 @@ def replace_files(
     delta-rs retries without detecting a conflict with a compaction: both commits would be in the log, and the rows of
     the removed files twice in the table. So this function does the retries, after checking that the files are still in
     the table."""
-    for attempt in range(attempts):
-        try:
-            _commit(table, removed, files, None, metadata, retries=0)
-            return
-        except CommitFailedError:
-            table.update_incremental()
-            there = {*pa.table(table.get_add_actions())["path"].to_pylist()}
-            if attempt == attempts - 1 or not there.issuperset(file.path for file in removed):
-                raise
+    paths = {file.path for file in removed}
+    _repeat(
+        table,
+        lambda: _commit(table, removed, files, None, metadata, retries=0),
+        lambda: paths.issubset(pa.table(table.get_add_actions())["path"].to_pylist()),
+        attempts,
+    )
 
 
 def replace_rows(table: DeltaTable, predicate: str, rows: pa.Table, transaction: Transaction | None = None) -> None:

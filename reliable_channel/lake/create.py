@@ -12,13 +12,13 @@ from os import PathLike
 
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import indexed
-from reliable_channel.lake.read import found_as, opened
+from reliable_channel.lake.read import found_as, open_at, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
@@ -77,15 +77,14 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     Raises ``ConfigurationError`` if this version cannot write an existing one: it has another name, other columns, or
     features that the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
-        try:
-            existing = opened(paths, table.name)
-        except TableNotFoundError:
+        existing = open_at(paths.table(table.name))
+        if existing is None:
             if (former := found_as(paths, table)) is not None:
                 raise ConfigurationError(
                     f"The table {former.name} was made by an earlier version of this program; it is called"
                     f" {table.name} now.",
                     _REBUILD,
-                ) from None
+                )
             _create(paths, table)
             continue
         refuse_empty_commits(paths, table.name)
@@ -103,7 +102,7 @@ def properties(table: Table) -> dict[str, str]:
 @retry_on_conflict
 def _set_indexed_columns(paths: PathSettings, table: Table) -> None:
     """Name the columns with statistics in a table of an earlier version, whose readers skip files wrongly otherwise."""
-    existing = opened(paths, table.name)
+    existing = open_table(paths, table)
     wanted = properties(table)[_INDEXED]
     if existing.metadata().configuration.get(_INDEXED) != wanted:
         existing.alter.set_table_properties({_INDEXED: wanted})

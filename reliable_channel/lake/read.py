@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
@@ -39,41 +39,39 @@ _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
-def opened(paths: PathSettings, name: str) -> DeltaTable:
-    """Open a table through delta-rs, without Spark. Raises ``TableNotFoundError`` if it does not exist, and
-    ``EnvironmentFault`` if its log is damaged."""
+def open_at(place: str) -> DeltaTable | None:
+    """Open the table at ``place`` through delta-rs, without Spark; ``None`` if there is none. Raises
+    ``EnvironmentFault`` if its log cannot be read."""
     try:
-        return DeltaTable(paths.table(name))
+        return DeltaTable(place)
     except TableNotFoundError:
-        raise
-    except DeltaError as error:
-        raise _unreadable(name, error) from error
+        return None
+    except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
+        raise unreadable(place.rstrip("/").rpartition("/")[2], error) from error
 
 
-def _unreadable(name: str, error: Exception) -> EnvironmentFault:
+def unreadable(name: str, error: BaseException) -> EnvironmentFault:
+    """The error for a table whose log or files cannot be read."""
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return EnvironmentFault(
-        f"The Delta table {name} cannot be read: {(str(error).splitlines() or [''])[0][:_LONGEST].rstrip('.')}.",
+        f"The Delta table {name} cannot be read: {first_line[:_LONGEST].rstrip('.')}.",
         "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
     )
 
 
 def open_table(paths: PathSettings, table: Table) -> DeltaTable:
-    """Open a table. Raises ``EnvironmentFault`` if it does not exist or its log is damaged."""
-    try:
-        return opened(paths, table.name)
-    except TableNotFoundError:
+    """Open a table. Raises ``EnvironmentFault`` if it does not exist or its log cannot be read."""
+    there = open_at(paths.table(table.name))
+    if there is None:
         raise EnvironmentFault(
             f"The table {table.name} does not exist under {paths.data_dir}.", "Run the pipeline first."
-        ) from None
+        )
+    return there
 
 
 def exists(paths: PathSettings, table: Table) -> bool:
     """Whether a table exists."""
-    try:
-        opened(paths, table.name)
-    except TableNotFoundError:
-        return False
-    return True
+    return open_at(paths.table(table.name)) is not None
 
 
 def found_as(paths: PathSettings, table: Table) -> Table | None:
@@ -85,7 +83,8 @@ def found_as(paths: PathSettings, table: Table) -> Table | None:
 
 def holds_rows(paths: PathSettings, table: Table) -> bool:
     """Whether a table exists and has at least one data file."""
-    return exists(paths, table) and len(open_table(paths, table).file_uris()) > 0
+    there = open_at(paths.table(table.name))
+    return there is not None and len(there.file_uris()) > 0
 
 
 def rows_in(table: DeltaTable) -> int:
@@ -96,14 +95,9 @@ def rows_in(table: DeltaTable) -> int:
 def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
     """The existing tables by name, in the order of the data flow."""
 
-    def found(name: str) -> DeltaTable | None:
-        try:
-            return opened(paths, name)
-        except TableNotFoundError:
-            return None
-
     with ThreadPoolExecutor(8) as pool:
-        return {name: t for name, t in zip(BY_NAME, pool.map(found, BY_NAME), strict=True) if t is not None}
+        opened = zip(BY_NAME, pool.map(open_at, map(paths.table, BY_NAME)), strict=True)
+        return {name: table for name, table in opened if table is not None}
 
 
 def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:
@@ -158,7 +152,7 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
     try:
         rows = engine.execute(query).read_all()
     except Exception as error:  # delta-rs has no error of its own for files that are torn or gone
-        raise _unreadable(", ".join(tables), error) from error
+        raise unreadable(", ".join(tables), error) from error
     found = in_our_time(as_table(rows))
     columns = [_values(found[name]) for name in found.column_names]
     return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]

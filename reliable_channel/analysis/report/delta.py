@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from deltalake.schema import PrimitiveType
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.lake.read import public_dataset
+from reliable_channel.lake.read import open_at, public_dataset
 
 REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
-REBUILD = "Check that its files are there and readable; `reliable-channel rebuild` derives the tables again."
 
 REPEATED = frozenset(
     (
@@ -51,14 +49,7 @@ def place_of(data_dir: str, name: str) -> str:
 def opened(data_dir: str, name: str) -> DeltaTable | None:
     """The table at its newest version, ``None`` when there is none. Raises :class:`EnvironmentFault` when it cannot be
     opened."""
-    try:
-        return DeltaTable(place_of(data_dir, name))
-    except TableNotFoundError:
-        return None
-    except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
-        raise EnvironmentFault(
-            f"The Delta table at {place_of(data_dir, name)} cannot be opened ({first_line(error)}).", REBUILD
-        ) from error
+    return open_at(place_of(data_dir, name))
 
 
 def absent(data_dir: str, name: str) -> EnvironmentFault:
@@ -69,13 +60,6 @@ def absent(data_dir: str, name: str) -> EnvironmentFault:
 def none_at_all(data_dir: str) -> EnvironmentFault:
     """The error when no table of the pipeline exists: a wrong location must not look like an idle pipeline."""
     return EnvironmentFault(f"There are no Delta tables under {data_dir}.", REMEDY)
-
-
-def unreadable(data_dir: str, name: str, error: BaseException) -> EnvironmentFault:
-    """The error for a table whose rows cannot be read."""
-    return EnvironmentFault(
-        f"The Delta table at {place_of(data_dir, name)} cannot be read ({first_line(error)}).", REBUILD
-    )
 
 
 def dataset(table: DeltaTable) -> ds.Dataset:

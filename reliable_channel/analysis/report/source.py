@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
-from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.read import in_our_time, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME, Table
 
@@ -192,7 +192,7 @@ class TableWindow:
             here = [column for column in columns if column in data.schema.names]
             found = data.to_table(columns=here, filter=where(data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise delta.unreadable(self.data_dir, name, error) from error
+            raise unreadable(name, error) from error
         for column in columns:
             if column not in here:  # of a table that an older version made
                 found = found.append_column(schema.field(column), pa.nulls(found.num_rows, schema.field(column).type))

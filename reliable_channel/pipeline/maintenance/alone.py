@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import PostCommitHookProperties
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.read import open_at
 
 LEASE_MS = 2 * 3_600_000
 """Longer than maintenance of any table takes: the lease is renewed between two tables."""
@@ -41,7 +42,7 @@ def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
         now = time.time_ns() // 1_000_000
         if mine - now > LEASE_MS // 2:
             return
-        table = _opened(place)
+        table = _open(place)
         held = table.transaction_version(_APPLICATION) or 0
         if held > now and held != mine:
             raise _held(held)
@@ -55,7 +56,7 @@ def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
     try:
         yield hold
     finally:
-        table = _opened(place)
+        table = _open(place)
         if table.transaction_version(_APPLICATION) == mine:
             _commit(table, 0)
 
@@ -68,13 +69,13 @@ def _held(until_ms: int) -> EnvironmentFault:
     )
 
 
-def _opened(place: str) -> DeltaTable:
-    try:
-        return DeltaTable(place)
-    except TableNotFoundError:
+def _open(place: str) -> DeltaTable:
+    table = open_at(place)
+    if table is None:
         with suppress(DeltaError):  # another run has just created it
             DeltaTable.create(place, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
-        return DeltaTable(place)
+        table = DeltaTable(place)
+    return table
 
 
 def _commit(table: DeltaTable, until_ms: int) -> None:

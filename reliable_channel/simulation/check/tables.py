@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
+from reliable_channel.lake.read import unreadable
 from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
@@ -32,7 +33,7 @@ def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = 
     try:
         return delta.dataset(table).to_table(columns=list(columns) if columns else None)
     except (DeltaError, pa.ArrowException, OSError) as error:
-        raise delta.unreadable(place, name, error) from error
+        raise unreadable(name, error) from error
 
 
 def read_observed(data_dir: str | Path) -> Observed:

@@ -481,7 +481,7 @@ def test_a_damaged_clock_is_a_page_that_says_so(sample_tables: Path, tmp_path: P
     torn_log(place / "clock")
     answer = over(place).get("/")
     assert answer.status_code == 503
-    assert "clock cannot be opened" in answer.text and "rebuild" in answer.text
+    assert "clock cannot be read" in answer.text and "rebuild" in answer.text
     assert "etag" not in answer.headers
 
 
