@@ -41,7 +41,7 @@ def js_waku() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = prepared(place)
         with running_broker(settings) as there:
-            cases = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
+            cases: list[dict[str, Any]] = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
             for case in cases:
                 topics = there.kafka.topics.model_copy(update={"envelopes": case["topic"], "partitions": 1})
                 ensure_topics(there.kafka.model_copy(update={"topics": topics}))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -71,7 +71,7 @@ def narrowed(sql: str, scope: str) -> str:
     return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(BY_NAME)})\b(?:\s+([a-z]\w*))?", part, sql)
 
 
-def _asked(paths: PathSettings, layout: str) -> Iterator[Any]:
+def _asked(paths: PathSettings, layout: str) -> Generator[Result, None, dict[str, float]]:
     """Yield the figures of one layout; returns the total CPU seconds of all questions, by scope."""
     sums = {}
     for scope, rows in SCOPES.items():

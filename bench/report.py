@@ -113,7 +113,7 @@ def _columns(numbers: np.ndarray, count: int, random: np.random.Generator) -> di
         "repaired_segments": pa.array((numbers % 50 == 0).astype(int)),
         "late": pa.array(numbers % 100 == 0),
         "verdict": pa.array(np.where(lost, "missing", "delivered")),
-        "cause": pa.array(np.where(lost, "segment_missing", None)),
+        "cause": pa.array(["segment_missing" if is_lost else None for is_lost in lost]),
         "settled": pa.array([True] * size),
         "evidence": pa.array(np.where(numbers % 3 == 0, "filter", "causal_history")),
         "certainty": pa.array(np.where(numbers % 3 == 0, "probable", "certain")),

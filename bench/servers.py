@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def _status(port: int) -> int:
     return connection.getresponse().status
 
 
-def _in_turns(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Measure the rate per second of each call: the median of one-second slices, alternating, after a short warm-up, so
     that other load affects all of them equally."""
     found: dict[str, list[float]] = {name: [] for name in calls}

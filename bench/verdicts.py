@@ -51,4 +51,4 @@ def verdicts() -> Iterator[Result]:
 
 def _typical(rounds: list[Round], kept: int, what: str) -> float:
     """The typical figures of the measured rounds."""
-    return median([getattr(found, what) for found in rounds if found.kept == kept][-MEASURED:])
+    return float(median([getattr(found, what) for found in rounds if found.kept == kept][-MEASURED:]))

@@ -69,7 +69,7 @@ def pack(target: Path) -> int:
                     continue
                 copy = packages / file
                 copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(there.locate_file(file), copy)
+                shutil.copyfile(str(there.locate_file(file)), copy)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Level 1: it is unpacked by every executor of every job, and most of it is machine code.
         with tarfile.open(target, "w:gz", compresslevel=1) as archive:

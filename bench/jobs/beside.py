@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bench.jobs.traffic import HEADERS, Record, Workload, records
 from bench.jobs.usage import cpu_seconds
 
 
-def write(client: dict[str, Any], topic: str, part: Iterable[Record]) -> None:
+def write(client: Mapping[str, Any], topic: str, part: Iterable[Record]) -> None:
     """Write records to Kafka, in one partition, because one channel is one key."""
     from kafka import KafkaProducer
 

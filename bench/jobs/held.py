@@ -29,8 +29,8 @@ from bench.jobs.usage import cpu_seconds, memory_mb
 if TYPE_CHECKING:
     import pandas as pd
 
+    from reliable_channel.pipeline.ack.buckets import Update
     from reliable_channel.pipeline.ack.channel_state import BucketState, Rules
-    from reliable_channel.pipeline.ack.stream import Update
 
 PATIENCE_S = 1_200.0
 WARM_UP_S = 60
@@ -104,7 +104,7 @@ class RandomRows:
         from reliable_channel.lake.append import append_rows
         from reliable_channel.lake.schema import as_arrow
 
-        rows = []
+        rows: list[dict[str, Any]] = []
         self._now_ms += STEP_MS
         for channel in self._chosen.sample(range(self._channels), self._rate):
             rows.append(row(self.sent + len(rows), channel, self._place[channel], self._now_ms))

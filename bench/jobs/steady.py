@@ -63,7 +63,12 @@ def main(arguments: list[str]) -> int:
     }
     settings = settings.model_copy(update=short)
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+
+    def stop_at_end_of_input() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
     progress: dict[str, dict[int, dict[str, Any]]] = {}
     marks: dict[str, float] = {}
     wanted = spec["backlog_messages"]

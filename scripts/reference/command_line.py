@@ -34,10 +34,10 @@ def markdown() -> str:
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The command line itself, and every command that is no group."""
-    inner = getattr(command, "commands", None)
+    inner = getattr(command, "commands", None) or {}
     if not inner or len(path) == 1:
         yield path, command
-    for name in sorted(inner or ()):
+    for name in sorted(inner):
         yield from _commands(inner[name], (*path, name))
 
 

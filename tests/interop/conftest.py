@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.waku_process import PUBSUB_TOPIC, WakuProcess, until
 
 from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
+from tests.support.waku_process import PUBSUB_TOPIC, WakuProcess, until
 
 _numbers = itertools.count()
 

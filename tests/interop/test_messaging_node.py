@@ -6,9 +6,6 @@ import time
 from contextlib import closing
 
 import pytest
-from support.messaging_site import Site
-from support.messaging_world import CONTENT
-from support.waku_process import PROGRAM, PUBSUB_TOPIC, WakuProcess, until
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import MessageRecord
@@ -20,6 +17,9 @@ from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.rest_node import RestStoreNode
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
+from tests.support.messaging_site import Site
+from tests.support.messaging_world import CONTENT
+from tests.support.waku_process import PROGRAM, PUBSUB_TOPIC, WakuProcess, until
 
 pytestmark = [pytest.mark.waku, pytest.mark.skipif(not PROGRAM, reason="no Waku node was built: make test-node")]
 

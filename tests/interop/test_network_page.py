@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.doc_blocks import ROOT, blocks_of
-from support.waku_process import PROGRAM
 
 from reliable_channel.runtime.broker import free_port
+from tests.support.doc_blocks import ROOT, blocks_of
+from tests.support.waku_process import PROGRAM
 
 pytestmark = [
     pytest.mark.waku,

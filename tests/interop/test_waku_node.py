@@ -21,8 +21,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from support.environment import environment
-from support.waku_process import CLUSTER_ID, PROGRAM, PUBSUB_TOPIC, SHARD, WakuProcess, until
 
 from reliable_channel.channel import (
     MessageDelivered,
@@ -52,6 +50,8 @@ from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
+from tests.support.environment import environment
+from tests.support.waku_process import CLUSTER_ID, PROGRAM, PUBSUB_TOPIC, SHARD, WakuProcess, until
 
 pytestmark = [
     pytest.mark.waku,

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
-from support.environment import environment
-from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
@@ -29,6 +27,8 @@ from reliable_channel.transport.base import Received, Sent, Source
 from reliable_channel.transport.bridge import Bridge
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
+from tests.support.environment import environment
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 pytestmark = pytest.mark.kafka
 

@@ -15,8 +15,21 @@ from typing import Any
 import kafka.codec
 import pytest
 from kafka import KafkaProducer
-from support import error_page
-from support.odd_topics import (
+
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.evidence.collecting import collect_evidence
+from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
+from reliable_channel.pipeline.ingest.task import OffsetGap
+from reliable_channel.runtime.build import make_bridge
+from reliable_channel.transport.base import Received, RecordsGone
+from reliable_channel.transport.health import HealthState
+from reliable_channel.transport.kafka import KafkaNode
+from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
+from reliable_channel.transport.sharding import NamedTopic
+from tests.support import error_page
+from tests.support.odd_topics import (
     HEADERS,
     PUBSUB_TOPIC,
     TOPIC,
@@ -32,19 +45,6 @@ from support.odd_topics import (
     write,
     write_undecodable,
 )
-
-from reliable_channel.config import Settings
-from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from reliable_channel.evidence.collecting import collect_evidence
-from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
-from reliable_channel.pipeline.ingest.task import OffsetGap
-from reliable_channel.runtime.build import make_bridge
-from reliable_channel.transport.base import Received, RecordsGone
-from reliable_channel.transport.health import HealthState
-from reliable_channel.transport.kafka import KafkaNode
-from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
-from reliable_channel.transport.sharding import NamedTopic
 
 pytestmark = pytest.mark.kafka
 

@@ -8,7 +8,14 @@ import os
 import pytest
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
-from support.odd_topics import (
+
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.read import open_table, rows_of
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SOURCE_GAPS
+from reliable_channel.pipeline.runner.queries import INGEST
+from reliable_channel.pipeline.runner.run import run_chain
+from tests.support.odd_topics import (
     HEADERS,
     TOPIC,
     add_partitions,
@@ -22,13 +29,6 @@ from support.odd_topics import (
     until,
     write,
 )
-
-from reliable_channel.config import Settings
-from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.read import open_table, rows_of
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SOURCE_GAPS
-from reliable_channel.pipeline.runner.queries import INGEST
-from reliable_channel.pipeline.runner.run import run_chain
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 

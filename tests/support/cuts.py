@@ -257,7 +257,8 @@ def channels(draw: st.DrawFn) -> list[InputRow]:
                 message.bloom_filter,
                 (),
                 sha256(content),
-                len(content),
+                id_verified=True,
+                content_bytes=len(content),
                 segment_kind="bare",
                 entire_message_hash=sha256(content),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
@@ -15,7 +17,7 @@ NOW_MS = 1_767_225_600_000
 PAYLOAD = bytes(range(256)) * 4
 
 
-def decoder(**settings: object) -> RecordDecoder:
+def decoder(**settings: Any) -> RecordDecoder:
     topic = ChannelTopic(content_topic=TOPIC, dialects=frozenset({Dialect.V01, Dialect.LIP243}))
     return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings(**settings))
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Collection
 from typing import Any
 
-from support.fake_waku_faults import Call, Dialect, Reply
+from tests.support.fake_waku_faults import Call, Dialect, Reply
 
 PEER_ADDRESS = "/ip4/127.0.0.1/tcp/60001/p2p/16Uiu2HAkvaJ1E6ZaY3dAddTgUqvorsHYsY4cxuqSeCcvuccdR4Xz"
 

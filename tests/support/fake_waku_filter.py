@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from support.fake_waku_admin import PEER_ADDRESS
-from support.fake_waku_faults import Call, Dialect, Reply
-from support.fake_waku_publish import PUBSUB_TOPIC
+from tests.support.fake_waku_admin import PEER_ADDRESS
+from tests.support.fake_waku_faults import Call, Dialect, Reply
+from tests.support.fake_waku_publish import PUBSUB_TOPIC
 
 if TYPE_CHECKING:
-    from support.fake_waku_node import FakeWakuNetwork
+    from tests.support.fake_waku_node import FakeWakuNetwork
 
 
 class FilterAnswers:
@@ -36,7 +36,7 @@ class FilterAnswers:
         if call.method == "PUT" and go:
             return Reply(405, None, "none")
         body = call.body if isinstance(call.body, dict) else {}
-        request_id, topics = body.get("requestId", "unknown"), body.get("contentFilters")
+        request_id, topics = body.get("requestId", "unknown"), body.get("contentFilters") or []
         if not topics and not go:
             return Reply(400, {"requestId": "unknown", "statusDesc": "BAD_REQUEST: Failed to decode request"})
         if not self.service_peers:

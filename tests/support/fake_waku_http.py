@@ -9,10 +9,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from support.fake_waku_faults import Call, Reply
+from tests.support.fake_waku_faults import Call, Reply
 
 if TYPE_CHECKING:
-    from support.fake_waku_node import FakeWakuNode
+    from tests.support.fake_waku_node import FakeWakuNode
 
 
 def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:

@@ -7,7 +7,7 @@ import binascii
 from typing import Any
 
 from reliable_channel.core.wire.waku import WakuMessage
-from support.fake_waku_faults import Dialect, Reply
+from tests.support.fake_waku_faults import Dialect, Reply
 
 MAX_MESSAGE_BYTES: dict[Dialect, int] = {"nwaku": 153_600, "go-waku": 150_000}
 """What a node publishes at most, encoded."""

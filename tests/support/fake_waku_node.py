@@ -19,13 +19,13 @@ from urllib.parse import unquote
 
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.store.memory_source import MemorySource
-from support.fake_waku_admin import PEER_ADDRESS, AdminAnswers
-from support.fake_waku_faults import Call, Dialect, Faults, Reply
-from support.fake_waku_filter import FilterAnswers
-from support.fake_waku_http import handler_of
-from support.fake_waku_messages import message_to_json
-from support.fake_waku_publish import PUBSUB_TOPIC, PublishAnswers
-from support.fake_waku_store import StoreAnswers
+from tests.support.fake_waku_admin import PEER_ADDRESS, AdminAnswers
+from tests.support.fake_waku_faults import Call, Dialect, Faults, Reply
+from tests.support.fake_waku_filter import FilterAnswers
+from tests.support.fake_waku_http import handler_of
+from tests.support.fake_waku_messages import message_to_json
+from tests.support.fake_waku_publish import PUBSUB_TOPIC, PublishAnswers
+from tests.support.fake_waku_store import StoreAnswers
 
 __all__ = ["PEER_ADDRESS", "PUBSUB_TOPIC", "FakeWakuNetwork", "FakeWakuNode"]
 
@@ -39,7 +39,7 @@ class FakeWakuNetwork:
         self.lock = threading.RLock()
         self._seen: set[bytes] = set()
 
-    def publish(self, pubsub_topic: str, message: WakuMessage, origin: FakeWakuNode | None = None) -> bool:
+    def publish(self, pubsub_topic: str, message: WakuMessage, origin: PublishAnswers | None = None) -> bool:
         """Relay and store one message; ``False`` for a duplicate, which goes nowhere."""
         found = message_hash(pubsub_topic, message)
         with self.lock:

@@ -9,11 +9,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from support.fake_waku_faults import Call, Dialect, Faults, Reply
-from support.fake_waku_messages import MAX_MESSAGE_BYTES, message_of
+from tests.support.fake_waku_faults import Call, Dialect, Faults, Reply
+from tests.support.fake_waku_messages import MAX_MESSAGE_BYTES, message_of
 
 if TYPE_CHECKING:
-    from support.fake_waku_node import FakeWakuNetwork
+    from tests.support.fake_waku_node import FakeWakuNetwork
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 

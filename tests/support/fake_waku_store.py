@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.store.source import Selection
-from support.fake_waku_faults import Call, Faults, Reply
+from tests.support.fake_waku_faults import Call, Faults, Reply
 
 if TYPE_CHECKING:
-    from support.fake_waku_node import FakeWakuNetwork
+    from tests.support.fake_waku_node import FakeWakuNetwork
 
 
 class StoreAnswers:

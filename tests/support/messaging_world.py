@@ -13,7 +13,7 @@ from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName
 from reliable_channel.messaging.node import MessagingNode
-from reliable_channel.messaging.sender_events import SenderEvent
+from reliable_channel.messaging.sender_events import LossReport, SenderEvent
 from reliable_channel.transport.base import ReceivedEnvelope
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import MemoryNetwork, MemoryNode
@@ -35,14 +35,14 @@ class KeptFeed:
     """A feed that keeps what it is given."""
 
     def __init__(self) -> None:
-        self.rows: list[SenderEvent] = []
+        self.rows: list[SenderEvent | LossReport] = []
         self.envelopes: list[tuple[str, WakuMessage]] = []
 
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
-    def record(self, event: SenderEvent) -> None:
+    def record(self, event: SenderEvent | LossReport) -> None:
         self.rows.append(event)
 
     def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:

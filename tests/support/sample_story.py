@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from tests.support.sample_rows import Story
 from tests.support.sample_values import AS_OF, HOSTILE, KAFKA_TOPIC, START, STORE_NODES, at, digest, topic_of
@@ -107,7 +108,7 @@ def talk(told: Story) -> None:
 
 def files(told: Story) -> None:
     """Segmented messages: k = 4 and up to two parity segments, every outcome a set of segments can have."""
-    outcomes = {
+    outcomes: dict[str, dict[str, Any]] = {
         "whole": {},
         "whole with parity": {"parity": 2},
         "saved by one parity": {"parity": 1, "lost": [2]},
@@ -174,7 +175,7 @@ def hostile(told: Story) -> None:
     for number, text in enumerate(HOSTILE):
         sender, topic = HOSTILE[(number + 1) % len(HOSTILE)], "/" + HOSTILE[(number + 2) % len(HOSTILE)]
         start = 600.0 + 120 * number
-        common = {"content_topic": topic, "partition": number % 3}
+        common: dict[str, Any] = {"content_topic": topic, "partition": number % 3}
         told.message(f"hostile {number}", text, sender, start, sds_id=f"{text} {number}", size=30, **common)
         told.message(f"torn {number}", text, sender, start + 10, data=3, lost=[1], size=900, **common)
         told.message(f"named {number}", text, sender, start + 20, lost=[0], **common)

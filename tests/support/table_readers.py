@@ -5,9 +5,10 @@ polars is no dependency of the project; where it is not installed, the others ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import duckdb
@@ -19,9 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from reliable_channel.lake.read import as_table, in_our_time, quoted
 
-polars: Any = None
-with suppress(ImportError):
-    import polars
+polars: Any = import_module("polars") if find_spec("polars") else None
 
 Counts = dict[str, int]
 """How many rows each reader found."""
@@ -100,11 +99,11 @@ class Readers:
         return int(row[0])
 
     def _in_delta_rs(self, where: str) -> int:
-        return as_table(self.delta_rs.execute(f"SELECT 1 AS one FROM t WHERE {where}")).num_rows  # noqa: S608
+        return int(as_table(self.delta_rs.execute(f"SELECT 1 AS one FROM t WHERE {where}")).num_rows)  # noqa: S608
 
 
 def matches(values: pa.Table, name: str, value: Any) -> int:
-    return values.filter(pc.equal(values[name], pa.scalar(value, values.schema.field(name).type))).num_rows
+    return int(values.filter(pc.equal(values[name], pa.scalar(value, values.schema.field(name).type))).num_rows)
 
 
 def differences(everything: pa.Table, counts_of: Callable[..., Counts]) -> list[Any]:

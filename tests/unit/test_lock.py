@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from reliable_channel import __version__
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = {
@@ -56,3 +58,7 @@ def test_what_is_installed_to_run_it_is_a_part_of_what_it_is_developed_with() ->
     run, develop = pins("requirements-runtime.lock"), pins("requirements.lock")
     assert [name for name, versions in run.items() if versions - develop.get(name, set())] == []
     assert not {"pytest", "ruff", "mypy", "mkdocs-material"} & set(run)
+
+
+def test_the_package_says_the_version_of_the_project_file() -> None:
+    assert PROJECT["project"]["version"] == __version__

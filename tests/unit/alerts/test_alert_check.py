@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from support.alert_rows import clock, heard, minutes
 
 from reliable_channel.analysis.alerts import check as checking
 from reliable_channel.analysis.alerts.check import CheckResult, check
@@ -29,6 +28,7 @@ from reliable_channel.lake.create import create_table
 from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ALERTS, BY_NAME
+from tests.support.alert_rows import clock, heard, minutes
 from tests.support.hostile_server import OK, answering, drip
 from tests.support.sample_values import HOSTILE
 

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from support.alert_rows import CHANNEL, NOON, clock, heard, minutes, place
 
 from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
@@ -19,6 +18,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
+from tests.support.alert_rows import CHANNEL, NOON, clock, heard, minutes, place
 from tests.support.sample_values import HOSTILE, at
 
 TALK = json.dumps(["/p", "/c", "talk"])

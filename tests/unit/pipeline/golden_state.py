@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 from buckets import FakeBucket, text_of
-from support.adapters import SETS, TOPIC, Adapters
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
@@ -24,6 +23,7 @@ from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from tests.support.adapters import SETS, TOPIC, Adapters
 
 FILES = {name: Path(__file__).parents[2] / "vectors" / f"{name}_state.json.gz" for name in ("ack", "reassembly")}
 KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk")
@@ -111,9 +111,8 @@ def write(name: str, content: dict[str, Any]) -> None:
 def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
     """Rows of one channel with losses, copies, forgeries, parity, ephemeral messages and ticks; and the segments of one
     message without the last."""
-    from support.integrity import attacked
-
     from reliable_channel.simulation.world import simulate
+    from tests.support.integrity import attacked
 
     given: Given = []
     segments: dict[Any, list[SegmentRow]] = {}

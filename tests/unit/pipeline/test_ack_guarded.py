@@ -12,8 +12,6 @@ import pytest
 from buckets import FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.ack_rows import KEY, NOW, content_row
-from support.cuts import channels, cut
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep
@@ -31,6 +29,8 @@ from reliable_channel.pipeline.ack.stream import guarded_rows
 from reliable_channel.pipeline.guarded import FailedRows, collected
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.pipeline.result_files import PACKED, unpacked
+from tests.support.ack_rows import KEY, NOW, content_row
+from tests.support.cuts import channels, cut
 
 BAD = "fails"
 DAY_MS = 24 * 3_600_000

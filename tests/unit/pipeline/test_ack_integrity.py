@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.ack_rows import KEY, NOW, PLACE, content_row
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import sha256
@@ -19,6 +18,7 @@ from reliable_channel.pipeline.ack import observer
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
+from tests.support.ack_rows import KEY, NOW, PLACE, content_row
 
 ALICES = b"pay Bob 10"
 STRANGERS = b"pay Mallory 10 000"

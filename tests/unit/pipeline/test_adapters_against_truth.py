@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.adapters import Adapters
 
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.presets import demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate
+from tests.support.adapters import Adapters
 
 HOUR_MS = 3_600_000
 """The promises that are kept by tables which these adapters do not fill alone."""

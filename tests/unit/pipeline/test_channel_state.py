@@ -10,8 +10,6 @@ import pytest
 from buckets import FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.ack_rows import NOW, content_row
-from support.cuts import PHASES, channels, cut
 
 from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
@@ -20,6 +18,8 @@ from reliable_channel.pipeline.ack import channel_state, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules, name_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
+from tests.support.ack_rows import NOW, content_row
+from tests.support.cuts import PHASES, channels, cut
 
 KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
 RULES = Rules(None, SdsParameters(), None)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.cuts import PHASES, START, add_send, as_rows, channels, conversations, cut, reassembled
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
+from tests.support.cuts import PHASES, START, add_send, as_rows, channels, conversations, cut, reassembled
 
 
 @st.composite

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decoding import NOW_MS, PAYLOAD, PUBSUB, TOPIC, decode, decoder, envelope, sds, segment
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
@@ -17,6 +16,7 @@ from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, RecordDecoder
+from tests.support.decoding import NOW_MS, PAYLOAD, PUBSUB, TOPIC, decode, decoder, envelope, sds, segment
 
 BAD = {
     "null value": (None, Reason.NULL_VALUE),

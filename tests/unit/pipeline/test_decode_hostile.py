@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds, segment
 
 from reliable_channel.core.wire.hashing import keccak256
+from tests.support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds, segment
 
 SIZE = 149_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.adapters import Adapters
 
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from tests.support.adapters import Adapters
 
 T0 = 1_767_225_600_000
 TOPIC = "/reliable-channel/1/chat/proto"

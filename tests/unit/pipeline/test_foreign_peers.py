@@ -4,7 +4,6 @@ our participants and theirs agree on what everybody has."""
 from __future__ import annotations
 
 import pytest
-from support.adapters import Adapters
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load
 from reliable_channel.core.wire.sds import WireFamily
@@ -14,6 +13,7 @@ from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
+from tests.support.adapters import Adapters
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOPIC = "/reliable-channel/1/chat/proto"

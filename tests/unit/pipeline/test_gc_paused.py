@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
-from support.cuts import channels
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.pipeline import gc_paused
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
+from tests.support.cuts import channels
 
 
 class Thing:

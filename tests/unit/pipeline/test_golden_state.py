@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from buckets import FakeBucket
 from golden_state import bucket_of, given_rows, read, segment_rows, sets_of, state_of, unpacked
-from support.adapters import SETS
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.ack.channel_state import Rules
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.reassembly.sets import HashSets
+from tests.support.adapters import SETS
 
 SETTINGS = -2
 """The number of the entries that hold settings: they are those of now, with their defaults."""

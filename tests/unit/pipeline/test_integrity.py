@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.integrity import attacked, find_differences
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
@@ -19,6 +18,7 @@ from reliable_channel.simulation.invented_names import early_copy_with_another_h
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate
+from tests.support.integrity import attacked, find_differences
 
 
 def differences(scenario: Scenario) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.adapters import Adapters
 
 from reliable_channel.pipeline.reassembly.already_reported import without_covered
 from reliable_channel.simulation.check.observed import IncompleteMessage
@@ -19,6 +18,7 @@ from reliable_channel.simulation.presets import slow_scenario
 from reliable_channel.simulation.scenario import ChannelPlan, EpochLimit, LinkQuality, Nap, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
+from tests.support.adapters import Adapters
 
 MINUTE_MS = 60_000
 LIFETIME_MS = 60 * MINUTE_MS

@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 from deltalake.exceptions import DeltaError
 from prometheus_client import generate_latest
-from support.progress import PROGRESS
 
 from reliable_channel.config import load
 from reliable_channel.pipeline import counters
@@ -21,6 +20,7 @@ from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, served
 from reliable_channel.transport.http.server import DEFAULT_LIMITS
+from tests.support.progress import PROGRESS
 
 
 def test_a_micro_batch_in_numbers() -> None:

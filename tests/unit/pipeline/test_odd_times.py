@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.adapters import Adapters
-from support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds
-from support.integrity import HOUR_MS, attacked
 
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS
 from reliable_channel.simulation.world import World, simulate
+from tests.support.adapters import Adapters
+from tests.support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds
+from tests.support.integrity import HOUR_MS, attacked
 
 NOW_S = NOW_MS // 1_000
 ODD_NS = [-(2**63), -1, 0, 1, NOW_S, NOW_MS, NOW_MS * 1_000, NOW_S * 10**9, 2**63 - 1]

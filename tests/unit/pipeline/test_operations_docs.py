@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.progress import PROGRESS
 
 from reliable_channel.cli import main
 from reliable_channel.config import load
 from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.queries import CHAIN
+from tests.support.progress import PROGRESS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ reliable-channel (.+)$", PAGE, re.MULTILINE)

@@ -8,8 +8,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.adapters import Adapters
-from support.integrity import attacked
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.schema import row_type
@@ -18,6 +16,8 @@ from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.simulation.world import simulate
+from tests.support.adapters import Adapters
+from tests.support.integrity import attacked
 
 FOR_THE_DRIVER = {"oldest_lamport", "newest_lamport"}
 """Of an incomplete set: they find what was reported before, and are no columns."""

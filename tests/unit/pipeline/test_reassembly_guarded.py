@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassembled, segment_row
 
 from reliable_channel.core.segmentation import Reassembler, Segment, SegmentationEvent, contents_for
+from tests.support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassembled, segment_row
 
 BAD = "fails"
 SECRET = "what the payload says"

@@ -14,9 +14,6 @@ import pytest
 from buckets import FakeBucket, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.ack_rows import content_row
-from support.adapters import Adapters
-from support.integrity import HOUR_MS, attacked
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
@@ -25,6 +22,9 @@ from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, en
 from reliable_channel.pipeline.ack import stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
 from reliable_channel.simulation.world import World, simulate
+from tests.support.ack_rows import content_row
+from tests.support.adapters import Adapters
+from tests.support.integrity import HOUR_MS, attacked
 
 TOPIC, ELSEWHERE = "/reliable-channel/1/chat/proto", "/reliable-channel/1/files/proto"
 APART = 100

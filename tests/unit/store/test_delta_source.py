@@ -15,7 +15,6 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
@@ -24,6 +23,7 @@ from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.source import Position, Selection, read_page
+from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 
 
 def everything(source: DeltaSource) -> list[WakuMessage]:

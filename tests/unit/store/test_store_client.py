@@ -8,7 +8,6 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
@@ -17,6 +16,7 @@ from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import MAX_EMPTY_PAGES, NodeAnswer, RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 TOPIC = "/app/1/golden/proto"
 BASE = 1_795_254_432_521_844_140

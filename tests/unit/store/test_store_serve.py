@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.envelope_rows import PUBSUB_TOPICS, append, some
 
 from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode
+from tests.support.envelope_rows import PUBSUB_TOPICS, append, some
 
 pytestmark = pytest.mark.e2e
 

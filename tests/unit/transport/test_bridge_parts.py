@@ -13,8 +13,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_waku_faults import Dialect
-from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
@@ -50,6 +48,8 @@ from reliable_channel.transport.store.source import answer
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
+from tests.support.fake_waku_faults import Dialect
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 TOPIC = "/app/1/golden/proto"
 OTHER_SHARD = "/waku/2/rs/16/33"

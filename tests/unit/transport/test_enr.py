@@ -6,9 +6,9 @@ import base64
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_waku_admin import enr_of, rlp
 
 from reliable_channel.transport.enr import relay_topics
+from tests.support.fake_waku_admin import enr_of, rlp
 
 GO_WAKU = (
     "enr:-LK4QMlzmVVL5xp-5vTmcaC2XHhmQbCDnfauxdvZbD8y80QyB3sfoQ3quUb5xjy3lx9I-xISMww4O1SG0VDt5N4wg4uGAaIFWxjZgmlkgnY0"

@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
 TOPIC = "/app/1/golden/proto"

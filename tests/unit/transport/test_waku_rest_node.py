@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 from reliable_channel.core.errors import LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
@@ -30,6 +29,7 @@ from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
+from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 TOPIC = "/app/1/golden/proto"
 OTHER = "/app/1/other/proto"

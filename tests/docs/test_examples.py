@@ -1,0 +1,41 @@
+"""The programs of ``docs/examples`` run as they are, in the directory of a demo's tables."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PRINTED = {
+    "send_and_receive.py": ["bob received: Hello Bob", "alice knows that it was delivered"],
+    "lossy_network.py": ["bob received 300000 bytes"],
+    "decode.py": ["content by alice", "segment 2 of 2 with", "no Waku message: malformed_envelope"],
+    "table_columns.py": ["verdict", "TIMESTAMP"],
+    "missing_messages.py": ["messages: segment_missing"],
+    "delivered_messages.py": ["channel_id", "talk"],
+}
+
+
+def test_every_example_is_run_and_listed() -> None:
+    page = (EXAMPLES / "index.md").read_text(encoding="utf-8")
+    names = {file.name for file in EXAMPLES.glob("*.py")}
+    assert names == set(PRINTED)
+    assert [name for name in names if f"]({name})" not in page] == []
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_example_prints_what_it_shows(
+    name: str,
+    sample_tables: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "build" / "demo").mkdir(parents=True)
+    (tmp_path / "build" / "demo" / "tables").symlink_to(sample_tables)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert [text for text in PRINTED[name] if text not in shown] == []
