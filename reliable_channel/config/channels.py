@@ -5,30 +5,59 @@ All other traffic in ``waku.envelopes`` is plain Waku traffic: kept, never an er
 
 from __future__ import annotations
 
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.core.wire.segment import Dialect
+from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
+
+
+class Peers(StrEnum):
+    """Who else takes part in the channels of a content topic."""
+
+    SEEDS = "seeds"
+    JS_WAKU = "js-waku"
+    LOGOS_DELIVERY = "logos-delivery"
+
+
+WIRE_OF_PEERS = {
+    Peers.SEEDS: {"family": WireFamily.SPEC, "dialect": Dialect.V01},
+    Peers.JS_WAKU: {"family": WireFamily.SPEC, "dialect": Dialect.V01},
+    Peers.LOGOS_DELIVERY: {"family": WireFamily.NIM, "dialect": Dialect.LIP243_LENGTH},
+}
+"""What these peers write. js-waku has no segmentation: it sends and reads bare payloads, as v0.1 has them."""
 
 
 class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
+    ``peers`` chooses ``family`` and ``dialect`` unless they are set themselves. ``family``: the wire family of SDS
+    messages. ``dialect``: the dialect of segments that participants write; unset: that of the section
+    ``segmentation``. ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
     configuration file.
     """
 
     content_topic: str = Field(min_length=1, max_length=512)
     pubsub_topic: str | None = None
+    peers: Peers | None = None
     family: WireFamily = WireFamily.SPEC
-    dialects: frozenset[Dialect] = frozenset({Dialect.V01, Dialect.LIP243})
+    dialect: Dialect | None = None
+    dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     decryption_key_files: tuple[str, ...] = ()
     store_plaintext: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_for_peers(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("peers") not in list(Peers):
+            return values
+        return {**WIRE_OF_PEERS[Peers(values["peers"])], **values}
 
 
 class ParticipantSettings(Section):

@@ -66,7 +66,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
     if known is not None:
         sds = sds.in_family(known.family)
         accepted = known.dialects
-        dialect = segmentation.dialect
+        dialect = known.dialect or segmentation.dialect
         if dialect not in accepted:
             dialect = next(one for one in Dialect if one in accepted)
         segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)

@@ -6,8 +6,8 @@ from typing import Any
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
-from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.wire.segment import Segment, encode_segment
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 
@@ -17,8 +17,8 @@ NOW_MS = 1_767_225_600_000
 PAYLOAD = bytes(range(256)) * 4
 
 
-def decoder(**settings: Any) -> RecordDecoder:
-    topic = ChannelTopic(content_topic=TOPIC, dialects=frozenset({Dialect.V01, Dialect.LIP243}))
+def decoder(family: WireFamily = WireFamily.SPEC, **settings: Any) -> RecordDecoder:
+    topic = ChannelTopic(content_topic=TOPIC, family=family)
     return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings(**settings))
 
 

@@ -23,6 +23,7 @@ MEANINGS = {
     "undecryptable": "no configured key opens it; requeue takes it up once one does",
     "plaintext_refused": "readable without a key where a key is configured",
     "malformed_sds": "on a channel's content topic and no SDS message",
+    "other_family": "an SDS message of the other family; the detail names the setting that reads it",
     "sds_without_id": "no message id or no sender id",
     "sds_without_channel": "no channel id",
     "sds_invalid_kind": "neither a Lamport timestamp nor content",

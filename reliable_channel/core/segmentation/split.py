@@ -9,9 +9,6 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, encode_segment
 
-_MISTAKABLE = frozenset({Dialect.V01, Dialect.LIP243})
-"""The layouts that a receiver of bare payloads may also accept; a bare payload that validates as one must be split."""
-
 
 def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     """Split ``payload`` into segments: data in order, then parity; never an empty list.
@@ -64,7 +61,7 @@ def contents_for(payload: bytes, config: SegmentationConfig) -> list[bytes]:
 
 def validates_as_segment(payload: bytes) -> bool:
     """Whether a receiver would decode these bytes as a segment (Segmentation 0.1, the ambiguity of bare payloads)."""
-    return not isinstance(decode_segment(payload, _MISTAKABLE), Malformed)
+    return not isinstance(decode_segment(payload), Malformed)
 
 
 def data_segments(

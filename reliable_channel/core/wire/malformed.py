@@ -17,6 +17,7 @@ class Reason(StrEnum):
     META_TOO_LONG = "meta_too_long"
     BAD_HEADER = "bad_header"
     MALFORMED_SDS = "malformed_sds"
+    OTHER_FAMILY = "other_family"
     SDS_WITHOUT_ID = "sds_without_id"
     SDS_WITHOUT_CHANNEL = "sds_without_channel"
     SDS_INVALID_KIND = "sds_invalid_kind"

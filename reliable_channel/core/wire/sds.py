@@ -23,7 +23,7 @@ MAX_HINT_BYTES = 1_024
 
 
 class WireFamily(StrEnum):
-    """The message layout of a channel. The two families cannot read each other, so it must be configured."""
+    """The message layout of a channel. The families cannot read each other: no message of one is valid in the other."""
 
     SPEC = "spec"
     NIM = "nim"
@@ -107,7 +107,17 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
 
 def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> SdsMessage | Malformed:
     """Parse and validate an SDS message of the given family, or return why it is malformed (docs/spec/sds.md,
-    *Bounds*)."""
+    *Bounds*). A message of the other family is named as such: nothing is lost for good, a setting is wrong."""
+    message = _decode(data, family)
+    if isinstance(message, Malformed):
+        other = WireFamily.SPEC if family is _NIM else _NIM
+        if isinstance(_decode(data, other), SdsMessage):
+            remedy = f"set family: {other.value} for its content topic in channels.content_topics"
+            return Malformed(Reason.OTHER_FAMILY, f"a message of the {other.value} family; {remedy}")
+    return message
+
+
+def _decode(data: bytes, family: WireFamily) -> SdsMessage | Malformed:
     try:
         proto = pb.NimMessage.FromString(data) if family is _NIM else pb.SpecMessage.FromString(data)
     except DecodeError as error:

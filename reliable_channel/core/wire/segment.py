@@ -22,15 +22,17 @@ MAX_TOTAL_SEGMENTS = 256
 
 
 class Dialect(StrEnum):
-    """The layouts of a segment. ``V01`` and ``LIP243`` share field numbers and are distinguished by one decoder.
-    ``LIP243_LENGTH`` is another layout, never guessed and only configured."""
+    """The layouts of a segment. ``V01`` and ``LIP243`` share field numbers and are distinguished by one decoder;
+    ``LIP243_LENGTH`` is another layout. No honest segment of one layout validates as one of the other."""
 
     V01 = "v0.1"
     LIP243 = "lip243"
     LIP243_LENGTH = "lip243-length"
 
 
-DEFAULT_DIALECTS = frozenset({Dialect.V01})
+DEFAULT_DIALECTS = frozenset(Dialect)
+"""A receiver reads all of them: a wrapped payload that it did not recognise would reach the application as the bytes of
+its segment."""
 _V01, _LIP243, _LIP243_LENGTH = Dialect
 
 
@@ -94,32 +96,14 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
     Segmentation 0.1, *Validation*.
 
     A :class:`Malformed` means *these bytes are not a segment*: with v0.1 the caller may treat them as a bare payload.
-    ``lip243-length`` is tried only if configured, and then first: no honest segment of the other two layouts validates
-    as one.
     """
-    v01, lip243 = _V01 in dialects, _LIP243 in dialects
-    if _LIP243_LENGTH in dialects:
-        decoded = _decode_length(data)
-        if isinstance(decoded, Segment) or not (v01 or lip243):
+    if _V01 in dialects or _LIP243 in dialects:
+        decoded = _decode_numbered(data, dialects)
+        if isinstance(decoded, Segment) or _LIP243_LENGTH not in dialects:
             return decoded
-    try:
-        proto = pb.SegmentMessageProto.FromString(data)
-    except DecodeError as error:
-        return Malformed(Reason.MALFORMED_SEGMENT, str(error)[:200])
-    hash_bytes = len(proto.entire_message_hash)
-    if hash_bytes != HASH_BYTES:
-        return Malformed(Reason.SEGMENT_HASH_LENGTH, f"hash of {hash_bytes} bytes, not {HASH_BYTES}")
-    if proto.segments_count == 0:
-        return _decode_v01_parity(proto, dialects)
-    if proto.is_parity_or_length == 1:
-        return _decode_lip243_parity(proto, dialects)
-    if lip243:
-        # A data segment without parity counts has the same bytes in both dialects; it is then read as v0.1.
-        says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
-        as_lip243 = _decode_data(proto, _LIP243) if says_lip243 or not v01 else None
-        if as_lip243 is not None and (not v01 or isinstance(as_lip243, Segment)):
-            return as_lip243
-    return _decode_data(proto, _V01)
+        other = _decode_length(data)
+        return other if isinstance(other, Segment) else decoded
+    return _decode_length(data)
 
 
 def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
@@ -141,6 +125,29 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
     if canonical and hash_like and proto.payload and (counted or len(proto.entire_message_hash) == HASH_BYTES):
         return malformed
     return None
+
+
+def _decode_numbered(data: bytes, dialects: Collection[Dialect]) -> Segment | Malformed:
+    """Decode a segment of v0.1 or lip243, which share field numbers."""
+    v01, lip243 = _V01 in dialects, _LIP243 in dialects
+    try:
+        proto = pb.SegmentMessageProto.FromString(data)
+    except DecodeError as error:
+        return Malformed(Reason.MALFORMED_SEGMENT, str(error)[:200])
+    hash_bytes = len(proto.entire_message_hash)
+    if hash_bytes != HASH_BYTES:
+        return Malformed(Reason.SEGMENT_HASH_LENGTH, f"hash of {hash_bytes} bytes, not {HASH_BYTES}")
+    if proto.segments_count == 0:
+        return _decode_v01_parity(proto, dialects)
+    if proto.is_parity_or_length == 1:
+        return _decode_lip243_parity(proto, dialects)
+    if lip243:
+        # A data segment without parity counts has the same bytes in both dialects; it is then read as v0.1.
+        says_lip243 = proto.segments_count == 1 or proto.parity_segments_count > 0
+        as_lip243 = _decode_data(proto, _LIP243) if says_lip243 or not v01 else None
+        if as_lip243 is not None and (not v01 or isinstance(as_lip243, Segment)):
+            return as_lip243
+    return _decode_data(proto, _V01)
 
 
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:

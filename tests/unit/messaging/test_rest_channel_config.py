@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence
 from reliable_channel.config import Settings, load
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.bloom import FilterFamily
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
@@ -105,6 +106,27 @@ def test_family_filter_and_dialect_of_a_topic_belong_together(configured: Settin
     plain = topic_config(configured, PLAIN)
     assert (plain.sds.wire_family, plain.sds.filter_format.family) == (WireFamily.SPEC, FilterFamily.SPEC)
     assert plain.segmentation.dialect is Dialect.V01
+
+
+def test_the_name_of_the_peers_chooses_what_is_on_the_wire(configured: Settings) -> None:
+    topics = [{"content_topic": NIM, "peers": "logos-delivery"}, {"content_topic": PLAIN, "peers": "js-waku"}]
+    settings = load("local", channels={"content_topics": topics}, segmentation={"dialect": "lip243"})
+    nim, plain = topic_config(settings, NIM), topic_config(settings, PLAIN)
+    assert (nim.sds.wire_family, nim.segmentation.dialect) == (WireFamily.NIM, Dialect.LIP243_LENGTH)
+    assert (plain.sds.wire_family, plain.segmentation.dialect) == (WireFamily.SPEC, Dialect.V01)
+    # logos-delivery cuts payloads into chunks of this size, and its receivers rely on it.
+    assert nim.segmentation.chunk_size() == 102_272
+
+
+def test_a_setting_of_its_own_stands_over_the_name_of_the_peers() -> None:
+    topic = {"content_topic": NIM, "peers": "logos-delivery", "dialect": "v0.1"}
+    config = topic_config(load("local", channels={"content_topics": [topic]}), NIM)
+    assert (config.sds.wire_family, config.segmentation.dialect) == (WireFamily.NIM, Dialect.V01)
+
+
+def test_unknown_peers_are_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ConfigurationError, match="logos-delivery"):
+        load("local", channels={"content_topics": [{"content_topic": NIM, "peers": "logos"}]})
 
 
 DECIDED_ELSEWHERE = {"encryption", "history_backend", "database", "persistence", "auto_start"}

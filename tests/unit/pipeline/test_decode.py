@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from reliable_channel.channel.aes_gcm import AesGcm
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation.split import contents_for
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Reason
-from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
-from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, RecordDecoder
+from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
 from tests.support.decoding import NOW_MS, PAYLOAD, PUBSUB, TOPIC, decode, decoder, envelope, sds, segment
 
 BAD = {
@@ -44,6 +46,35 @@ BAD = {
     "Lamport 2^64 - 1": (envelope(sds(lamport=2**64 - 1)), Reason.LAMPORT_OUT_OF_RANGE),
     "Lamport a day ahead": (envelope(sds(lamport=NOW_MS + LAMPORT_MAX_AHEAD_MS + 1)), Reason.LAMPORT_OUT_OF_RANGE),
 }
+
+
+@pytest.mark.parametrize("family", WireFamily)
+def test_a_message_of_the_other_family_is_refused_with_the_setting_that_reads_it(family: WireFamily) -> None:
+    other = WireFamily.SPEC if family is WireFamily.NIM else WireFamily.NIM
+    message = SdsMessage("alice", "m1", "talk", 5, content=b"hello")
+    row = decoder(family=family).decode(envelope(encode_sds_message(message, other)), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.stage, row.reason) == ("quarantined", "sds", "other_family")
+    assert f"family: {other.value}" in (row.detail or "")
+
+
+@pytest.mark.parametrize("family", WireFamily)
+@pytest.mark.parametrize("dialect", Dialect)
+def test_every_dialect_is_read_without_a_setting(family: WireFamily, dialect: Dialect) -> None:
+    config = SegmentationConfig(segment_size_bytes=320, dialect=dialect, enable_reed_solomon=True, parity_rate=0.5)
+    contents = contents_for(PAYLOAD, config)
+    rows = [decode_content(content, family) for content in contents]
+    assert {row.entire_message_hash for row in rows} == {keccak256(PAYLOAD)}
+    assert {row.segment_dialect for row in rows} == {dialect.value}
+    small = decode_content(contents_for(b"hello", config)[0], family)
+    assert small.entire_message_hash == keccak256(b"hello")
+    assert small.segment_kind == ("bare" if dialect is Dialect.V01 else "data")
+
+
+def decode_content(content: bytes, family: WireFamily) -> Decoded:
+    channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC, family=family),))
+    message = SdsMessage("alice", "m1", "talk", 5, content=content)
+    value = envelope(encode_sds_message(message, family))
+    return RecordDecoder(channels, PipelineSettings()).decode(value, PUBSUB, b"relay", NOW_MS * 1000)
 
 
 @pytest.mark.parametrize(("value", "reason"), BAD.values(), ids=BAD.keys())

@@ -67,6 +67,21 @@ def test_what_is_encoded_decodes_to_itself(dialect, payload):
             assert decode_segment(encode_segment(segment), {dialect}) == segment
 
 
+@given(st.sampled_from(Dialect), st.binary(min_size=1, max_size=900), st.sampled_from([0.0, 0.5, 1.0]))
+def test_a_segment_is_read_as_its_own_dialect_where_all_are_accepted(dialect, payload, rate):
+    config = SegmentationConfig(
+        segment_size_bytes=192, enable_reed_solomon=True, parity_rate=rate, dialect=dialect, max_total_segments=100
+    )
+    for segment in split(payload, config):
+        decoded = decode_segment(encode_segment(segment))
+        if segment.is_bare:
+            assert isinstance(decoded, Malformed)
+        elif dialect is Dialect.LIP243 and segment.data_count != 1 and not segment.parity_count:
+            assert replace(decoded, dialect=dialect, parity_count=0) == segment  # the same bytes as in v0.1
+        else:
+            assert decoded == segment
+
+
 @pytest.mark.parametrize("dialect", [Dialect.LIP243, Dialect.LIP243_LENGTH])
 def test_the_newer_dialects_wrap_small_payloads_too(dialect):
     config = replace(SMALL, dialect=dialect, segment_size_bytes=192)
