@@ -35,8 +35,8 @@ def content_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
     victim = scene.victim
     sender = scene.draw.choice((victim.sender_id, scene.attacker))
     delay = scene.draw.choice((BEFORE_MS, AFTER_MS))
-    lamport = victim.lamport_timestamp if scene.draw.random() < 0.5 else scene.now
-    forged = scene.made(sender_id=sender, message_id=victim.message_id, lamport_timestamp=lamport or scene.now)
+    lamport = victim.lamport_timestamp if scene.draw.random() < 0.5 else scene.clock()
+    forged = scene.made(sender_id=sender, message_id=victim.message_id, lamport_timestamp=lamport or scene.clock())
     yield forged, delay, Fate.ANY
 
 
@@ -60,7 +60,7 @@ def refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
     """A message that SDS refuses (its clock is a day and more ahead), under the victim's id and name."""
     victim = scene.victim
     forged = scene.made(
-        sender_id=victim.sender_id, message_id=victim.message_id, lamport_timestamp=scene.now + DAY_MS + HOUR_MS
+        sender_id=victim.sender_id, message_id=victim.message_id, lamport_timestamp=scene.clock(DAY_MS + HOUR_MS)
     )
     yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.NOTHING
 
@@ -76,7 +76,7 @@ def wide_ids(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     size = scene.draw.choice((1_024, 1_025, 40_000))
     entry = HistoryEntry(scene.text() + "i" * (size - 16), b"h" * size, "s" * size)
     yield scene.made(causal_history=(entry,)), BEFORE_MS, Fate.ANY
-    yield scene.made(content=b"", repair_request=(entry,), lamport_timestamp=scene.now), BEFORE_MS, Fate.ANY
+    yield scene.made(content=b"", repair_request=(entry,), lamport_timestamp=scene.clock()), BEFORE_MS, Fate.ANY
 
 
 def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -84,7 +84,7 @@ def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     sizes = (0, 1, 31, 33, 500)
     hints = [scene.draw.randbytes(scene.draw.choice(sizes)) for _ in range(2)]
     names = (HistoryEntry(scene.victim.message_id, hints[0]), HistoryEntry(scene.text(), hints[1], "\x00" * 8))
-    yield scene.made(causal_history=names, lamport_timestamp=scene.now + 1), BEFORE_MS, Fate.ANY
+    yield scene.made(causal_history=names, lamport_timestamp=scene.clock() + 1), BEFORE_MS, Fate.ANY
 
 
 def forged_acknowledgement(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -116,7 +116,7 @@ def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     names = {first: (third,), second: (third,), third: (first,)}
     if scene.draw.random() < 0.3:
         names = {first: (first,)}
-    at = [scene.now + scene.draw.randrange(3) for _ in names]
+    at = [scene.clock() + scene.draw.randrange(3) for _ in names]
     for (sds_id, named), lamport in zip(names.items(), at, strict=True):
         history = tuple(HistoryEntry(name) for name in named)
         forged = scene.made(message_id=sds_id, lamport_timestamp=lamport, causal_history=history)
@@ -125,7 +125,7 @@ def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 def cycle_around_victim(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Messages that name the victim before it arrives, with older clocks than the victim's."""
-    before = (scene.victim.lamport_timestamp or scene.now) - scene.draw.randrange(3)
+    before = (scene.victim.lamport_timestamp or scene.clock()) - scene.draw.randrange(3)
     for _ in range(2):
         forged = scene.made(lamport_timestamp=before, causal_history=(HistoryEntry(scene.victim.message_id),))
         yield forged, BEFORE_MS, Fate.ANY
@@ -135,7 +135,7 @@ def lamport_rider(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A clock as far ahead as may be tolerated, or farther."""
     ahead = scene.draw.choice((30_000, 119_000, 299_000, 599_000, HOUR_MS, DAY_MS - 1, DAY_MS + HOUR_MS))
     content = None if scene.draw.random() < 0.7 else b""
-    yield scene.made(content, lamport_timestamp=scene.now + ahead), BEFORE_MS, Fate.ANY
+    yield scene.made(content, lamport_timestamp=scene.clock(ahead)), BEFORE_MS, Fate.ANY
 
 
 def conflict(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -246,7 +246,7 @@ def forgeries(attack: str, scene: Scene) -> list[Forgery]:
     recipe = ATTACKS.get(attack) or NAMED_ONLY[attack]
     for message, delay_ms, fate in recipe(scene):
         sent = replace(message, content=None) if message.content == b"" else message
-        made.append(Forgery(attack, sent, encode_sds_message(sent), delay_ms, fate))
+        made.append(Forgery(attack, sent, encode_sds_message(sent, scene.family), delay_ms, fate))
     return made
 
 

@@ -57,6 +57,7 @@ class Attackers:
             now=now,
             flood=hostile.flood,
             draw=draw,
+            family=self._plan.family,
         )
 
     def envelope(self, forgery: Forgery, now: int) -> bytes:

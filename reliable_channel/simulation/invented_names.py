@@ -49,7 +49,7 @@ def _name(scene: Scene) -> str:
 def chain_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Messages that arrive one after the other, each the missing one of the message before, naming the next one."""
     ids = [scene.text() for _ in range(scene.draw.randrange(2, 7))]
-    at = scene.now
+    at = scene.clock()
     for number, (sds_id, following) in enumerate(zip(ids, [*ids[1:], scene.text()], strict=True)):
         forged = scene.made(
             message_id=sds_id,

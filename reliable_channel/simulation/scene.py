@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from reliable_channel.core.wire.hashing import sds_message_id
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 
 BEFORE_MS, AFTER_MS = 1, 4_000
 """After how many ms an attack reaches the observer: before any honest link delivers the attacked envelope, or after."""
@@ -59,6 +59,11 @@ class Scene:
     now: int
     flood: int
     draw: random.Random
+    family: WireFamily = WireFamily.SPEC
+
+    def clock(self, ahead_ms: int = 0) -> int:
+        """A Lamport timestamp so far ahead of now, in the unit of the family's clock."""
+        return (self.now + ahead_ms) // (1_000 if self.family is WireFamily.NIM else 1)
 
     def text(self) -> str:
         """Sixteen hexadecimal digits that no other draw gives."""
@@ -78,7 +83,7 @@ class Scene:
         """A well-formed content message of the attacker with an id that can be recomputed, but for ``changes``."""
         content = f"hostile {self.text()}".encode() if content is None else content
         sender = str(changes.get("sender_id", self.attacker))
-        lamport = changes.get("lamport_timestamp", self.now)
+        lamport = changes.get("lamport_timestamp", self.clock())
         fields: dict[str, object] = {
             "sender_id": sender,
             "message_id": sds_message_id(sender, lamport if isinstance(lamport, int) else 0, content),

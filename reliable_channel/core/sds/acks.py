@@ -136,6 +136,11 @@ class Participants:
     def __len__(self) -> int:
         return len(self._names)
 
+    @property
+    def any_heard(self) -> bool:
+        """Whether any message of a participant was heard."""
+        return self._counter > 0
+
     def number(self, participant_id: str) -> int | None:
         """The number of a participant; assigned on first use while numbers are free."""
         number = self._numbers.get(participant_id)

@@ -29,7 +29,7 @@ NONE = Dependencies()
 
 
 def review_dependencies(
-    state: ChannelState, message: SdsMessage, lamport: int, *, first: bool = False, unproven: bool = False
+    state: ChannelState, message: SdsMessage, lamport: int, now: int, *, first: bool = False, unproven: bool = False
 ) -> Dependencies:
     """Classify the entries of a message's causal history; a dependency is met when its id is in the log. ``first``: the
     message is the first one observed, so everything it names is older than the observation. ``unproven``: its own id
@@ -43,6 +43,7 @@ def review_dependencies(
         return NONE
     found = Dependencies()
     config = state.config
+    state.observe(lamport, now)
     old = before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if not in_log(dependency):

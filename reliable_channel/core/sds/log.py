@@ -200,9 +200,13 @@ class MessageLog:
             self._weigh(entry.sender_id, -self._weight_of(entry))
             del self._order[bisect_left(self._order, (entry.lamport, message_id))]
 
-    def last(self, count: int) -> list[LogEntry]:
-        """The ``count`` highest entries, ascending."""
-        return [entry for _, message_id in self._order[-count:] if (entry := self.get(message_id))] if count else []
+    def last(self, count: int, clock: int) -> list[LogEntry]:
+        """The ``count`` highest entries that are not above ``clock``, ascending."""
+        order = self._order
+        end = len(order)
+        if order and order[-1][0] > clock:  # messages that the clock does not follow
+            end = bisect_left(order, (clock + 1, ""))
+        return [entry for _, message_id in order[max(0, end - count) : end] if (entry := self.get(message_id))]
 
     def positions(self) -> tuple[Position, ...]:
         """All positions, ascending."""

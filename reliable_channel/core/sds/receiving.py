@@ -100,7 +100,7 @@ class SdsReceiver:
                 events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
             return events
         config = state.config
-        if lamport > now // config.clock_unit_ms and lamport > state.lamport_ceiling(now):
+        if lamport > now // config.clock_unit_ms and not state.accepts(lamport, now):
             ahead = f"{(lamport - state.clock_time(now)) * config.clock_unit_ms} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
             return events
@@ -193,7 +193,7 @@ class SdsReceiver:
         self._heard(message, verified, now, events)
         late = self._stand(message, data, now, events)
         if lamport > (state.clock or 0):
-            state.clock = lamport
+            state.follow(lamport, now)
         state.sequence += 1
         entry = LogEntry(message_id, lamport, sender_id, kept_history(message.causal_history), digest, hint)
         entry.verified = verified
@@ -249,7 +249,7 @@ class SdsReceiver:
         incoming = state.incoming
         unproven = waiting.unproven
         self._recognize_syncs(message, now, events)
-        dependencies = review_dependencies(state, message, waiting.lamport, first=first, unproven=unproven)
+        dependencies = review_dependencies(state, message, waiting.lamport, now, first=first, unproven=unproven)
         message_id, further = waiting.sds_id, waiting.is_further_send
         if wins:
             forget_loser(state, message_id)
@@ -297,7 +297,7 @@ class SdsReceiver:
         """Process a sync message. ``nameable``: its id is not a digest of a content, so dependencies on it are met."""
         state = self._state
         self._recognize_syncs(message, now, events)
-        dependencies = review_dependencies(state, message, lamport, first=first)
+        dependencies = review_dependencies(state, message, lamport, now, first=first)
         events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
         self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
@@ -419,7 +419,7 @@ class SdsReceiver:
             if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
                 log.remove(known.message_id)
                 log.add(known, now)
-        dependencies = review_dependencies(self._state, message, known.lamport)
+        dependencies = review_dependencies(self._state, message, known.lamport, now)
         if dependencies is not NONE:
             self._make_room(self._report(message, dependencies, now, events), now, events)
 
@@ -510,7 +510,7 @@ class SdsReceiver:
     def _deliver(self, waiting: Waiting, now: int, events: list[SdsEvent]) -> None:
         state = self._state
         if waiting.lamport > (state.clock or 0):
-            state.clock = waiting.lamport
+            state.follow(waiting.lamport, now)
         state.sequence += 1
         if state.sync is not None:
             state.sync.nameable(waiting.sds_id, now)

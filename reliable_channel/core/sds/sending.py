@@ -101,9 +101,10 @@ class SdsSender:
             events.append(MessageRefused(now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, why))
             return False
         clock = state.open(now, lamport)
-        if lamport > state.lamport_ceiling(now):
+        if not state.accepts(lamport, now):
             return False
-        state.clock = max(clock, lamport)
+        if lamport > clock:
+            state.follow(lamport, now)
         if is_sync:
             state.incoming.syncs.add(message.message_id, message.sender_id)
             self._no_longer_missing(message.message_id, now, events)

@@ -60,6 +60,7 @@ def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
         participant_id=state.participant_id,
         clock=state.clock,
         observed_since=state.observed_since,
+        far=state.far,
         sequence=state.sequence,
         ephemeral_counter=state.ephemeral_counter,
         last_own_id=state.last_own,
@@ -116,6 +117,7 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     state = ChannelState(proto.channel_id, participant_id, config)
     state.clock = proto.clock if proto.HasField("clock") else None
     state.observed_since = proto.observed_since
+    state.far.extend(proto.far)
     state.sequence = proto.sequence
     state.ephemeral_counter = proto.ephemeral_counter
     state.last_own = proto.last_own_id

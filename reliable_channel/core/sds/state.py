@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -16,7 +17,18 @@ from reliable_channel.core.sds.review import AckReview
 from reliable_channel.core.sds.room import SYNC_ROOM_BYTES, fitting, room_for
 from reliable_channel.core.sds.sync import SyncTimer
 from reliable_channel.core.sds.unproven import Unproven
-from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
+
+FOLLOWED_AFTER = 3
+"""In the nim family: how many delivered messages must show a level of the clock that is far ahead before it is
+followed."""
+
+MAX_FAR = 16
+"""Lamport timestamps far ahead that are remembered to find such a level."""
+
+MAX_JUMP = 2**40
+"""How far ahead of time (in units of the clock) a message of the nim family may be. No channel counts so many messages,
+timestamps in ms are beyond it, and steps of ``lamport_max_step`` do not use up what is left of 63 bits."""
 
 
 class ChannelState:
@@ -29,6 +41,8 @@ class ChannelState:
         self.clock: int | None = None
         self.observed_since = 0
         """Lamport timestamp of the first observation: ids named by messages up to it are from before observation."""
+        self.far: deque[int] = deque(maxlen=MAX_FAR)
+        """Lamport timestamps of the last messages that were too far ahead for the clock to follow (nim family)."""
         self.sequence = 0
         self.ephemeral_counter = 0
         self.last_own = ""
@@ -59,22 +73,54 @@ class ChannelState:
                 self.observed_since = min(self.clock_time(now), lamport)
         return self.clock
 
+    def observe(self, lamport: int, now: int) -> None:
+        """In the nim family, correct the beginning of the observation by a message that names unknown ids.
+
+        The clock counts messages there and says nothing about time, so in a channel that is ahead of time the first
+        message heard is the beginning. A stranger's first message dated still further ahead must not hide what is
+        missing: a lower timestamp that follows corrects it."""
+        if self.config.wire_family is not WireFamily.NIM:
+            return
+        time = self.clock_time(now)
+        if not self.review.participants.any_heard:
+            if lamport > time + self.config.causal_history_size:  # a few messages may have been sent in this second
+                self.observed_since = lamport
+        elif lamport < self.observed_since:
+            self.observed_since = max(lamport, min(time, self.observed_since))
+
     def clock_time(self, now: int) -> int:
         """``now`` (ms) in the unit of the channel's Lamport clock."""
         return now // self.config.clock_unit_ms
 
-    def lamport_ceiling(self, now: int) -> int:
-        """The highest Lamport timestamp that is accepted at ``now``.
+    def accepts(self, lamport: int, now: int) -> bool:
+        """Whether a message with this Lamport timestamp is accepted at ``now``.
 
         Honest clocks follow the highest timestamp they have accepted, so a successor of the channel's clock is accepted
         even beyond the tolerance. The step is small: keeping the clock ahead of real time takes many messages per
-        second for as long as it is to last.
+        second for as long as it is to last. In the nim family the timestamp says nothing about time, and its peers
+        follow any: whoever refused their messages would lose them for good.
         """
         config = self.config
-        tolerated = self.clock_time(now + config.lamport_tolerance_ms)
-        furthest = self.clock_time(now + config.lamport_max_ahead_ms)
-        successor = min((self.clock or 0) + config.lamport_max_step, furthest)
-        return max(tolerated, successor)
+        if lamport <= self.clock_time(now + config.lamport_tolerance_ms):
+            return True
+        successor = lamport <= (self.clock or 0) + config.lamport_max_step
+        if config.wire_family is WireFamily.NIM:
+            return successor or lamport <= self.clock_time(now) + MAX_JUMP
+        return successor and lamport <= self.clock_time(now + config.lamport_max_ahead_ms)
+
+    def follow(self, lamport: int, now: int) -> None:
+        """Set the clock to the higher timestamp of a delivered message.
+
+        In the nim family one message may be dated anywhere, so a clock that it would push beyond the tolerance follows
+        only when the channel keeps arriving there."""
+        config = self.config
+        if config.wire_family is WireFamily.NIM:
+            usual = max((self.clock or 0) + config.lamport_max_step, self.clock_time(now + config.lamport_tolerance_ms))
+            if lamport > usual:
+                self.far.append(lamport)
+                if sum(abs(lamport - each) <= config.lamport_max_step for each in self.far) < FOLLOWED_AFTER:
+                    return
+        self.clock = lamport
 
     def insert_into_filter(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
         """Insert an id that was seen or sent. At capacity the filter is first rebuilt from the recent log, to half its
@@ -93,11 +139,12 @@ class ChannelState:
     def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
         """Build the causal history of a message sent now, with retrieval hints where known, in log order.
 
-        It contains the highest entries of the log, the sender's previous message, and those of ``also``, which are in
-        the log, as far as they fit into the room reserved in envelopes. Because of the previous message, a participant
-        that lacks one of a sender's messages learns of it from any later one, step by step."""
+        It contains the highest entries of the log that are not above the clock, the sender's previous message, and
+        those of ``also``, which are in the log, as far as they fit into the room reserved in envelopes. Because of the
+        previous message, a participant that lacks one of a sender's messages learns of it from any later one, step by
+        step."""
         size = self.config.causal_history_size
-        usual = list(reversed(self.log.last(size)))
+        usual = list(reversed(self.log.last(size, self.clock or 0)))
         mine = self.log.get(self.last_own)
         if usual and mine is not None and mine not in usual:
             usual.insert(1, mine)

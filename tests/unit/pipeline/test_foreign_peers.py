@@ -3,6 +3,8 @@ our participants and theirs agree on what everybody has."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load
@@ -11,7 +13,7 @@ from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.participant import sds_config
-from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix
+from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
 from tests.support.adapters import Adapters
 
@@ -94,3 +96,20 @@ def test_nothing_is_missing_where_nothing_is_lost(mix: str) -> None:
     world = simulate(conversation(0, MIXES[mix], 0.0))
     tables = {table for table, _ in written(world).outputs}
     assert not tables & {"lost_dependencies", "refetch_requests"}
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.15])
+@pytest.mark.parametrize("theirs", [(), ("bob",), ("bob", "carol")], ids=["ours", "one of theirs", "two of theirs"])
+def test_who_pushes_the_clock_of_nim_sds_away_makes_nobody_lose_a_message(theirs: tuple[str, ...], loss: float) -> None:
+    """nim-sds peers follow any timestamp, so honest messages are dated far ahead too."""
+    for seed in range(3):
+        usual = conversation(seed, dict.fromkeys(theirs, NIM), loss)
+        plan = replace(usual.channels[0], family=WireFamily.NIM, hostile=HostilePlan(attacks=("lamport_rider",)))
+        world = simulate(replace(usual, channels=(plan,)))
+        assert world.truth.attacks
+        assert differences(world) == []
+        (journal,) = world.journals
+        assert all(message.number in journal.confirmed for message in journal.messages.values() if not theirs)
+        if not loss:
+            sent = [sds_id for message in journal.messages.values() for sds_id in message.sds_ids]
+            assert all((name, sds_id) in journal.heard for name in plan.participants for sds_id in sent)
