@@ -29,8 +29,7 @@ from reliable_channel.channel.config import (
 from reliable_channel.channel.driver import ChannelDriver
 from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
-from reliable_channel.channel.event_dispatcher import EventEmitter
-from reliable_channel.channel.events import MessageReceived
+from reliable_channel.channel.events import ChannelEvent, MessageReceived
 from reliable_channel.channel.incoming import IncomingPipeline
 from reliable_channel.channel.journal import Journal, replay
 from reliable_channel.channel.machine import ChannelMachine
@@ -47,6 +46,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatch_limit import KeptCount
+from reliable_channel.transport.dispatcher import Dispatcher
 
 
 def create_reliable_channel(
@@ -95,16 +95,16 @@ def create_reliable_channel(
         keeps = bool(getattr(persistence, "keeps_journal", True))
         machine = build_machine(key, config, hook, ParkedSegments(persistence, key) if keeps else None)
         node.limit_rate(config.rate_limit, KeptCount(persistence))
-        emitter, wake = EventEmitter(), threading.Event()
+        listeners: Dispatcher[ChannelEvent] = Dispatcher("channel")
+        wake = threading.Event()
         outgoing = OutgoingPipeline(key, node, hook)
         incoming = IncomingPipeline(machine, pubsub_topic, hook)
         retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
         journal = Journal(machine, key, config, persistence)
         driver = ChannelDriver(
-            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, emitter, wake.set
+            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, listeners, wake.set
         )
         retrieval.answered = driver.on_store_result
-        emitter.on_listener_added = driver.events.on_listener_added
         driver.restore()
     except BaseException:
         release()
@@ -124,7 +124,7 @@ def create_reliable_channel(
         pubsub_topic=pubsub_topic,
         content_topic=content_topic,
         sender_id=sender_id,
-        emitter=emitter,
+        listeners=listeners,
         subscribe=subscribe,
         unsubscribe=unsubscribe,
         release=release,

@@ -9,10 +9,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Any, NewType, Self, TypeVar
+from weakref import WeakSet
 
 from reliable_channel.channel.driver import ChannelDriver
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
-from reliable_channel.channel.event_dispatcher import DEFAULT_QUEUE_EVENTS, EventEmitter, EventStream, Listener
+from reliable_channel.channel.event_stream import DEFAULT_QUEUE_EVENTS, EventStream
 from reliable_channel.channel.events import (
     EVENT_NAMES,
     ChannelEvent,
@@ -27,6 +28,7 @@ from reliable_channel.channel.sends import SendState
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.dispatcher import Dispatcher, Listener
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +60,7 @@ class ReliableChannel:
         pubsub_topic: str,
         content_topic: str,
         sender_id: str,
-        emitter: EventEmitter,
+        listeners: Dispatcher[ChannelEvent],
         subscribe: Callable[[], None],
         unsubscribe: Callable[[], None],
         release: Callable[[], None],
@@ -69,7 +71,7 @@ class ReliableChannel:
         self.pubsub_topic = pubsub_topic
         self.content_topic = content_topic
         self.sender_id = sender_id
-        self.message_events = emitter
+        self.message_events = listeners
         self._driver = driver
         self._subscribe = subscribe
         self._unsubscribe = unsubscribe
@@ -85,6 +87,7 @@ class ReliableChannel:
         self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
+        self._streams: WeakSet[EventStream] = WeakSet()
         self._on_release: list[Callable[[], None]] = []
 
     # ---- sending -------------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ class ReliableChannel:
         run one at a time on the channel's thread; one that raises affects no other."""
         if isinstance(event, str) and event not in EVENT_NAMES:
             raise LocalError(f"There is no event {event!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
-        return self.message_events.on(event, callback)
+        return self.message_events.on(event, call=callback)
 
     def on_message_received(self, callback: Callable[[MessageReceived], object]) -> Callable[[], None]:
         """A complete message was received."""
@@ -201,7 +204,13 @@ class ReliableChannel:
     def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no
         kind is named. A reader more than ``limit`` events behind loses the oldest."""
-        return self.message_events.stream(kinds, limit)
+        stream = EventStream(self.message_events, kinds, limit)
+        with self._state:
+            if self._closed:
+                stream.end()
+            else:
+                self._streams.add(stream)
+        return stream
 
     def __aiter__(self) -> AsyncIterator[ChannelEvent]:
         return self.events()
@@ -268,7 +277,8 @@ class ReliableChannel:
             self.stop()
             self._driver.close(sound=self._fault is None)
         finally:
-            self.message_events.close()
+            for stream in list(self._streams):
+                stream.end()
             self._release()
             while self._on_release:
                 self._on_release.pop()()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.event_dispatcher import EventDispatcher, EventListeners
 from reliable_channel.channel.events import (
+    ChannelEvent,
     ChannelProblem,
     ChunkInfo,
     EphemeralMessageDropped,
@@ -32,6 +32,7 @@ from reliable_channel.channel.journal import Journal, apply_input, is_failure
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingPipeline, StageReport
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend
+from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import StoreEnvelopes, StoreFailure, StoreResult, StoreRetrieval, TimeRange
 from reliable_channel.channel.sends import SendState
 from reliable_channel.channel.steps import (
@@ -68,6 +69,7 @@ from reliable_channel.transport.base import (
     Sent,
 )
 from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.store.model import is_message_hash
 
@@ -104,7 +106,7 @@ class ChannelDriver:
         retrieval: StoreRetrieval,
         journal: Journal,
         clock: Clock,
-        listeners: EventListeners,
+        listeners: Dispatcher[ChannelEvent],
         wake: Callable[[], None],
     ) -> None:
         self.machine = machine
@@ -137,7 +139,7 @@ class ChannelDriver:
         """0 while the node has not said it."""
         self._warned_of_the_limit = False
         self.closed = False
-        self.events = EventDispatcher(journal, listeners, self.lock, wake)
+        self.events = ReportQueue(journal, listeners, self.lock, wake)
 
     def now(self) -> int:
         """Unix ms."""

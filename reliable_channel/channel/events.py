@@ -30,6 +30,11 @@ class ChannelEvent:
     channel_id: str
     at: int
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What listeners may name it by."""
+        return (self.name, *self.aliases)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values under the field names, with the event's name; bytes as hex. For logs and ``--json``."""
         return {"event": self.name, **{key: _plain(value) for key, value in asdict(self).items()}}

@@ -15,11 +15,11 @@ from typing import Any
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.idempotency import KeyStore
-from reliable_channel.messaging.outbox import Outbox, Task
 from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
 from reliable_channel.messaging.requests import RequestStore
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.dispatcher import Task
 
 
 class Ledger:
@@ -31,7 +31,6 @@ class Ledger:
         self.keys = KeyStore(self.records)
         self.events = EventSource()
         self._clock = clock
-        self._outbox = Outbox()
         self._lock = threading.RLock()
         self._pending: list[Task] | None = None
 
@@ -53,16 +52,17 @@ class Ledger:
             if self._pending is not None:
                 yield
                 return
-            told: list[Task] = []
-            self._pending = told
+            tasks: list[Task] = []
+            self._pending = tasks
             try:
                 with self.records.transaction():
                     yield
             finally:
                 self._pending = None
-            for task in told:
-                self._outbox.put(task)
-        self._outbox.drain()
+            # Queued under the lock, so that listeners are called in the order of the commits; run outside it.
+            for task in tasks:
+                self.events.put(task)
+        self.events.drain()
 
     def after(self, task: Task) -> None:
         """Run ``task`` after the current step is stored."""

@@ -327,11 +327,11 @@ class MessagingNode(RecordLookups):
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` with ``Sent``, ``SendFailed``, ``Received`` (of the topics subscribed through the port) and
         ``HealthChanged``."""
-        self._port.add_listener(listener)
+        self._port.listeners.on(object, call=listener)
 
     def remove_listener(self, listener: Listener) -> None:
         """Remove a listener."""
-        self._port.remove_listener(listener)
+        self._port.listeners.remove(object, listener)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class MessagingNode(RecordLookups):
 
     def _on_transport(self, event: NodeEvent) -> None:
         if isinstance(event, RateLimitNear):
-            self._port.announce(event)
+            self._port.listeners.emit(event)
         elif isinstance(event, Queued | SendDelayed | Sent | SendFailed):
             if isinstance(event, Sent):
                 self._feed.dispatched(event.message, event.pubsub_topic)
@@ -379,9 +379,9 @@ class MessagingNode(RecordLookups):
             self._feed.received(event.envelope)
             self._receiver.on_envelope(event.envelope)
             if self._port.wants(event.envelope.message.content_topic):
-                self._port.announce(event)
+                self._port.listeners.emit(event)
         elif isinstance(event, RecordsGone):
-            self._port.announce(event)
+            self._port.listeners.emit(event)
         elif isinstance(event, HealthChanged):
             self._observe(event.health)
 
@@ -398,9 +398,9 @@ class MessagingNode(RecordLookups):
             self._confirmation.set_usable(self._health.usable)
             self._ledger.emit(EventName.HEALTH_CHANGE, status)
             changed = HealthChanged(self._health.report)
-            self._ledger.after(lambda: self._port.announce(changed))
+            self._ledger.after(lambda: self._port.listeners.emit(changed))
         self._send_worker.wake()
         self._store_worker.wake()
 
     def _announce(self, event: NodeEvent) -> None:
-        self._port.announce(event)
+        self._port.listeners.emit(event)

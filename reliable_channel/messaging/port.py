@@ -6,33 +6,17 @@ import threading
 from collections.abc import Collection
 
 from reliable_channel.messaging.subscriptions import SubscriptionId
-from reliable_channel.transport.base import Listener, NodeEvent
-from reliable_channel.transport.dispatcher import run_safely
+from reliable_channel.transport.base import NodeEvent
+from reliable_channel.transport.dispatcher import Dispatcher
 
 
 class Port:
     """The listeners of node events, and the subscription of each content topic."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
+        self.listeners: Dispatcher[NodeEvent] = Dispatcher()
         self._topics: dict[str, SubscriptionId] = {}
         self._lock = threading.Lock()
-
-    def add_listener(self, listener: Listener) -> None:
-        """Call a listener with every later event, after those added before it."""
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-
-    def remove_listener(self, listener: Listener) -> None:
-        """Remove a listener; unknown ones are ignored."""
-        with self._lock:
-            # Equality, not identity: every access to a bound method makes a new object.
-            self._listeners = tuple(known for known in self._listeners if known != listener)
-
-    def announce(self, event: NodeEvent) -> None:
-        """Call the listeners; what one raises is logged."""
-        for listener in self._listeners:
-            run_safely(lambda listener=listener: listener(event))  # type: ignore[misc]
 
     def wanted(self, content_topics: Collection[str]) -> list[str]:
         """Those of ``content_topics`` that have no subscription yet."""

@@ -1,4 +1,10 @@
-"""Calls a node's listeners in order on one thread of its own, so that no transport thread runs application code."""
+"""Calls listeners with events, one at a time and in order; a listener that raises affects nobody else.
+
+The one event dispatcher of nodes, the Messaging API and reliable channels. Events are passed on at once
+(:meth:`Dispatcher.emit`), or in the order of a queue of tasks, so that no transport thread and no holder of a lock runs
+application code. The queue is emptied by a thread of its own (:meth:`Dispatcher.start`), or by the threads that fill it
+(:meth:`Dispatcher.drain`).
+"""
 
 from __future__ import annotations
 
@@ -6,43 +12,145 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 _log = logging.getLogger(__name__)
 
-Task = Callable[[], None]
+E = TypeVar("E")
+Task: TypeAlias = Callable[[], object]
+Listener: TypeAlias = Callable[[Any], object]
+Kind: TypeAlias = str | type
+"""Which events a listener receives: those of a class, or those with this name among their ``names``."""
 
 MAX_WAITING = 10_000
-"""The maximum number of received events that wait for the listeners; beyond it receiving waits (back-pressure)."""
+"""The maximum number of bounded tasks that wait for the listeners; beyond it the caller waits (back-pressure)."""
 
 
-class Dispatcher:
-    """Runs tasks one after the other on its own thread, from :meth:`start` until :meth:`stop`.
+def matches(event: object, kind: Kind) -> bool:
+    """Whether an event is of that class, or has that name."""
+    return isinstance(event, kind) if isinstance(kind, type) else kind in getattr(event, "names", ())
 
-    ``put`` never blocks: it is for events that some other bound already limits (one per accepted send). ``put_bounded``
-    waits while too many of its kind are waiting. A task that raises is logged, without its arguments.
-    """
 
-    def __init__(self, name: str, max_waiting: int = MAX_WAITING) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Registration:
+    kinds: tuple[Kind, ...]
+    listener: Listener
+
+    def wants(self, event: object) -> bool:
+        return any(matches(event, kind) for kind in self.kinds)
+
+
+class Dispatcher(Generic[E]):
+    """Listeners of events, and a queue of tasks that call them. ``name`` names the thread. Thread-safe."""
+
+    def __init__(self, name: str = "node", max_waiting: int = MAX_WAITING) -> None:
+        self.on_listener_added: Callable[[], None] = lambda: None
+        """Called after a listener was added."""
         self._name = name
         self._max_waiting = max_waiting
+        self._registrations: tuple[_Registration, ...] = ()
         self._tasks: deque[tuple[Task, bool]] = deque()
-        self._waiting = 0
+        self._bounded = 0
         self._changed = threading.Condition()
-        self._running = False
+        self._started = False
         self._thread: threading.Thread | None = None
+        self._draining = threading.Lock()
+        self._drainer: int | None = None
+
+    # ---- listeners -----------------------------------------------------------------------------------------------
+
+    def on(self, *kinds: Kind, call: Listener) -> Callable[[], None]:
+        """Call ``call(event)`` for every later event of these kinds, after the listeners added before it. Returns a
+        function that ends it, harmless when called twice."""
+        added = _Registration(kinds, call)
+        with self._changed:
+            self._registrations = (*self._registrations, added)
+        self.on_listener_added()
+
+        def remove() -> None:
+            with self._changed:
+                self._registrations = tuple(one for one in self._registrations if one is not added)
+
+        return remove
+
+    def has(self, kind: Kind, listener: Listener) -> bool:
+        """Whether this listener was added for this kind."""
+        return any(kind in one.kinds and one.listener == listener for one in self._registrations)
+
+    def remove(self, kind: Kind, listener: Listener) -> None:
+        """Remove a listener of this kind; unknown ones are ignored."""
+        with self._changed:
+            # Equality, not identity: every access to a bound method makes a new object.
+            self._registrations = tuple(
+                one for one in self._registrations if kind not in one.kinds or one.listener != listener
+            )
+
+    def listens(self, event: E) -> bool:
+        """Whether a listener for this event exists now."""
+        return any(one.wants(event) for one in self._registrations)
+
+    def emit(self, event: E) -> None:
+        """Call the listeners of an event in this thread. A listener that an earlier one removes is still called."""
+        for one in self._registrations:
+            if one.wants(event):
+                try:
+                    one.listener(event)
+                except Exception:  # of the application, and whatever it is: the others must still be called
+                    _log.exception("a listener of %s raised; the others are still called", type(event).__name__)
+
+    # ---- the queue -----------------------------------------------------------------------------------------------
+
+    def put(self, task: Task) -> None:
+        """Run ``task`` after everything put before it. Never blocks: for events that some other bound already limits
+        (one per accepted send)."""
+        with self._changed:
+            self._tasks.append((task, False))
+            self._changed.notify_all()
+
+    def put_bounded(self, task: Task) -> bool:
+        """The same, waiting while too many of its kind wait; ``False`` when the thread was stopped meanwhile and the
+        task was not accepted."""
+        with self._changed:
+            while self._started and self._bounded >= self._max_waiting:
+                self._changed.wait()
+            if not self._started:
+                return False
+            self._bounded += 1
+            self._tasks.append((task, True))
+            self._changed.notify_all()
+            return True
+
+    def drain(self, wait: bool = False) -> None:
+        """Run waiting tasks, unless another thread does so: then this one waits for it with ``wait``, or if very many
+        wait (back-pressure), and else returns. Never call it while holding a lock that a listener may need."""
+        while self._tasks and self._drainer != threading.get_ident():
+            if not self._draining.acquire(blocking=wait or len(self._tasks) > MAX_WAITING):
+                return
+            self._drainer = threading.get_ident()
+            try:
+                while (task := self._next()) is not None:
+                    try:
+                        task()
+                    except Exception:  # a fault in one task; the tasks behind it must still run
+                        _log.exception("a task of %s raised; the next one follows", self._name)
+            finally:
+                self._drainer = None
+                self._draining.release()
 
     def start(self) -> None:
+        """Run tasks on a thread of its own until :meth:`stop`. Starting twice does nothing."""
         with self._changed:
-            if self._running:
+            if self._started:
                 return
-            self._running = True
+            self._started = True
             self._thread = threading.Thread(target=self._run, name=f"{self._name}-events", daemon=True)
             self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Run waiting tasks, then end. Called from a listener, it does not wait for itself."""
+        """Run waiting tasks, then end the thread. Called from a listener, it does not wait for itself."""
         with self._changed:
-            self._running = False
+            self._started = False
             self._changed.notify_all()
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -52,41 +160,21 @@ class Dispatcher:
                     "a listener of %s did not return within %s s; its thread is left behind", self._name, timeout_s
                 )
 
-    def put(self, task: Task) -> None:
-        """Run ``task`` after everything put before it."""
-        with self._changed:
-            self._tasks.append((task, False))
-            self._changed.notify_all()
-
-    def put_bounded(self, task: Task) -> bool:
-        """The same with back-pressure; ``False`` when the dispatcher was stopped meanwhile and the task not taken."""
-        with self._changed:
-            while self._running and self._waiting >= self._max_waiting:
-                self._changed.wait()
-            if not self._running:
-                return False
-            self._waiting += 1
-            self._tasks.append((task, True))
-            self._changed.notify_all()
-            return True
-
     def _run(self) -> None:
         while True:
             with self._changed:
-                while self._running and not self._tasks:
+                while self._started and not self._tasks:
                     self._changed.wait()
                 if not self._tasks:
                     return
-                task, bounded = self._tasks.popleft()
-                if bounded:
-                    self._waiting -= 1
-                    self._changed.notify_all()
-            run_safely(task)
+            self.drain(wait=True)
 
-
-def run_safely(task: Task) -> None:
-    """Run application code: its exceptions are logged by type and place and do not spread."""
-    try:
-        task()
-    except Exception:  # foreign code; the one thread that tells everybody must live on
-        _log.exception("a listener raised; the event is not repeated to it")
+    def _next(self) -> Task | None:
+        with self._changed:
+            if not self._tasks:
+                return None
+            task, bounded = self._tasks.popleft()
+            if bounded:
+                self._bounded -= 1
+                self._changed.notify_all()
+            return task

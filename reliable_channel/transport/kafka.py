@@ -37,7 +37,6 @@ from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
-from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
@@ -132,7 +131,7 @@ class KafkaNode(NodeBase):
         stop_timeout_s: float = STOP_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(pubsub_topics, clock)
+        super().__init__(pubsub_topics, clock, "kafka-node")
         self._clients = clients
         self._envelopes_topic = envelopes_topic
         self._outgoing_topic = outgoing_topic
@@ -153,7 +152,6 @@ class KafkaNode(NodeBase):
         self._kafka = self._health
         self._judging = threading.Lock()
         self._bridges = BridgesHealth(now_ms(self._clock))
-        self._dispatcher = Dispatcher("kafka-node")
         self._recent = RecentHashes()
         self._read: dict[int, int] = {}
         self._left_to_the_bridge: RateLimitConfig | None = None
@@ -363,7 +361,7 @@ class KafkaNode(NodeBase):
 
         def deliver() -> None:
             if event is not None:
-                self._call_listeners(event)
+                self._dispatcher.emit(event)
             self._read[partition] = offset + 1
 
         self._dispatcher.put_bounded(deliver)
@@ -377,6 +375,3 @@ class KafkaNode(NodeBase):
             return None
         source = record.source or Source.RELAY
         return Received(ReceivedEnvelope(record.message, record.pubsub_topic, found, source, now_ms(self._clock)))
-
-    def _emit(self, event: NodeEvent) -> None:
-        self._dispatcher.put(lambda: self._call_listeners(event))

@@ -239,7 +239,7 @@ class MemoryNode(NodeBase):
 
     def _emit(self, event: NodeEvent) -> None:
         if self._started:
-            self._call_listeners(event)
+            self._dispatcher.emit(event)
 
 
 class _SourceStore:

@@ -31,7 +31,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
-from reliable_channel.transport.dispatcher import run_safely
+from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import PubsubTopics
 
@@ -60,14 +60,14 @@ class Accepted:
 
 
 class NodeBase:
-    """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses define how an event reaches
-    listeners (``_emit``) and do the I/O; those that dispatch themselves do so within ``_limit``."""
+    """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses do the I/O and start the thread that
+    calls the listeners, named after ``name``; those that dispatch themselves do so within ``_limit``."""
 
-    def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None) -> None:
+    def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None, name: str = "node") -> None:
         self._pubsub_topics = pubsub_topics
         self._clock: Clock = clock or SystemClock()
         self._timestamps = Timestamps(self._clock)
-        self._listeners: tuple[Listener, ...] = ()
+        self._dispatcher: Dispatcher[NodeEvent] = Dispatcher(name)
         self._subscribed: frozenset[str] = frozenset()
         self._lock = threading.RLock()
         self._health = Health(HealthState.UNHEALTHY, "not started")
@@ -87,13 +87,10 @@ class NodeBase:
             self._limit = DispatchLimit(config, count)
 
     def add_listener(self, listener: Listener) -> None:
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
+        self._dispatcher.on(object, call=listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        with self._lock:
-            # Equality, not identity: every access to a bound method makes a new object.
-            self._listeners = tuple(known for known in self._listeners if known != listener)
+        self._dispatcher.remove(object, listener)
 
     def subscribe(self, content_topics: Collection[str]) -> None:
         if isinstance(content_topics, str):
@@ -177,11 +174,8 @@ class NodeBase:
             self._emit(HealthChanged(health))
 
     def _emit(self, event: NodeEvent) -> None:
-        raise NotImplementedError
-
-    def _call_listeners(self, event: NodeEvent) -> None:
-        for listener in self._listeners:
-            run_safely(lambda listener=listener: listener(event))  # type: ignore[misc]
+        """Call the listeners on the dispatcher's thread, after every event before it."""
+        self._dispatcher.put(lambda: self._dispatcher.emit(event))
 
     @staticmethod
     def _not_started() -> NodeStoppedError:

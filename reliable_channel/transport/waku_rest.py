@@ -20,14 +20,12 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import (
     FailureReason,
-    NodeEvent,
     Received,
     RequestId,
     SendBufferFull,
     StoreUnavailable,
 )
 from reliable_channel.transport.clock import Clock, now_ms
-from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.node import Accepted, NodeBase
@@ -81,7 +79,7 @@ class WakuRestNode(NodeBase):
         pace: Pace | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(pubsub_topics, clock)
+        super().__init__(pubsub_topics, clock, "waku-node")
         self._api = api
         self._mode = mode
         self._store = store
@@ -92,7 +90,6 @@ class WakuRestNode(NodeBase):
         self._outgoing: queue.Queue[Accepted] = queue.Queue(MAX_QUEUED)
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._dispatcher = Dispatcher("waku-node")
         self._recent = RecentHashes()
         self._tried = threading.Condition()
         self._tried_topics: set[str] = set()
@@ -256,7 +253,7 @@ class WakuRestNode(NodeBase):
         for envelope in batch.envelopes:
             # Not on a subscribed topic: not remembered either, somebody may subscribe to it later.
             if envelope.message.content_topic in self._subscribed and self._recent.add(envelope.message_hash):
-                self._dispatcher.put_bounded(lambda event=Received(envelope): self._call_listeners(event))  # type: ignore[misc]
+                self._dispatcher.put_bounded(lambda event=Received(envelope): self._dispatcher.emit(event))  # type: ignore[misc]
 
     def _fail_queued(self) -> None:
         left = self._limit.drain()
@@ -265,6 +262,3 @@ class WakuRestNode(NodeBase):
                 left.append(self._outgoing.get_nowait())
         for one in left:
             self._emit(self._failed(one.request_id, FailureReason.STOPPED, "the node was stopped"))
-
-    def _emit(self, event: NodeEvent) -> None:
-        self._dispatcher.put(lambda: self._call_listeners(event))

@@ -102,6 +102,6 @@ def make_mortal(node: MemoryNode, fuse: Fuse) -> None:
 
 def kill(node: MemoryNode) -> None:
     """What SIGKILL does: nobody listens, nothing that was accepted goes out, nothing is remembered in memory."""
-    node._listeners = ()
+    node._dispatcher._registrations = ()
     node.stop()
     _nodes.pop(node, None)

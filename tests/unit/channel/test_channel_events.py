@@ -9,7 +9,8 @@ import pytest
 from channel_world import World, quick
 
 from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
-from reliable_channel.channel.event_dispatcher import EventEmitter
+from reliable_channel.channel.event_stream import EventStream
+from reliable_channel.transport.dispatcher import Dispatcher
 
 
 def received(number: int) -> MessageReceived:
@@ -25,10 +26,10 @@ def received(number: int) -> MessageReceived:
 
 
 def test_listeners_are_called_in_the_order_of_registration() -> None:
-    emitter, heard = EventEmitter(), []
+    dispatcher, heard = Dispatcher(), []
     for name in "abc":
-        emitter.on(ChannelEvent, lambda _, name=name: heard.append(name))
-    emitter.emit(received(1))
+        dispatcher.on(ChannelEvent, call=lambda _, name=name: heard.append(name))
+    dispatcher.emit(received(1))
     assert heard == ["a", "b", "c"]
 
 
@@ -52,12 +53,12 @@ def test_a_raising_listener_affects_nobody(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_removed_listener_hears_nothing_more_and_can_be_removed_twice() -> None:
-    emitter, heard = EventEmitter(), []
-    remove = emitter.on("message-received", heard.append)
-    emitter.emit(received(1))
+    dispatcher, heard = Dispatcher(), []
+    remove = dispatcher.on("message-received", call=heard.append)
+    dispatcher.emit(received(1))
     remove()
     remove()
-    emitter.emit(received(2))
+    dispatcher.emit(received(2))
     assert [event.at for event in heard] == [1]
 
 
@@ -98,22 +99,22 @@ def test_an_iterator_gives_the_events_of_its_kinds_and_ends_when_the_channel_clo
 
 def test_an_iterator_that_waits_is_woken_from_another_thread() -> None:
     async def run() -> ChannelEvent:
-        emitter = EventEmitter()
-        stream = emitter.stream((), 10)
+        dispatcher = Dispatcher()
+        stream = EventStream(dispatcher, (), 10)
         waiting = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0)
-        await asyncio.to_thread(emitter.emit, received(7))
+        await asyncio.to_thread(dispatcher.emit, received(7))
         return await asyncio.wait_for(waiting, 10)
 
     assert asyncio.run(run()).at == 7
 
 
 def test_a_slow_reader_loses_the_oldest_and_knows_how_many() -> None:
-    emitter = EventEmitter()
-    stream = emitter.stream((), 3)
+    dispatcher = Dispatcher()
+    stream = EventStream(dispatcher, (), 3)
     for number in range(5):
-        emitter.emit(received(number))
-    emitter.close()
+        dispatcher.emit(received(number))
+    stream.end()
 
     async def read() -> list[int]:
         return [event.at async for event in stream]

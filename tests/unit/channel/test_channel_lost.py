@@ -258,7 +258,7 @@ def test_a_loss_that_was_not_reported_is_reported_after_the_restart() -> None:
     bob.channel.close()
     world.recorders.pop("bob")
     bob = world.join("bob", kept, sender_id="bob")
-    bob.channel.message_events._listeners.clear()  # nobody listens yet
+    bob.channel.message_events._registrations = ()  # nobody listens yet
     bob.events.clear()
     world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
     bob.channel.close()

@@ -17,7 +17,7 @@ from reliable_channel.channel import (
     ReliableChannel,
     create_reliable_channel,
 )
-from reliable_channel.channel.event_dispatcher import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES, UndeliveredEvents
+from reliable_channel.channel.reports import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES, UndeliveredEvents
 from reliable_channel.channel.snapshot import event_states, restore_events
 from reliable_channel.channel.steps import PendingEvent
 from reliable_channel.core.wire.hashing import keccak256

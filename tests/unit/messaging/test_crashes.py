@@ -136,7 +136,7 @@ class AnsweringNode(NodeBase):
         raise NotImplementedError
 
     def _emit(self, event: NodeEvent) -> None:
-        self._call_listeners(event)
+        self._dispatcher.emit(event)
 
 
 def test_many_threads_send_and_cancel_at_once_and_every_request_is_told_once() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
-from reliable_channel.messaging.outbox import Outbox
 from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
+from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.messaging_world import CONTENT, World
 
 RECORD = MessageRecord(WakuMessage(b"x", CONTENT))
@@ -105,21 +105,21 @@ def test_no_state_shows_a_record_as_sent_for_the_first_time_and_still_sending(wo
 
 
 def test_tasks_run_in_order_also_when_a_task_adds_more() -> None:
-    outbox, order = Outbox(), []
+    queue, order = Dispatcher(), []
 
     def first() -> None:
         order.append("first")
-        outbox.put(lambda: order.append("third"))
-        outbox.drain()
+        queue.put(lambda: order.append("third"))
+        queue.drain()
 
-    outbox.put(first)
-    outbox.put(lambda: order.append("second"))
-    outbox.drain()
+    queue.put(first)
+    queue.put(lambda: order.append("second"))
+    queue.drain()
     assert order == ["first", "second", "third"]
 
 
 def test_many_threads_drain_one_after_the_other_and_leave_nothing() -> None:
-    outbox, done, beside = Outbox(), [], []
+    queue, done, beside = Dispatcher(), [], []
     running = threading.Lock()
 
     def task() -> None:
@@ -129,8 +129,8 @@ def test_many_threads_drain_one_after_the_other_and_leave_nothing() -> None:
 
     def work() -> None:
         for _ in range(200):
-            outbox.put(task)
-            outbox.drain()
+            queue.put(task)
+            queue.drain()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -1,0 +1,66 @@
+"""Lets ``async for`` iterate over the events of a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+
+from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.transport.dispatcher import Dispatcher, Kind
+
+DEFAULT_QUEUE_EVENTS = 100_000
+"""Events an iterator may be behind before it loses the oldest."""
+
+
+class EventStream(AsyncIterator[ChannelEvent]):
+    """Events for ``async for``, from any thread into one event loop. Bounded: a reader that is too slow loses the
+    oldest, and ``dropped`` counts them."""
+
+    def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
+        self._events: deque[ChannelEvent] = deque(maxlen=limit)
+        self._lock = threading.Lock()
+        self._ended = False
+        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.dropped = 0
+        self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=self._put)
+
+    def _put(self, event: ChannelEvent) -> None:
+        with self._lock:
+            self.dropped += len(self._events) == self._events.maxlen
+            self._events.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """Stop listening; the iterator ends after the events that wait."""
+        self._remove()
+        with self._lock:
+            self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            loop, flag = waiting
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(flag.set)
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> ChannelEvent:
+        while True:
+            with self._lock:
+                if self._events:
+                    return self._events.popleft()
+                if self._ended:
+                    raise StopAsyncIteration
+                flag = asyncio.Event()
+                self._waiting = (asyncio.get_running_loop(), flag)
+            await flag.wait()
+
+    async def aclose(self) -> None:
+        """:meth:`end` for asyncio."""
+        self.end()

@@ -1,0 +1,157 @@
+"""Reports a channel's events to the application's listeners: in order, and at least once across crashes.
+
+A received message is recorded as reported right after its callbacks return, so a crash repeats at most the message
+whose callback it interrupted. Events about sends may be repeated without harm; they are recorded in one transaction at
+the end of the round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived
+from reliable_channel.channel.journal import Journal
+from reliable_channel.channel.steps import Deliver, Emit, PendingEvent
+from reliable_channel.transport.dispatcher import Dispatcher
+
+MAX_UNDELIVERED = 1_000
+MAX_UNDELIVERED_BYTES = 16 * 1024 * 1024
+"""Messages, and bytes of them, kept until somebody listens; beyond that the oldest count as reported."""
+
+
+class UndeliveredEvents:
+    """A bounded queue of received messages that nobody has listened for yet, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[PendingEvent] = deque()
+        self._bytes = 0
+
+    def add(self, pending: PendingEvent) -> list[PendingEvent]:
+        """Append one; returns the oldest ones that were removed to stay within the bounds."""
+        self._waiting.append(pending)
+        self._bytes += pending.size
+        removed: list[PendingEvent] = []
+        while len(self._waiting) > MAX_UNDELIVERED or self._bytes > MAX_UNDELIVERED_BYTES:
+            removed.append(self._waiting.popleft())
+            self._bytes -= removed[-1].size
+        return removed
+
+    def take(self, listens: Callable[[ChannelEvent], bool]) -> PendingEvent | None:
+        """Remove and return the first event that somebody listens for."""
+        for pending in self._waiting:
+            if listens(pending.event):
+                self._waiting.remove(pending)
+                self._bytes -= pending.size
+                return pending
+        return None
+
+    def __iter__(self) -> Iterator[PendingEvent]:
+        return iter(self._waiting)
+
+
+class ReportQueue:
+    """The pending events of one channel, guarded by the channel's ``lock``. ``wake`` requests another round."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        listeners: Dispatcher[ChannelEvent],
+        lock: threading.RLock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._listeners = listeners
+        self._lock = lock
+        self._wake = wake
+        self._queue: deque[PendingEvent] = deque()
+        self._undelivered = UndeliveredEvents()
+        self._listener_added = True
+        self._current: PendingEvent | None = None
+        self._reported: list[PendingEvent] = []
+        self._closed = False
+        listeners.on_listener_added = self._on_listener_added
+
+    # ---- queueing ------------------------------------------------------------------------------------------------
+
+    def restore(self, pending: list[PendingEvent]) -> None:
+        """Queue the events that the previous process did not report."""
+        for one in pending:
+            self._reported += self._undelivered.add(one)
+
+    def emit(self, event: ChannelEvent) -> None:
+        """Queue an event that no restart reports again."""
+        self._queue.append(PendingEvent(event))
+
+    def enqueue(self, effect: Deliver | Emit) -> None:
+        """Queue the event of an effect, unless it was reported before."""
+        pending = self._journal.pending_event(effect)
+        if pending is not None:
+            self._queue.append(pending)
+
+    def unreported(self) -> list[PendingEvent]:
+        """The events not reported yet, in order; a snapshot contains them."""
+        return [*self._undelivered, *self._queue]
+
+    def _on_listener_added(self) -> None:
+        """Deliver waiting events to a new listener in the next round. Called from any thread."""
+        self._listener_added = True
+        self._wake()
+
+    # ---- reporting -----------------------------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Call the listeners with every queued event. Must be called without the lock."""
+        while (pending := self._next()) is not None:
+            self._listeners.emit(pending.event)
+            with self._lock:
+                self._reported.append(pending)
+                self._current = None
+                if pending.report_key and isinstance(pending.event, MessageReceived):
+                    self._record()
+        with self._lock:
+            self._record()
+
+    def close(self, *, sound: bool) -> None:
+        """Stop reporting. When the state is ``sound``, record what was reported, including the event whose callback
+        closed the channel. Nothing is recorded after that."""
+        with self._lock:
+            if self._current is not None:
+                self._reported.append(self._current)
+            if sound:
+                self._record()
+            self._closed = True
+
+    def _next(self) -> PendingEvent | None:
+        """The next event to report. Events that waited for a listener come first, so that sequence numbers rise."""
+        with self._lock:
+            if self._closed and self._journal.keeps:
+                return None  # a callback closed the channel; the snapshot has the rest
+            self._current = self._take_undelivered()
+            while self._current is None and self._queue:
+                pending = self._queue.popleft()
+                if self._must_wait_for_listener(pending):
+                    self._reported += self._undelivered.add(pending)
+                else:
+                    self._current = pending
+            return self._current
+
+    def _take_undelivered(self) -> PendingEvent | None:
+        """The first waiting event that somebody listens for; searched only after a listener was added."""
+        if not self._listener_added:
+            return None
+        self._listener_added = False  # before the search: a listener added during it causes another one
+        pending = self._undelivered.take(self._listeners.listens)
+        self._listener_added = self._listener_added or pending is not None
+        return pending
+
+    def _must_wait_for_listener(self, pending: PendingEvent) -> bool:
+        """Whether a received or lost message is kept for the next listener, in this process or a later one."""
+        is_message = bool(pending.report_key) and isinstance(pending.event, MessageReceived | MessageLost)
+        return is_message and self._journal.keeps and not self._listeners.listens(pending.event)
+
+    def _record(self) -> None:
+        reported, self._reported = self._reported, []
+        if not self._closed:
+            self._journal.mark_reported(reported)
