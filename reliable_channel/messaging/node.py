@@ -1,4 +1,4 @@
-"""``MessagingNode``: the Messaging API (MESSAGING-API) over any transport, and itself a node port.
+"""``MessagingNode``: the Messaging API (MESSAGING-API) over any transport.
 
 Assembles the parts; each rule is in the module named after it. Usable without threads: tests call
 :meth:`MessagingNode.tick`, which does all due work; :meth:`MessagingNode.start` does the same in the background.
@@ -7,15 +7,13 @@ Assembles the parts; each rule is in the module named after it. Usable without t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import overload
 
-from reliable_channel.core.errors import LocalError
-from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
+from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder
+from reliable_channel.messaging.codec import Decoder, Encoder, Message
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.confirmation import Confirmation, background_subscription
 from reliable_channel.messaging.events import EventName, EventSource
@@ -24,7 +22,7 @@ from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.lookups import RecordLookups
 from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
-from reliable_channel.messaging.port import Port
+from reliable_channel.messaging.port import NodePort
 from reliable_channel.messaging.receiving import MessageReceiver
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sending import MessageSender
@@ -38,7 +36,6 @@ from reliable_channel.messaging.topics import check_history_topic, check_send_to
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.base import (
     HealthChanged,
-    Listener,
     Node,
     NodeEvent,
     Queued,
@@ -51,22 +48,14 @@ from reliable_channel.transport.base import (
     Sent,
 )
 from reliable_channel.transport.clock import Clock, SystemClock
-from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.health import Health
-from reliable_channel.transport.store.model import StorePage, StoreQuery
 
 
 class MessagingNode(RecordLookups):
     """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
     ``:memory:``; ``feed`` receives the rows and envelopes for the pipeline.
-
-    Two calls have two forms, because this class is also the :class:`~reliable_channel.transport.base.Node` through
-    which the reliable channel dispatches: ``send(encoder, message)`` and ``subscribe(decoder, listener)`` are the
-    specified one, ``send(envelope, pubsub_topic)`` and ``subscribe(content_topics)`` the port's. Thread-safe.
+    Reliable channels use its :attr:`port`. Thread-safe.
     """
-
-    retries_sends = True
-    """Tells the reliable channel that a failed send was retried here, so that it does not do so again."""
 
     def __init__(
         self,
@@ -82,10 +71,11 @@ class MessagingNode(RecordLookups):
         self._clock = clock or SystemClock()
         self._feed = feed or NoFeed()
         self._ledger = Ledger(database, config, self._clock)
-        self._port = Port()
+        self.port = NodePort(self, transport)
+        """The node through which reliable channels dispatch: ``create_reliable_channel(messaging.port, …)``."""
         self._subscriptions = Subscriptions(config.max_subscriptions)
         self._receiver = MessageReceiver(self._ledger, self._subscriptions)
-        self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self._announce)
+        self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self.port.announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
         self._health = HealthIndicator(config.mode)
         self._send_worker = Worker("messaging-send", self._clock, self._send_due, self._sender.next_due)
@@ -149,51 +139,29 @@ class MessagingNode(RecordLookups):
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    @overload
-    def send(
-        self,
-        message: WakuMessage,
-        pubsub_topic: str | None = None,
-        *,
-        max_wait_s: float | None = None,
-        traffic: Traffic = Traffic.FIRST_SEGMENT,
-    ) -> RequestId: ...
-
-    @overload
-    def send(self, message: Encoder, pubsub_topic: Message, *, key: IdempotencyKey | None = None) -> RequestId: ...
-
-    def send(
-        self,
-        message: WakuMessage | Encoder,
-        pubsub_topic: Message | str | None = None,
-        *,
-        max_wait_s: float | None = None,
-        traffic: Traffic = Traffic.FIRST_SEGMENT,
-        key: IdempotencyKey | None = None,
-    ) -> RequestId:
-        """Schedule a message: ``send(encoder, message)``, or an envelope as the node port has it.
+    def send(self, encoder: Encoder, message: Message, *, key: IdempotencyKey | None = None) -> RequestId:
+        """Schedule a message in the envelope that ``encoder`` makes of it.
 
         Returns the request id, a GUID, and never waits. The same ``key`` sends once within a day.
         Raises ``UnsupportedTopicError``, ``EmptyMessage``, ``MessageTooLarge``, ``PendingLimitError``,
         ``KeyReusedError``, and what the encoder raises."""
-        if isinstance(message, WakuMessage):
-            if isinstance(pubsub_topic, Message):
-                raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")
-            envelope, topic = message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
-            check_send_topic(self.config, topic)
-        else:
-            if not isinstance(pubsub_topic, Message):
-                raise LocalError("send takes an encoder and a message, or an envelope and a pubsub topic.")
-            topic = message.pubsub_topic
-            check_send_topic(self.config, topic)
-            envelope = message.encode(pubsub_topic)
-        request_id = self._sender.submit(envelope, topic, key, traffic)
+        check_send_topic(self.config, encoder.pubsub_topic)
+        return self.submit(encoder.encode(message), encoder.pubsub_topic, key=key)
+
+    def submit(
+        self,
+        envelope: WakuMessage,
+        pubsub_topic: str,
+        *,
+        key: IdempotencyKey | None = None,
+        traffic: Traffic = Traffic.FIRST_SEGMENT,
+    ) -> RequestId:
+        """Schedule an envelope. Returns and raises as :meth:`send`; ``traffic`` decides its priority when a rate limit
+        delays envelopes."""
+        check_send_topic(self.config, pubsub_topic)
+        request_id = self._sender.submit(envelope, pubsub_topic, key, traffic)
         self._send_worker.wake()
         return request_id
-
-    def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
-        """Dispatch within this rate limit, as far as the transport dispatches itself."""
-        self._transport.limit_rate(config, count)
 
     def once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
         """The id that ``send`` returned when ``key`` was first used within a day; ``send`` is called for a new key
@@ -225,39 +193,29 @@ class MessagingNode(RecordLookups):
 
     # -- subscriptions ------------------------------------------------------------------------------------------
 
-    @overload
-    def subscribe(self, content_topics: Collection[str]) -> None: ...
+    def subscribe(self, decoder: Decoder, listener: SubscriptionListener | None = None) -> SubscriptionId:
+        """Listen to the content topic of ``decoder``. Raises ``UnsupportedTopicError`` and
+        ``SubscriptionLimitError``."""
+        check_subscription_topic(self.config, decoder.pubsub_topic)
+        subscription_id = SubscriptionId(str(uuid.uuid4()))
+        self._add_subscription(
+            Subscription(
+                subscription_id,
+                (decoder,),
+                listener,
+                listening=True,
+                confirming=self.config.store_confirmation,
+                since_ms=self._ledger.now(),
+            )
+        )
+        return subscription_id
 
-    @overload
-    def subscribe(self, content_topics: Decoder, listener: SubscriptionListener | None = None) -> SubscriptionId: ...
-
-    def subscribe(
-        self, content_topics: Decoder | Collection[str], listener: SubscriptionListener | None = None
-    ) -> SubscriptionId | None:
-        """Listen: ``subscribe(decoder, listener)`` returns a subscription id, ``subscribe(content_topics)`` is the node
-        port's. Raises ``UnsupportedTopicError`` and ``SubscriptionLimitError``."""
-        if isinstance(content_topics, str):
-            raise LocalError("subscribe takes a decoder, or a collection of content topics, not one text.")
-        if isinstance(content_topics, Collection):
-            for content_topic in self._port.wanted(content_topics):
-                decoder = PlainDecoder(self.pubsub_topic_for(content_topic), content_topic)
-                self._port.subscribed(content_topic, self._subscribe(decoder, None))
-            return None
-        return self._subscribe(content_topics, listener)
-
-    @overload
-    def unsubscribe(self, content_topics: str) -> None: ...
-
-    @overload
-    def unsubscribe(self, content_topics: Collection[str]) -> None: ...
-
-    def unsubscribe(self, content_topics: str | Collection[str]) -> None:
-        """End a subscription by its id, or the node port's by content topics. Unknown ones are ignored."""
-        if isinstance(content_topics, str):
-            self._unsubscribe(content_topics)
-            return
-        for subscription_id in self._port.unsubscribed(content_topics):
-            self._unsubscribe(subscription_id)
+    def unsubscribe(self, subscription_id: str) -> None:
+        """End a subscription. Unknown ones are ignored."""
+        abandoned = self._subscriptions.remove(subscription_id)
+        if abandoned:
+            self._transport.unsubscribe(abandoned)
+        self._store_worker.wake()
 
     def get_active_subscriptions(self) -> list[SubscriptionId]:
         """The ids of all active subscriptions, the background confirmation's included; no duplicates."""
@@ -309,12 +267,6 @@ class MessagingNode(RecordLookups):
         limit)."""
         return self._feed
 
-    # -- the rest of the node port ------------------------------------------------------------------------------
-
-    def query_store(self, query: StoreQuery) -> StorePage:
-        """One page from a store. Raises ``StoreUnavailable``."""
-        return self._transport.query_store(query)
-
     def health(self) -> Health:
         """The health with its evidence."""
         return self._health.report
@@ -324,42 +276,12 @@ class MessagingNode(RecordLookups):
         topics = self.config.pubsub_topics
         return topics[0] if len(topics) == 1 else self._transport.pubsub_topic_for(content_topic)
 
-    def add_listener(self, listener: Listener) -> None:
-        """Call ``listener`` with ``Sent``, ``SendFailed``, ``Received`` (of the topics subscribed through the port) and
-        ``HealthChanged``."""
-        self._port.listeners.on(object, call=listener)
-
-    def remove_listener(self, listener: Listener) -> None:
-        """Remove a listener."""
-        self._port.listeners.remove(object, listener)
-
     # -- inside -------------------------------------------------------------------------------------------------
-
-    def _subscribe(self, decoder: Decoder, listener: SubscriptionListener | None) -> SubscriptionId:
-        check_subscription_topic(self.config, decoder.pubsub_topic)
-        subscription_id = SubscriptionId(str(uuid.uuid4()))
-        self._add_subscription(
-            Subscription(
-                subscription_id,
-                (decoder,),
-                listener,
-                listening=True,
-                confirming=self.config.store_confirmation,
-                since_ms=self._ledger.now(),
-            )
-        )
-        return subscription_id
 
     def _add_subscription(self, subscription: Subscription) -> None:
         new = self._subscriptions.add(subscription)
         if new:
             self._transport.subscribe(new)
-        self._store_worker.wake()
-
-    def _unsubscribe(self, subscription_id: str) -> None:
-        abandoned = self._subscriptions.remove(subscription_id)
-        if abandoned:
-            self._transport.unsubscribe(abandoned)
         self._store_worker.wake()
 
     def _send_due(self) -> None:
@@ -368,22 +290,20 @@ class MessagingNode(RecordLookups):
             self._sender.dispatch_due()
 
     def _on_transport(self, event: NodeEvent) -> None:
-        if isinstance(event, RateLimitNear):
-            self._port.listeners.emit(event)
-        elif isinstance(event, Queued | SendDelayed | Sent | SendFailed):
-            if isinstance(event, Sent):
-                self._feed.dispatched(event.message, event.pubsub_topic)
-            self._sender.on_transport(event)
-            self._send_worker.wake()
-        elif isinstance(event, Received):
-            self._feed.received(event.envelope)
-            self._receiver.on_envelope(event.envelope)
-            if self._port.wants(event.envelope.message.content_topic):
-                self._port.listeners.emit(event)
-        elif isinstance(event, RecordsGone):
-            self._port.listeners.emit(event)
-        elif isinstance(event, HealthChanged):
-            self._observe(event.health)
+        match event:
+            case Queued() | SendDelayed() | Sent() | SendFailed():
+                if isinstance(event, Sent):
+                    self._feed.dispatched(event.message, event.pubsub_topic)
+                self._sender.on_transport(event)
+                self._send_worker.wake()
+            case HealthChanged():
+                self._observe(event.health)
+            case Received():
+                self._feed.received(event.envelope)
+                self._receiver.on_envelope(event.envelope)
+                self.port.announce(event)
+            case RateLimitNear() | RecordsGone():
+                self.port.announce(event)
 
     def _observe(self, report: Health) -> None:
         with self._ledger.locked():
@@ -398,9 +318,6 @@ class MessagingNode(RecordLookups):
             self._confirmation.set_usable(self._health.usable)
             self._ledger.emit(EventName.HEALTH_CHANGE, status)
             changed = HealthChanged(self._health.report)
-            self._ledger.after(lambda: self._port.listeners.emit(changed))
+            self._ledger.after(lambda: self.port.announce(changed))
         self._send_worker.wake()
         self._store_worker.wake()
-
-    def _announce(self, event: NodeEvent) -> None:
-        self._port.listeners.emit(event)

@@ -151,7 +151,7 @@ class ChannelSessions:
         log = ChannelLog()
         try:
             channel = create_reliable_channel(
-                self._node,
+                self._node.port,
                 channel_id,
                 content_topic,
                 sender_id,

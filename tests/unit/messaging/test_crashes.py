@@ -153,7 +153,7 @@ def test_many_threads_send_and_cancel_at_once_and_every_request_is_told_once() -
             if len(ended) == 400:
                 everything_told.set()
 
-    node.add_listener(note)
+    node.port.add_listener(note)
     node.start()
 
     def work(number: int) -> None:

@@ -204,7 +204,7 @@ def test_without_filter_confirmation_received_is_not_populated_until_subscribing
 
 def test_the_node_port_receives_what_it_subscribed_to(world: World) -> None:
     told: list[object] = []
-    node: Node = world.node
+    node: Node = world.node.port
     assert isinstance(node, Node)
     node.add_listener(told.append)
     node.subscribe([CONTENT, CONTENT])
@@ -220,7 +220,7 @@ def test_the_node_port_receives_what_it_subscribed_to(world: World) -> None:
 
 def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) -> None:
     told: list[object] = []
-    world.node.add_listener(told.append)
+    world.node.port.add_listener(told.append)
     world.subscribe()
     world.arrives()
     assert told == []
@@ -228,7 +228,7 @@ def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) ->
 
 def test_one_text_is_no_collection_of_content_topics(world: World) -> None:
     with pytest.raises(LocalError):
-        world.node.subscribe(CONTENT)  # type: ignore[call-overload]
+        world.node.port.subscribe(CONTENT)
 
 
 def test_an_own_message_that_a_decoder_cannot_read_is_an_error_of_its_record(world: World) -> None:
