@@ -26,17 +26,13 @@ from reliable_channel.channel.config import (
     ReliableChannelConfig,
     ReliableEnvelope,
 )
-from reliable_channel.channel.driver import ChannelDriver
 from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
-from reliable_channel.channel.events import ChannelEvent, MessageReceived
-from reliable_channel.channel.incoming import IncomingPipeline
-from reliable_channel.channel.journal import Journal, replay
+from reliable_channel.channel.events import MessageReceived
+from reliable_channel.channel.journal import replay
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.outgoing import OutgoingPipeline
 from reliable_channel.channel.parked import ParkedSegments
 from reliable_channel.channel.persistence import ChannelKey, Persistence
-from reliable_channel.channel.retrieval import StoreRetrieval
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.sds.room import largest_sds_header
 from reliable_channel.core.segmentation.lifetime import check_lifetime
@@ -46,7 +42,6 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Node, RequestId
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatch_limit import KeptCount
-from reliable_channel.transport.dispatcher import Dispatcher
 
 
 def create_reliable_channel(
@@ -95,42 +90,23 @@ def create_reliable_channel(
         keeps = bool(getattr(persistence, "keeps_journal", True))
         machine = build_machine(key, config, hook, ParkedSegments(persistence, key) if keeps else None)
         node.limit_rate(config.rate_limit, KeptCount(persistence))
-        listeners: Dispatcher[ChannelEvent] = Dispatcher("channel")
-        wake = threading.Event()
-        outgoing = OutgoingPipeline(key, node, hook)
-        incoming = IncomingPipeline(machine, pubsub_topic, hook)
-        retrieval = StoreRetrieval(node, pubsub_topic, content_topic, threaded=threaded)
-        journal = Journal(machine, key, config, persistence)
-        driver = ChannelDriver(
-            machine, key, config, node, outgoing, incoming, retrieval, journal, clock, listeners, wake.set
+        channel = ReliableChannel(
+            node,
+            key,
+            config,
+            machine,
+            persistence,
+            hook,
+            clock=clock,
+            subscribe=lambda: shared.subscribe(content_topic),
+            unsubscribe=lambda: shared.unsubscribe(content_topic),
+            release=release,
+            threaded=threaded,
         )
-        retrieval.answered = driver.on_store_result
-        driver.restore()
     except BaseException:
         release()
         raise
 
-    def subscribe() -> None:
-        node.add_listener(driver.on_node_event)
-        shared.subscribe(content_topic)
-
-    def unsubscribe() -> None:
-        shared.unsubscribe(content_topic)
-        node.remove_listener(driver.on_node_event)
-
-    channel = ReliableChannel(
-        driver,
-        channel_id=channel_id,
-        pubsub_topic=pubsub_topic,
-        content_topic=content_topic,
-        sender_id=sender_id,
-        listeners=listeners,
-        subscribe=subscribe,
-        unsubscribe=unsubscribe,
-        release=release,
-        wake=wake,
-        threaded=threaded,
-    )
     shared.opened(key, channel)
     if config.auto_start:
         try:

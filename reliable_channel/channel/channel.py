@@ -1,4 +1,10 @@
-"""The handle of an open reliable channel (RELIABLE-CHANNEL-API)."""
+"""An open reliable channel (RELIABLE-CHANNEL-API): the handle of the application, and the cycle that drives the state
+machine.
+
+One cycle: take received envelopes → apply → persist the inputs in one transaction → dispatch → call the application,
+and record the reported events, in an order that survives a crash (:mod:`reliable_channel.channel.persistence.base`).
+A worker thread, or a test by :meth:`ReliableChannel.step`, runs one cycle after the other.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,16 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NewType, Self, TypeVar
 from weakref import WeakSet
 
-from reliable_channel.channel.driver import ChannelDriver
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
+from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
 from reliable_channel.channel.event_stream import DEFAULT_QUEUE_EVENTS, EventStream
 from reliable_channel.channel.events import (
@@ -23,16 +33,61 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
-from reliable_channel.channel.persistence import LabelledSend
+from reliable_channel.channel.incoming import Arrivals, Decryptor
+from reliable_channel.channel.journal import Journal, apply_input, is_failure
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.outgoing import OutgoingQueue, StageReport
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
+from reliable_channel.channel.reports import ReportQueue
+from reliable_channel.channel.retrieval import (
+    StoreEnvelopes,
+    StoreFailure,
+    StoreQueries,
+    StoreResult,
+    StoreRetrieval,
+)
 from reliable_channel.channel.sends import SendState
+from reliable_channel.channel.steps import (
+    Closing,
+    Deliver,
+    Effect,
+    Emit,
+    Fetch,
+    FetchRange,
+    Input,
+    Opened,
+    SdsDispatch,
+    SendRequested,
+    StepResult,
+    Ticked,
+)
 from reliable_channel.core.errors import EnvironmentFault, LocalError
-from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.core.sds import Outgoing, OutgoingReason
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.transport.base import (
+    HealthChanged,
+    Node,
+    NodeEvent,
+    RateLimitNear,
+    Received,
+    RecordsGone,
+    SendBufferFull,
+)
+from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
+from reliable_channel.transport.health import HealthState
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoreFailure
+"""A report of the node or a store other than an envelope."""
+
+MAX_INPUTS_PER_CYCLE = 256
+FAILED_TIMERS_WAIT_MS = 60_000
+"""The wait after timers on which the machine failed, because they are still due."""
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
 """How long ``stop`` and ``close`` wait for the node to take the last acknowledgement."""
@@ -54,43 +109,76 @@ class ReliableChannel:
 
     def __init__(
         self,
-        driver: ChannelDriver,
+        node: Node,
+        key: ChannelKey,
+        config: ReliableChannelConfig,
+        machine: ChannelMachine,
+        persistence: Persistence,
+        encryption: Encryption | None,
         *,
-        channel_id: str,
-        pubsub_topic: str,
-        content_topic: str,
-        sender_id: str,
-        listeners: Dispatcher[ChannelEvent],
+        clock: Clock,
         subscribe: Callable[[], None],
         unsubscribe: Callable[[], None],
         release: Callable[[], None],
-        wake: threading.Event,
         threaded: bool,
     ) -> None:
-        self.channel_id = channel_id
-        self.pubsub_topic = pubsub_topic
-        self.content_topic = content_topic
-        self.sender_id = sender_id
-        self.message_events = listeners
-        self._driver = driver
+        self.channel_id = key.channel_id
+        self.pubsub_topic = key.pubsub_topic
+        self.content_topic = key.content_topic
+        self.sender_id = key.sender_id
+        self.message_events: Dispatcher[ChannelEvent] = Dispatcher("channel")
+        self._node = node
+        self._key = key
+        self._config = config
+        self._clock = clock
         self._subscribe = subscribe
         self._unsubscribe = unsubscribe
         self._release = release
-        self._wake = wake
         self._threaded = threaded
+        # ``_lock`` guards the state of the channel. While it is held, only the database is waited for, never the node,
+        # the store or the application.
+        self._lock = threading.RLock()
+        self._space = threading.Condition(self._lock)
+        self._work = threading.Event()
+        self._machine = machine
+        self._journal = Journal(machine, key, config, persistence)
+        self._outgoing = OutgoingQueue(key, node, encryption)
+        self._decryptor = Decryptor(machine, key.pubsub_topic, encryption)
+        self._arrivals = Arrivals()
+        self._retrieval = StoreRetrieval(node, key.pubsub_topic, key.content_topic, threaded=threaded)
+        self._retrieval.answered = self._on_store_result
+        self._queries = StoreQueries(self._retrieval, config)
+        self._report_queue = ReportQueue(self._journal, self.message_events, self._lock, self._work.set)
+        self._dispatch_reports = DispatchReports(
+            machine,
+            self._outgoing,
+            self._report_queue.emit,
+            node_retries=lambda: bool(getattr(node, "retries_sends", False)),
+        )
+        self._results: deque[Result] = deque()
+        self._effects: deque[Effect] = deque()
+        self._planned_bytes = 0
+        self._last_processing = 0
+        self._draining = False
+        self._no_timers_until = 0
+        self._rewound = False
+        # The life of the handle, guarded by ``_state``.
+        self._state = threading.RLock()
         self._worker: threading.Thread | None = None
         self._last_worker: threading.Thread | None = None
-        self._state = threading.RLock()
         self._started = False
         self._closed = False
         self._closing = False
+        self._finished = False
         self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
         self._streams: WeakSet[EventStream] = WeakSet()
         self._on_release: list[Callable[[], None]] = []
+        # The state in which the last process left the channel, and the events that it had not recorded as reported.
+        self._report_queue.restore(self._journal.restore())
 
-    # ---- sending -------------------------------------------------------------------------------------------------
+    # ---- sending -----------------------------------------------------------------------------------------------------
 
     def send(self, message: bytes, *, label: str | None = None) -> ReliableSendId:
         """Send a message reliably. When this returns, the message is stored and survives the process.
@@ -103,13 +191,17 @@ class ReliableChannel:
         ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for ``send_timeout_ms``."""
         self._check()
         self._await_space()
-        return ReliableSendId(self._guarded(lambda: self._driver.send(bytes(message), label)))
+        return ReliableSendId(self._guard(lambda: self._submit(bytes(message), label)))
 
     def send_ephemeral(self, message: bytes) -> ReliableSendId:
         """Send an untracked message of one segment at most. It is dropped near the rate limit, with an event. Raises as
         :meth:`send`."""
         self._check()
-        return ReliableSendId(self._driver.send_ephemeral(bytes(message)))
+        with self._lock:
+            dispatch = self._machine.send_ephemeral(bytes(message), self._now())
+            self._plan([dispatch])
+        self._work.set()
+        return ReliableSendId(dispatch.sds_id)
 
     async def asend(self, message: bytes) -> ReliableSendId:
         """:meth:`send` for asyncio: the event loop keeps running while this waits for space."""
@@ -117,27 +209,28 @@ class ReliableChannel:
 
     def send_state(self, request_id: str) -> SendState | None:
         """The state of a send, also of an earlier process; ``None`` when it is unknown or long finished."""
-        with self._driver.lock:
-            send = self._driver.machine.sends.get(request_id)
+        with self._lock:
+            send = self._machine.sends.get(request_id)
             return send.state if send is not None else None
 
     def forget_label(self, label: str) -> None:
         """Forget a label, once the caller has stored its send elsewhere. Used again, it names a new message."""
-        self._driver.forget_label(label)
+        with self._lock:
+            self._journal.forget_label(label)
 
     def labelled(self, label: str) -> LabelledSend | None:
         """The send of a label, with its segments as they are on the wire."""
-        return self._driver.labelled(label)
+        return self._journal.labelled(label)
 
     @property
     def wire_family(self) -> WireFamily:
         """The SDS family that this channel speaks."""
-        return self._driver.machine.sds_config.wire_family
+        return self._machine.sds_config.wire_family
 
     def request_ids(self, request_id: str) -> dict[str, str]:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""
-        with self._driver.lock:
-            labels = self._driver.labels.get(request_id, {})
+        with self._lock:
+            labels = self._dispatch_reports.labels.get(request_id, {})
             return {f"{request_id}:{index + 1}": str(node_id) for index, node_id in sorted(labels.items())}
 
     def wait(
@@ -167,16 +260,67 @@ class ReliableChannel:
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has reported on all pending dispatches, ephemeral messages included; ``False`` after the
         time-out."""
-        driver = self._driver
 
         def done() -> bool:
-            with driver.lock:
-                return self._fault is not None or not (driver.backlog() or driver.outgoing.in_flight)
+            with self._lock:
+                return self._fault is not None or not (self._backlog() or self._outgoing.in_flight)
 
         with self._settled:
             return self._settled.wait_for(done, timeout_s)
 
-    # ---- events --------------------------------------------------------------------------------------------------
+    def _submit(self, payload: bytes, label: str | None) -> str:
+        """Segment the payload, apply SDS and persist the send; the worker encrypts and dispatches. Returns the
+        ReliableSendId."""
+        with self._lock:
+            known = self._journal.labelled(label) if label is not None else None
+            if known is not None:
+                return self._send_again(known)
+            outcome = apply_input(self._machine, SendRequested(self._now(), payload), self._journal.rewind)
+            self._journal.commit([outcome], label)
+            self._plan(outcome.effects)
+        self._work.set()
+        return outcome.send_id
+
+    def _send_again(self, known: LabelledSend) -> str:
+        """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
+        send = self._machine.sends.get(known.send_id)
+        if send is None or send.state is SendState.FAILED:
+            for index, data in enumerate(known.segments):
+                message = decode_sds_message(data, self._machine.sds_config.wire_family)
+                if not isinstance(message, Malformed):
+                    outgoing = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
+                    payload_hash = send.payload_hash if send is not None else ""
+                    self._plan([SdsDispatch(outgoing, known.send_id, payload_hash, len(known.segments))])
+            self._work.set()
+        return known.send_id
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
+        if not self._started:
+            raise ChannelNotStartedError(f"Channel {self.channel_id!r} is not started.", "Call start() first.")
+
+    def _await_space(self) -> None:
+        """Back-pressure, but never on the channel's own thread: a callback that sends must not wait for itself."""
+        if not self._threaded or threading.current_thread() is self._worker:
+            return
+        limit, timeout = self._config.max_queued_bytes, self._config.send_timeout_ms / 1_000
+        with self._space:
+            room = self._space.wait_for(
+                lambda: self._backlog() < limit or not self._started or self._fault is not None, timeout
+            )
+        if not room:
+            raise SendBufferFull(
+                f"{limit} bytes of channel {self.channel_id!r} wait for the node since {timeout:g} s.",
+                "Wait for them to be sent, or raise max_queued_bytes.",
+            )
+        self._check()
+
+    def _backlog(self) -> int:
+        """Bytes of sends that are kept and not yet given to the node."""
+        return self._outgoing.queued_bytes + self._planned_bytes
+
+    # ---- events ------------------------------------------------------------------------------------------------------
 
     def on(self, event: str | type[ChannelEvent], callback: Listener) -> Callable[[], None]:
         """Call ``callback(event)`` for every event of that name or class; returns a function that ends it. Callbacks
@@ -215,7 +359,7 @@ class ReliableChannel:
     def __aiter__(self) -> AsyncIterator[ChannelEvent]:
         return self.events()
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- life --------------------------------------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
@@ -230,16 +374,26 @@ class ReliableChannel:
                 raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
             if self._started:
                 return
-            self._driver.retrieval.start()
+            self._retrieval.start()
+            self._node.add_listener(self._on_node_event)
             self._subscribe()
             self._started = True
-            self._guarded(self._driver.open)
+            self._guard(self._open)
             if self._threaded:
                 self._worker = threading.Thread(
                     target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True
                 )
                 self._last_worker = self._worker
                 self._worker.start()
+
+    def _open(self) -> None:
+        """Start: dispatch unacknowledged segments again, and query a store for what was missed."""
+        with self._lock:
+            now = self._now()
+            last_active = self._machine.last_active
+            self._take([Opened(now)])
+            self._queries.catch_up(last_active, now)
+        self._work.set()
 
     def stop(self) -> None:
         """Acknowledge received messages, then end timers and subscription.
@@ -256,13 +410,14 @@ class ReliableChannel:
                 return
             self._started = False
             self._unsubscribe()
+            self._node.remove_listener(self._on_node_event)
             worker, self._worker = self._worker, None
-            self._wake.set()
-        self._driver.retrieval.stop()
+            self._work.set()
+        self._retrieval.stop()
         if worker is not None and worker is not threading.current_thread():
             worker.join()
-        with self._driver.lock:
-            self._driver.outgoing.clear()
+        with self._lock:
+            self._outgoing.clear()
 
     def close(self) -> None:
         """Stop, take a snapshot, release lock and subscription. May be called twice: the second call waits for the
@@ -275,7 +430,7 @@ class ReliableChannel:
             return
         try:
             self.stop()
-            self._driver.close(sound=self._fault is None)
+            self._finish(sound=self._fault is None)
         finally:
             for stream in list(self._streams):
                 stream.end()
@@ -310,50 +465,65 @@ class ReliableChannel:
 
     def status(self) -> dict[str, Any]:
         """Counts for status output and ``--json``; never payloads."""
-        driver = self._driver
-        with driver.lock:
+        with self._lock:
             return {
-                **driver.machine.summary(),
+                **self._machine.summary(),
                 "started": self._started,
-                "queued_envelopes": driver.outgoing.queued,
-                "lost_envelopes": driver.arrivals.lost,
+                "queued_envelopes": self._outgoing.queued,
+                "lost_envelopes": self._arrivals.lost,
             }
 
     def _acknowledge(self) -> None:
         """Send the owed acknowledgement and wait until the node has accepted it. A fault is reported, and the channel
         stops."""
         owed = False
-        with contextlib.suppress(Exception):  # _guarded has recorded and reported it
-            owed = self._guarded(self._driver.acknowledge)
+        with contextlib.suppress(Exception):  # _guard has recorded and reported it
+            owed = self._guard(self._send_acknowledgement)
         if owed and self._threaded and threading.current_thread() is not self._worker:
-            self._wake.set()
+            self._work.set()
             self.flush(ACKNOWLEDGE_TIMEOUT_S)
 
-    # ---- the worker ----------------------------------------------------------------------------------------------
+    def _send_acknowledgement(self) -> bool:
+        """Send the owed acknowledgement before the channel stops; returns whether there was one."""
+        with self._lock:
+            now = self._now()
+            (outcome,) = self._take([Closing(now)])
+            self._perform(now)
+        return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
+
+    def _finish(self, *, sound: bool) -> None:
+        """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that."""
+        with self._lock:
+            self._report_queue.close(sound=sound)
+            if sound:
+                self._compact()
+            self._finished = True
+
+    # ---- the worker --------------------------------------------------------------------------------------------------
 
     def step(self) -> int | None:
         """Run one cycle in this thread, for channels made with ``threaded=False``: received envelopes are processed and
         due timers run. Returns when (Unix ms) the next cycle is due, ``None`` when nothing is planned."""
         if not self._started:
             return None
-        if not self._driver.retrieval.threaded:
-            self._driver.retrieval.run_pending()
-        return self._guarded(self._driver.step)
+        if not self._retrieval.threaded:
+            self._retrieval.run_pending()
+        return self._guard(self._run_cycle)
 
     def _run(self) -> None:
         me = threading.current_thread()
         while self._started and self._worker is me:
-            self._wake.clear()
+            self._work.clear()
             try:
-                due = self._driver.step()
+                due = self._run_cycle()
             except Exception as error:  # whatever it is, a channel whose state is in doubt says so and stops
                 self._fail(error)
                 return
             with self._settled:
                 self._settled.notify_all()
-            wait_ms = 1_000 if due is None else due - self._driver.now()
+            wait_ms = 1_000 if due is None else due - self._now()
             if wait_ms > 0 and self._started:
-                self._wake.wait(min(wait_ms, 1_000) / 1_000)
+                self._work.wait(min(wait_ms, 1_000) / 1_000)
 
     def report(self, event: ChannelEvent) -> None:
         """Report one event to all listeners."""
@@ -364,13 +534,13 @@ class ReliableChannel:
         self._fault = error
         _log.error("channel %s stopped: %s", self.channel_id, type(error).__name__)
         detail = str(error) if isinstance(error, EnvironmentFault) else type(error).__name__
-        event = ChannelProblem(channel_id=self.channel_id, at=self._driver.now(), kind="stopped", detail=detail)
+        event = ChannelProblem(channel_id=self.channel_id, at=self._now(), kind="stopped", detail=detail)
         with contextlib.suppress(Exception):
             self.report(event)
         with self._settled:
             self._settled.notify_all()
 
-    def _guarded(self, action: Callable[[], T]) -> T:
+    def _guard(self, action: Callable[[], T]) -> T:
         if self._fault is not None:
             raise self._fault
         try:
@@ -381,25 +551,177 @@ class ReliableChannel:
             self._fail(error)
             raise
 
-    def _check(self) -> None:
-        if self._closed:
-            raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
-        if not self._started:
-            raise ChannelNotStartedError(f"Channel {self.channel_id!r} is not started.", "Call start() first.")
+    def _now(self) -> int:
+        """Unix ms."""
+        return now_ms(self._clock)
 
-    def _await_space(self) -> None:
-        """Back-pressure, but never on the channel's own thread: a callback that sends must not wait for itself."""
-        driver = self._driver
-        if not self._threaded or threading.current_thread() is self._worker:
-            return
-        limit, timeout = driver.max_queued_bytes, driver.send_timeout_ms / 1_000
-        with driver.space:
-            room = driver.space.wait_for(
-                lambda: driver.backlog() < limit or not self._started or self._fault is not None, timeout
-            )
-        if not room:
-            raise SendBufferFull(
-                f"{limit} bytes of channel {self.channel_id!r} wait for the node since {timeout:g} s.",
-                "Wait for them to be sent, or raise max_queued_bytes.",
-            )
-        self._check()
+    # ---- what node and store report, from any thread -----------------------------------------------------------------
+
+    def _on_node_event(self, event: NodeEvent) -> None:
+        """The node's listener: never blocks. A channel that falls behind drops envelopes; stores have them."""
+        match event:
+            case Received(envelope):
+                if envelope.message.content_topic != self._key.content_topic:
+                    return
+                if not self._arrivals.offer(envelope):
+                    return
+            case _:
+                self._results.append(event)
+        self._work.set()
+
+    def _on_store_result(self, result: StoreResult) -> None:
+        """Take the envelopes that a store returned, or its failure."""
+        if isinstance(result, StoreEnvelopes):
+            with self._space:
+                # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
+                while self._retrieval.threaded and not self._retrieval.ended and self._arrivals.crowded:
+                    self._space.wait(0.1)
+            self._arrivals.put(result.envelopes)
+        else:
+            self._results.append(result)
+        self._work.set()
+
+    # ---- one cycle ---------------------------------------------------------------------------------------------------
+
+    def _run_cycle(self) -> int | None:
+        """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
+        with self._lock:
+            now = self._now()
+            outcomes = self._gather(now)
+            self._journal.commit(outcomes)
+            for outcome in outcomes:
+                self._plan(outcome.effects)
+            self._perform(now)
+        self._report_queue.dispatch()
+        with self._lock:
+            if self._finished:  # a callback closed the channel
+                return None
+            if self._rewound or self._journal.snapshot_due():
+                self._rewound = False
+                self._compact()
+            return self._next_due(now)
+
+    def _gather(self, now: int) -> list[StepResult]:
+        """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
+        outcomes: list[StepResult] = []
+        due = self._machine.next_due()
+        ticks = due is not None and max(due, self._no_timers_until) <= now
+        if ticks and not self._apply(Ticked(now), outcomes):
+            self._no_timers_until = now + FAILED_TIMERS_WAIT_MS
+        for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
+            given = self._read_result(self._results.popleft(), now)
+            if given is not None:
+                self._apply(given, outcomes)
+        if self._arrivals and (self._draining or self._pause_over(now)):
+            for _ in range(min(len(self._arrivals), MAX_INPUTS_PER_CYCLE)):
+                received = self._decryptor.decrypt(self._arrivals.take(), now)
+                if isinstance(received, ChannelProblem):
+                    self._report_queue.emit(received)
+                elif received is not None and not self._apply(received, outcomes):
+                    break  # one journal is read again in a cycle, not many
+            self._draining = bool(self._arrivals)
+            self._last_processing = now
+        return outcomes
+
+    def _read_result(self, result: Result, now: int) -> Input | None:
+        """Emit the events of a report; returns the input for the state machine, if any."""
+        match result:
+            case StoreFailure():
+                self._report_queue.emit(self._problem("store_failed", result.detail, now))
+            case RecordsGone():
+                self._report_queue.emit(self._problem("records_gone", str(result), now))
+            case HealthChanged():
+                if result.health.state is not HealthState.UNHEALTHY:
+                    self._queries.catch_up(self._machine.last_active, now)
+            case RateLimitNear():
+                self._dispatch_reports.approach_limit(result, now)
+            case _:
+                return self._dispatch_reports.apply(result, now)
+        return None
+
+    def _apply(self, given: Input, outcomes: list[StepResult]) -> bool:
+        """Apply an input and append its result; returns whether the machine could take it. If not, ``outcomes`` are
+        persisted first, and the machine is rewound to the state after them."""
+
+        def rewind() -> None:
+            self._journal.commit(outcomes)
+            outcomes[:] = [replace(outcome, keep=False) for outcome in outcomes]
+            self._journal.rewind()
+            self._rewound = True
+
+        outcomes.append(apply_input(self._machine, given, rewind))
+        return not is_failure(outcomes[-1])
+
+    def _take(self, inputs: Iterable[Input]) -> list[StepResult]:
+        """Apply inputs, persist them, and plan their effects."""
+        outcomes: list[StepResult] = []
+        for given in inputs:
+            self._apply(given, outcomes)
+        self._journal.commit(outcomes)
+        for outcome in outcomes:
+            self._plan(outcome.effects)
+        return outcomes
+
+    def _pause_over(self, now: int) -> bool:
+        return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
+
+    def _plan(self, effects: Iterable[Effect]) -> None:
+        """Queue effects for this cycle or the next."""
+        for effect in effects:
+            self._effects.append(effect)
+            if isinstance(effect, SdsDispatch):
+                self._planned_bytes += len(effect.outgoing.data)
+
+    def _perform(self, now: int) -> None:
+        while True:
+            while self._effects:
+                effect = self._effects.popleft()
+                match effect:
+                    case SdsDispatch():
+                        self._planned_bytes -= len(effect.outgoing.data)
+                        self._absorb(self._outgoing.push(effect, now))
+                    case Emit(MessageSent() as sent):
+                        self._report_queue.enqueue(
+                            Emit(self._dispatch_reports.complete(sent.request_id, sent.message_id, sent.at))
+                        )
+                    case Deliver() | Emit():
+                        if isinstance(effect, Emit) and isinstance(effect.event, MessageSendError):
+                            self._dispatch_reports.labels.pop(effect.event.request_id, None)
+                        self._report_queue.enqueue(effect)
+                    case Fetch():
+                        self._queries.fetch(effect, now)
+                    case FetchRange():
+                        self._queries.want_range(effect.start_ms)
+            self._absorb(self._outgoing.pump(now))
+            if not self._effects:
+                self._queries.query_wanted_range(now)
+                self._space.notify_all()
+                return
+
+    def _absorb(self, report: StageReport) -> None:
+        """Emit the events of the stages, and apply the inputs that they report to the machine."""
+        for event in report.events:
+            self._report_queue.emit(event)
+        self._take(report.inputs)
+
+    def _compact(self) -> None:
+        """Replace the journal by a snapshot."""
+        with self._lock:
+            if not any(effect.report_key for effect in self._effects if isinstance(effect, Deliver | Emit)):
+                self._journal.compact(self._report_queue.unreported())
+
+    def _next_due(self, now: int) -> int | None:
+        timers = self._machine.next_due()
+        due = [
+            None if timers is None else max(timers, self._no_timers_until),
+            self._outgoing.next_due(now),
+            self._queries.next_due(),
+        ]
+        if self._arrivals:
+            due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
+        if self._effects or self._results:
+            due.append(now)
+        return min((at for at in due if at is not None), default=None)
+
+    def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
+        return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)

@@ -1,5 +1,5 @@
-"""The incoming pipeline of a channel: decrypt → SDS → reassemble → deliver (RELIABLE-CHANNEL-API, *Incoming message
-processing*).
+"""Queues and decrypts the envelopes that a channel receives: the first stage of *Incoming message processing* in
+RELIABLE-CHANNEL-API.
 
 Envelopes wait in :class:`Arrivals` and are decrypted here; SDS, reassembly and delivery belong to the state machine.
 Input is hostile: every refusal is an event, nothing raises, and the queue is bounded.
@@ -20,8 +20,8 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.transport.base import ReceivedEnvelope
 
 
-class IncomingPipeline:
-    """The incoming pipeline of one channel."""
+class Decryptor:
+    """Reads the SDS message of a received envelope."""
 
     def __init__(self, machine: ChannelMachine, pubsub_topic: str, encryption: Encryption | None) -> None:
         self._machine = machine

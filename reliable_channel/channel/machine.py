@@ -7,7 +7,7 @@ effects, so a journal of inputs is enough to survive a crash (LIP-109; RELIABLE-
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -21,7 +21,6 @@ from reliable_channel.channel.events import (
     MissingMessage,
 )
 from reliable_channel.channel.inbox import Inbox
-from reliable_channel.channel.outgoing import OutgoingPipeline
 from reliable_channel.channel.sends import (
     SendProgress,
     Sends,
@@ -69,10 +68,31 @@ from reliable_channel.core.sds import (
     SendError,
 )
 from reliable_channel.core.sds.verify import id_verified
-from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
+from reliable_channel.core.wire.segment import encode_segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentedPayload:
+    """A payload as the contents of SDS messages, data then parity. ``required`` of them rebuild it; ``payload_hash`` is
+    its Keccak-256 in hex."""
+
+    contents: list[bytes]
+    required: int
+    payload_hash: str
+
+
+def segment_payload(payload: bytes, config: SegmentationConfig) -> SegmentedPayload:
+    """Split a payload into segments. Raises ``EmptyMessage`` and ``MessageTooLarge``."""
+    segments = split(payload, config)
+    return SegmentedPayload(
+        [encode_segment(segment) for segment in segments],
+        sum(not segment.is_parity for segment in segments),
+        segments[0].entire_message_hash.hex(),
+    )
 
 
 class ChannelMachine:
@@ -139,7 +159,7 @@ class ChannelMachine:
     def send_ephemeral(self, payload: bytes, now: int) -> SdsDispatch:
         """Wrap one ephemeral message; does not change the state. Raises as a send does, and ``MessageTooLarge`` for
         more than one segment."""
-        segmented = OutgoingPipeline.segment(payload, self.segmentation)
+        segmented = segment_payload(payload, self.segmentation)
         if len(segmented.contents) > 1:
             raise MessageTooLarge(
                 f"An ephemeral message of {len(payload)} bytes needs {len(segmented.contents)} segments; one of "
@@ -171,8 +191,8 @@ class ChannelMachine:
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, given: SendRequested, now: int) -> StepResult:
-        segmented = OutgoingPipeline.segment(given.payload, self.segmentation)
-        step = OutgoingPipeline.apply_sds(self.sds, segmented, now, given.send_id)
+        segmented = segment_payload(given.payload, self.segmentation)
+        step = self.sds.send(segmented.contents, now, required=segmented.required, recorded_id=given.send_id)
         ids = [outgoing.message.message_id for outgoing in step.outgoing]
         send_id = ids[0]
         if given.send_id not in ("", send_id):

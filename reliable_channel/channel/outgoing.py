@@ -1,9 +1,9 @@
-"""The outgoing pipeline of a channel: segment → SDS → encrypt → rate limit → dispatch.
+"""Encrypts, rate limits and dispatches a channel's SDS messages.
 
-Implements *Outgoing message processing* of RELIABLE-CHANNEL-API. The stages are the first five methods of
-:class:`OutgoingPipeline`, in their order. The state machine runs the first two while it applies a send: they are pure,
-so a replayed journal makes the same SDS messages. The others run after the input was persisted. They store nothing:
-after a crash the machine submits all unacknowledged messages again.
+These are stages 3 to 5 of *Outgoing message processing* in RELIABLE-CHANNEL-API. The state machine runs the first two,
+segmentation and SDS, while it applies a send: they are pure, so a replayed journal makes the same SDS messages. The
+stages here run after the input was persisted. They store nothing: after a crash the machine submits all unacknowledged
+messages again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,11 @@ from reliable_channel.channel.persistence import ChannelKey
 from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.rate_limit import Traffic
-from reliable_channel.core.sds import SdsChannel, SdsStep
-from reliable_channel.core.segmentation import SegmentationConfig, split
-from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
 
 BLOCKED_RETRY_MS = 250
 """How long to wait for a node that accepts nothing: this is back-pressure, not a fault to be retried."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentedPayload:
-    """A payload as the contents of SDS messages, data then parity. ``required`` of them rebuild it; ``payload_hash`` is
-    its Keccak-256 in hex."""
-
-    contents: list[bytes]
-    required: int
-    payload_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +40,8 @@ class StageReport:
     inputs: list[DispatchFailed]
 
 
-class OutgoingPipeline:
-    """The outgoing pipeline of the channel ``key``. Used by one thread at a time."""
+class OutgoingQueue:
+    """The envelopes of the channel ``key`` that wait for the node or are in flight. Used by one thread at a time."""
 
     def __init__(self, key: ChannelKey, node: Node, encryption: Encryption | None) -> None:
         self._key = key
@@ -66,22 +53,7 @@ class OutgoingPipeline:
         """Payload bytes of envelopes that wait for the node."""
         self.in_flight: dict[RequestId, SdsDispatch] = {}
 
-    # ---- the five stages -----------------------------------------------------------------------------------------
-
-    @staticmethod
-    def segment(payload: bytes, config: SegmentationConfig) -> SegmentedPayload:
-        """1. Split a payload into segments. Raises ``EmptyMessage`` and ``MessageTooLarge``."""
-        segments = split(payload, config)
-        return SegmentedPayload(
-            [encode_segment(segment) for segment in segments],
-            sum(not segment.is_parity for segment in segments),
-            segments[0].entire_message_hash.hex(),
-        )
-
-    @staticmethod
-    def apply_sds(sds: SdsChannel, segmented: SegmentedPayload, now: int, recorded_id: str = "") -> SdsStep:
-        """2. Wrap each segment in an SDS message. A replay passes the send id that was recorded."""
-        return sds.send(segmented.contents, now, required=segmented.required, recorded_id=recorded_id)
+    # ---- the stages ----------------------------------------------------------------------------------------------
 
     def encrypt(self, dispatch: SdsDispatch, now: int, report: StageReport) -> EncryptedMessage | None:
         """3. Encrypt one SDS message. A failing hook fails the send, not the channel."""

@@ -12,15 +12,26 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
-from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery
+from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery, is_message_hash
 
 _log = logging.getLogger(__name__)
 
 MAX_PAGES = 1_000
 """The maximum number of pages of one time range, because a store may return pages without end."""
+
+WITHOUT_HINT_RANGE_MS = 3_600_000
+ATTEMPTS_NEARBY = 2
+"""Queries of that range for a missing message; then it may be older, as under a rate limit, and all is asked for."""
+RANGE_PAUSE_MS = 10_000
+RANGE_PAUSE_SHARE = 0.1
+"""The pause after a store query for the segments of overdue sets, as a share of the time it covered."""
+CATCH_UP_MARGIN_MS = 60_000
+"""A message may have been stored a little before the last one that was received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ StoreResult = StoreEnvelopes | StoreFailure
 
 
 class StoreRetrieval:
-    """``answered``, set by the driver, gets every page. ``threaded=False``: :meth:`run_pending` does the work,
+    """``answered``, set by the channel, gets every page. ``threaded=False``: :meth:`run_pending` does the work,
     for tests."""
 
     def __init__(
@@ -176,3 +187,50 @@ class StoreRetrieval:
             topic = entry.pubsub_topic or self._pubsub_topic
             digest = entry.message_hash or message_hash(topic, entry.message)
             yield ReceivedEnvelope(entry.message, topic, digest, Source.STORE, 0)
+
+
+class StoreQueries:
+    """Decides what a channel queries, and when. Guarded by the channel's lock."""
+
+    def __init__(self, retrieval: StoreRetrieval, config: ReliableChannelConfig) -> None:
+        self._retrieval = retrieval
+        self._config = config
+        self._last_range_without_hint = 0
+        self._wanted_since: int | None = None
+        self._pause_until = 0
+
+    def catch_up(self, last_active: int, now: int) -> None:
+        """Query what was missed since ``last_active``, if the configuration wants that."""
+        if self._config.query_on_connect:
+            start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
+            self._retrieval.ask_range(TimeRange(start, now))
+
+    def fetch(self, fetch: Fetch, now: int) -> None:
+        """Query for one missing segment: by its hint, or the last hour."""
+        if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
+            self._retrieval.ask_hash(fetch.retrieval_hint)
+        elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
+            self._last_range_without_hint = now
+            self._retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+        if fetch.retrieval_hint is None and fetch.attempt > ATTEMPTS_NEARBY:
+            self.want_range(now - self._config.query_window_ms)
+
+    def want_range(self, start_ms: int) -> None:
+        """Note that everything since ``start_ms`` is needed."""
+        start = start_ms - CATCH_UP_MARGIN_MS
+        self._wanted_since = start if self._wanted_since is None else min(start, self._wanted_since)
+
+    def query_wanted_range(self, now: int) -> None:
+        """Query the store for the time that overdue sets need, in one query for all. Anybody can open such sets: the
+        pause after a query grows with the time it covered, so that all queries together cost ``1 / RANGE_PAUSE_SHARE``
+        times the traffic of the channel at most."""
+        if self._wanted_since is None or now < self._pause_until:
+            return
+        start = max(self._wanted_since, now - self._config.query_window_ms)
+        self._wanted_since = None
+        self._pause_until = now + max(RANGE_PAUSE_MS, round((now - start) * RANGE_PAUSE_SHARE))
+        self._retrieval.ask_range(TimeRange(start, now))
+
+    def next_due(self) -> int | None:
+        """When (ms) :meth:`query_wanted_range` must run next."""
+        return None if self._wanted_since is None else self._pause_until

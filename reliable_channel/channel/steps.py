@@ -1,7 +1,7 @@
 """The inputs and effects of a channel's state machine, as values, and the inputs' encoding in the journal.
 
 The state follows from the sequence of inputs alone, because time is an input, so persisting the inputs persists the
-state. Effects are instructions: dispatch, emit, deliver, fetch; the driver carries them out.
+state. Effects are instructions: dispatch, emit, deliver, fetch; the channel carries them out.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def test_open_channel_takes_defaults_from_the_node_configuration_and_stops_a_nod
         clock=world.network.clock,
         threaded=False,
     )
-    assert channel._driver.machine.sds.config.causal_history_size == 7
+    assert channel._machine.sds.config.causal_history_size == 7
     assert node.health().state == "Healthy"
     channel.close()
     assert node.health().state == "Unhealthy"
@@ -285,7 +285,7 @@ def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(w
     node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=sds, rate_limit_config=limit))
     node.start()
     with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
-        config = channel._driver._config
+        config = channel._config
         assert (config.sds, config.rate_limit) == (sds.core(), limit)
         channel.send(b"hello")
         channel.step()
@@ -297,7 +297,7 @@ def test_what_a_channel_configures_itself_stands_before_the_node(world: World) -
     node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=SdsConfig(max_retransmissions=3)))
     config = ReliableChannelConfig(sds=SdsParameters(max_retransmissions=8))
     with create_reliable_channel(node, CHANNEL, TOPIC, "dora", config=config, threaded=False) as channel:
-        assert channel._driver._config.sds.max_retransmissions == 8
+        assert channel._config.sds.max_retransmissions == 8
 
 
 def test_without_a_channel_a_message_is_sent_as_one_ephemeral_envelope(
@@ -338,7 +338,7 @@ def test_the_segment_size_is_what_header_and_declared_overhead_leave(world: Worl
             return payload[:-60_000]
 
     alice, bob = world.join("alice", encryption=Roomy()), world.join("bob", encryption=Roomy())
-    size = alice.channel._driver.machine.segmentation.segment_size_bytes
+    size = alice.channel._machine.segmentation.segment_size_bytes
     assert size < 150_000 - 60_000
     alice.channel.send(bytes(1_048_576))
     world.run(3_000)

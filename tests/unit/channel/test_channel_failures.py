@@ -56,7 +56,7 @@ def talk(persistence: MemoryPersistence | None, bad: list[int]) -> tuple[list[by
             world.node("bob").arrive(envelope(world, f"{BAD}{number}", ("never came",)), PUBSUB_TOPIC)
         (alice if number % 2 else bob).channel.send(f"message {number}".encode())
         world.run(1_000)
-    log = [sds_id for _, sds_id in bob.channel._driver.machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in bob.channel._machine.sds.log_positions()]
     found = bob.payloads, log, bob.problems()
     world.close()
     return found
@@ -109,7 +109,7 @@ def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: Non
     alice.channel.send(b"and on")
     world.run(1_000)
     assert again.of(MessageReceived)[-1].message == b"and on"
-    log = [sds_id for _, sds_id in again.channel._driver.machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in again.channel._machine.sds.log_positions()]
     assert len(log) == 5 and not any(sds_id.startswith(BAD) for sds_id in log)
     world.close()
 

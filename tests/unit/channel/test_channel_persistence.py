@@ -226,10 +226,10 @@ def test_an_unclean_journal_is_not_replayed_under_another_configuration() -> Non
     kept = MemoryPersistence(keeps_journal=True)
     alice = world.join("alice", quick(persistence=kept))
     alice.channel.send(b"one")
-    snapshot = kept.load(alice.channel._driver._key)
+    snapshot = kept.load(alice.channel._key)
     alice.channel.close()
-    kept.forget(alice.channel._driver._key)
-    kept.append(alice.channel._driver._key, snapshot.journal, snapshot.fingerprint)
+    kept.forget(alice.channel._key)
+    kept.append(alice.channel._key, snapshot.journal, snapshot.fingerprint)
     with pytest.raises(ChangedConfigurationError, match=r"sds\.causal_history_size"):
         world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
     world.join("alice", quick(persistence=kept))
@@ -240,7 +240,7 @@ def test_an_unclean_journal_of_another_version_names_the_remedy() -> None:
     kept = MemoryPersistence(keeps_journal=True)
     alice = world.join("alice", quick(persistence=kept))
     alice.channel.send(b"one")
-    key = alice.channel._driver._key
+    key = alice.channel._key
     left = kept.load(key)
     alice.channel.close()
     kept.forget(key)
@@ -295,7 +295,7 @@ def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
     for keep in ("append", "compact"):
         kept = MemoryPersistence(keeps_journal=True)
         alice = world.join("alice", quick(persistence=kept))
-        key, fingerprint = alice.channel._driver._key, alice.channel._driver._journal.fingerprint
+        key, fingerprint = alice.channel._key, alice.channel._journal.fingerprint
         alice.channel.close()
         kept.forget(key)
         if keep == "append":
@@ -313,7 +313,7 @@ def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
 
     world = World()
     alice = world.join("alice", quick(persistence=MemoryPersistence(keeps_journal=True)))
-    alice.channel._driver._journal._persistence = Full(keeps_journal=True)
+    alice.channel._journal._persistence = Full(keeps_journal=True)
     with pytest.raises(EnvironmentFault, match="full"):
         alice.channel.send(b"hello")
     assert "stopped" in alice.problems()
