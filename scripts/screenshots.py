@@ -22,10 +22,10 @@ from typing import Literal
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
+from reliable_channel.analysis.dashboard import report_page as page
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.render import address
-from reliable_channel.analysis.report import page, summary
-from reliable_channel.analysis.report.painter import Painter
+from reliable_channel.analysis.report import summary
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
@@ -109,8 +109,7 @@ def printed(found: re.Match[str], place: Path) -> str:
 def report_page(paths: PathSettings) -> str:
     """The report as one HTML file."""
     source = TableWindow(paths.data_dir)
-    with Painter() as painter:
-        return page.render(source, summary.collect(source, dt.datetime.now(dt.UTC)), [], painter)
+    return page.render(source, summary.collect(source, dt.datetime.now(dt.UTC)), [])
 
 
 @contextmanager

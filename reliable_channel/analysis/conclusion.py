@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reliable_channel.analysis.report import text
+from reliable_channel.analysis import text
 
 MUCH_MORE = 1.5
 """How many times the loss of all others a channel must have to be named."""

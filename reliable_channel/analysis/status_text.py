@@ -1,22 +1,11 @@
-"""Prints the state of the pipeline: :func:`reliable_channel.analysis.status.collect` as lines of text.
-
-Strangers choose topics, channels and ids: characters that could move a cursor, colour a terminal or change the writing
-direction are shown as escapes, and long texts are cut.
-"""
+"""Prints the state of the pipeline: :func:`reliable_channel.analysis.status.collect` as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-LONGEST = 80
-
-
-def shown(text: object, longest: int = LONGEST) -> str:
-    """``text`` on one line, printable only (``\\x1b``, ``\\u202e`` for what is not), cut at ``longest`` characters."""
-    words = str(text)
-    safe = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in words[:longest])
-    return safe + ("…" if len(words) > longest else "")
+from reliable_channel.analysis.text import printable
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
@@ -49,14 +38,14 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         "",
         "Waiting",
         *[
-            f"  {shown(job)}: {keys['open']} open {'sets' if job == 'reassembly' else 'channels'}"
+            f"  {printable(job)}: {keys['open']} open {'sets' if job == 'reassembly' else 'channels'}"
             + (f", next timer {keys['next_due']}" if keys["next_due"] else "")
             for job, keys in report["timers"].items()
         ],
         f"  {_missing(report['missing_dependencies'])}",
         "",
         "Quarantine",
-        *[f"  {shown(reason)}: {count:,}" for reason, count in report["quarantine"].items()],
+        *[f"  {printable(reason)}: {count:,}" for reason, count in report["quarantine"].items()],
         *(["  empty"] if not report["quarantine"] else []),
     ]
 
@@ -65,11 +54,11 @@ def _job(job: Mapping[str, Any]) -> list[str]:
     state = "has not finished a micro-batch" if job["micro_batch"] is None else f"micro-batch {job['micro_batch']}"
     when = f" of {job['at']}" if job["at"] else ""
     again = "; the next one runs, or was interrupted and runs again at the next start" if job["interrupted"] else ""
-    return [f"{shown(job['job'])}: {state}{when}{again}", *[f"  {_source(source)}" for source in job["sources"]]]
+    return [f"{printable(job['job'])}: {state}{when}{again}", *[f"  {_source(source)}" for source in job["sources"]]]
 
 
 def _source(source: Mapping[str, Any]) -> str:
-    name, behind = shown(source["source"]), source["behind"]
+    name, behind = printable(source["source"]), source["behind"]
     if behind is None and not source.get("commits"):
         return f"{name}: lag unknown"
     if not behind and not source.get("commits"):
@@ -83,8 +72,9 @@ def _missing(missing: Mapping[str, Any]) -> str:
         return "no dependency is missing"
     oldest = missing["oldest"]
     return (
-        f"{missing['count']:,} missing dependencies, the oldest {shown(oldest['sds_id'])} of channel "
-        f"{shown(oldest['channel_id'])} on {shown(oldest['content_topic'])}, asked for since {oldest['asked_since']}"
+        f"{missing['count']:,} missing dependencies, the oldest {printable(oldest['sds_id'])} of channel "
+        f"{printable(oldest['channel_id'])} on {printable(oldest['content_topic'])}, asked for since "
+        f"{oldest['asked_since']}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from reliable_channel.analysis.alerts.changes import AlertChange
 from reliable_channel.analysis.alerts.check import CheckResult
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.status_text import shown
+from reliable_channel.analysis.text import printable
 
 
 def lines(outcome: CheckResult) -> list[str]:
@@ -51,8 +51,8 @@ def _line(change: AlertChange) -> str:
 def _about(subject: str) -> str:
     key = ChannelFilter.named_by(subject)
     if key is None:
-        return shown(subject, 120)
-    return f"channel {shown(key.channel_id or '–', 60)} of {shown(key.content_topic or '–', 120)}"
+        return printable(subject, 120)
+    return f"channel {printable(key.channel_id or '–', 60)} of {printable(key.content_topic or '–', 120)}"
 
 
 def _values(change: AlertChange) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
 from reliable_channel.analysis.dashboard.picture import answering, link
-from reliable_channel.analysis.dashboard.text import moment, words
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report import capacity, delivery
 from reliable_channel.analysis.report.channel_key import ChannelFilter
@@ -78,7 +78,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
         "Verdicts over time",
         f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
         ("first seen (UTC)", "verdict and cause", "messages"),
-        [(moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins],
+        [(text.moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins],
         draw,
     )
 
@@ -94,7 +94,7 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
 
         return chart(frame)
 
-    rows = [(moment(row.time)[:19], words(row.name), row.messages) for row in frame.itertuples(index=False)]
+    rows = [(text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False)]
     return _figure(
         "Messages delivered",
         f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
@@ -114,7 +114,10 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
         return chart(frame)
 
     newest = frame.sort_values("time", ascending=False, kind="stable")
-    rows = [(moment(row.time)[:19], words(row.query), int(row.lag), row.unit) for row in newest.itertuples(index=False)]
+    rows = [
+        (text.moment(row.time)[:19], text.name(row.query), int(row.lag), row.unit)
+        for row in newest.itertuples(index=False)
+    ]
     return _figure(
         "Lag",
         "Lines per query: what was unread when each micro-batch ended.",
@@ -134,7 +137,14 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
         return chart(frame, width)
 
     rows = [
-        (moment(row.time), row.lane, words(row.what), _word(row.who), _word(row.detail, 120), _word(row.sds_id, 20))
+        (
+            text.moment(row.time),
+            row.lane,
+            text.name(row.what),
+            text.name(row.who),
+            text.name(row.detail, 120),
+            text.name(row.sds_id, 20),
+        )
         for row in frame.itertuples(index=False)
     ]
     return _figure(
@@ -158,12 +168,12 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
 
     named_by: dict[str, list[str]] = {}
     for later, earlier in found.edges:
-        named_by.setdefault(later, []).append(words(earlier, 20))
+        named_by.setdefault(later, []).append(text.name(earlier, 20))
     rows = [
         (
             node.generation,
-            words(node.sds_id, 20),
-            _word(node.sender_id),
+            text.name(node.sds_id, 20),
+            text.name(node.sender_id),
             node.kind.value,
             ", ".join(named_by.get(node.sds_id, [])[:5]) or "–",
         )
@@ -207,19 +217,19 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     from reliable_channel.analysis.report.drawing import svg as drawn
 
     spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
-    text, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
+    ink, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
     # Room for text: a browser's fonts may be wider than those that were measured with.
     spec["padding"] = {"left": 18, "right": 18, "top": 6, "bottom": 6}
     spec.get("spec", spec)["width"] = WIDTHS[width]
     config = spec.setdefault("config", {})
     config.setdefault("axis", {}).update(labelColor=faint, titleColor=faint, domainColor=faint, tickColor=faint)
-    config.setdefault("title", {}).update(color=text, subtitleColor=faint)
-    config.setdefault("legend", {}).update(labelColor=text, titleColor=text, columnPadding=26)
+    config.setdefault("title", {}).update(color=ink, subtitleColor=faint)
+    config.setdefault("legend", {}).update(labelColor=ink, titleColor=ink, columnPadding=26)
     if width == "narrow":
         _one_column(spec)
-    config.setdefault("header", {}).update(labelColor=text, titleColor=text)
-    config.setdefault("text", {}).update(color=text)
+    config.setdefault("header", {}).update(labelColor=ink, titleColor=ink)
+    config.setdefault("text", {}).update(color=ink)
     return answering(drawn(spec)).encode()
 
 
@@ -247,10 +257,6 @@ def _one_column(value: Any) -> None:
 def _message_link(message: MessageFacts, sds_id: str) -> str:
     """The page of the message that an SDS id of the same channel belongs to."""
     return link("/message", key=sds_id, **{name: getattr(message, name) for name in ChannelFilter._fields})
-
-
-def _word(value: Any, longest: int = 48) -> str:
-    return "–" if value is None or value != value else words(value, longest)
 
 
 def _figure(

@@ -1,4 +1,4 @@
-"""Renders templates as pages, with escaping always on, and builds their addresses in one place."""
+"""Renders the templates of all pages, the report's too, with escaping always on, and builds addresses in one place."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from reliable_channel import __version__
-from reliable_channel.analysis.dashboard.text import FILTERS, moment, share
+from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.windows import SPANS
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 
@@ -29,31 +30,55 @@ def address(path: str, **parameters: Any) -> str:
     return path + ("?" + urlencode(given, errors="replace") if given else "")
 
 
+def dump(raw: bytes | None, most: int = 256) -> str:
+    """A hex dump, 16 bytes a line: offset, hex, and the printable ASCII."""
+    lines = []
+    for start in range(0, min(len(raw or b""), most), 16):
+        piece = (raw or b"")[start : start + 16]
+        pairs = " ".join(f"{byte:02x}" for byte in piece)
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece)
+        lines.append(f"{start:04x}  {pairs:<47}  {letters}")
+    return "\n".join(lines)
+
+
+def prose(sentence: str) -> Markup:
+    """A sentence of this program (or one that quotes a fault), escaped, with text between backticks as code."""
+    parts = [escape(text.name(part, 600)) for part in sentence.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+
+
+def environment(data_dir: str, **more: Any) -> Environment:
+    """The templates, with what every page needs."""
+    made = Environment(
+        loader=PackageLoader("reliable_channel.analysis.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update({one.__name__: one for one in (text.name, text.duration, text.count, text.number, text.size)})
+    made.filters.update(dump=dump, prose=prose, hex=lambda raw: text.DASH if raw is None else raw.hex())
+    made.globals.update(
+        address=address,
+        share=text.share,
+        moment=text.moment,
+        channel_address=_channel_address,
+        message_address=_message_address,
+        channel_of=ChannelFilter.named_by,
+        spans=SPANS,
+        pages=PAGES,
+        version=__version__,
+        data_dir=data_dir,
+        **more,
+    )
+    return made
+
+
 class Renderer:
-    """The templates of this package, with what every page needs."""
+    """Renders the pages of the dashboard."""
 
     def __init__(self, data_dir: str, refresh_ms: int) -> None:
-        self._environment = Environment(
-            loader=PackageLoader("reliable_channel.analysis.dashboard"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.filters.update(FILTERS)
-        self._environment.globals.update(
-            address=address,
-            share=share,
-            moment=moment,
-            channel_address=_channel_address,
-            message_address=_message_address,
-            channel_of=ChannelFilter.named_by,
-            spans=SPANS,
-            pages=PAGES,
-            version=__version__,
-            data_dir=data_dir,
-            refresh_ms=refresh_ms,
-        )
+        self._environment = environment(data_dir, refresh_ms=refresh_ms)
 
     def page(self, template: str, path: str, known: Mapping[str, Any], values: Mapping[str, Any]) -> bytes:
         """One page. ``here(name=value)`` in it is its own address with some parameters changed."""
@@ -62,10 +87,10 @@ class Renderer:
             return address(path, **{**known, **changes})
 
         shown = {"tag": "", "window": None, "stopped": [], "known": known, **values}
-        text = self._environment.get_template(template).render(
+        body = self._environment.get_template(template).render(
             here=here, path=path, section_path=_PARENTS.get(path, path), **shown
         )
-        return text.encode("utf-8", "replace")
+        return body.encode("utf-8", "replace")
 
 
 def _channel_address(row: Any, **more: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.config import Settings
@@ -30,10 +31,6 @@ def serve(settings: Settings, say: Callable[[str], object]) -> None:
         server = HttpServer(app, limits=LIMITS)
         say(f"Dashboard at {url_of(dashboard.host, sock)}/ over {settings.paths.data_dir}; Ctrl-C ends it")
         # The first picture need not wait for the libraries that draw it.
-        threading.Thread(target=_load_drawing, daemon=True).start()
+        drawing = "reliable_channel.analysis.report.drawing"
+        threading.Thread(target=import_module, args=(drawing,), daemon=True).start()
         server.run(sockets=[sock])
-
-
-def _load_drawing() -> None:
-    import altair  # noqa: F401
-    import vl_convert  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from reliable_channel.analysis.report.source import TableWindow
-from reliable_channel.analysis.report.text import name
+from reliable_channel.analysis.text import name
 from reliable_channel.core.errors import LocalError
 
 TABLES = ("delivery_status", "deliveries", "sds_messages")

@@ -11,11 +11,17 @@ from typing import Any
 
 import altair as alt
 import vl_convert
-from altair.utils.schemapi import debug_mode
 
-from reliable_channel.analysis.report.painter_child import LOOK, VL_VERSION
-from reliable_channel.analysis.status_text import shown
+from reliable_channel.analysis import text
 
+VL_VERSION = "6.4"
+"""The Vega-Lite that Altair speaks, and that vl-convert must carry."""
+LOOK = {
+    "font": "Arial, Helvetica, Liberation Sans, DejaVu Sans Condensed, sans-serif",
+    "padding": {"left": 8, "right": 12, "top": 5, "bottom": 5},
+}
+"""Fonts as wide as the one with which vl-convert measures text: in a wider one labels would be cut and legends would
+overlap. Some room is added for remaining differences."""
 LONGEST = 200
 """Characters that are kept of a text which had to be made printable."""
 
@@ -39,14 +45,6 @@ def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
     return drawn
 
 
-def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """The Vega-Lite specification of a chart of this package, ready to be drawn. It is not checked against Vega-Lite's
-    schema, which takes a second; the tests do that."""
-    with debug_mode(False):
-        safe: dict[str, Any] = printable(chart.to_dict(validate=False))
-    return safe
-
-
 def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:
     return printable(chart if isinstance(chart, dict) else chart.to_dict())
 
@@ -54,9 +52,9 @@ def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:
 def printable(value: Any) -> Any:
     """A specification, or a part of one, in which every text is printable."""
     if isinstance(value, dict):
-        return {key if key.isprintable() else shown(key, LONGEST): printable(inner) for key, inner in value.items()}
+        return {printable(key): printable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [printable(inner) for inner in value]
     if isinstance(value, str) and not value.isprintable():
-        return shown(value, LONGEST)
+        return text.printable(value, LONGEST)
     return value

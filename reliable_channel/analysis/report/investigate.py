@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from reliable_channel.analysis.report import text
+from reliable_channel.analysis import text
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import LocalError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reliable_channel.analysis.report import text
+from reliable_channel.analysis import text
 from reliable_channel.analysis.report.thresholds import Check
 
 Write = Callable[[Any], str]
@@ -240,10 +240,10 @@ def window(report: dict[str, Any]) -> str:
     return words
 
 
-def check(found: Check) -> str:
+def check(limit: Check) -> str:
     """A threshold in one line."""
-    write: Write = {"share": text.percent, "ms": text.duration}.get(found.unit, text.number)
-    never = found.value == math.inf
-    value = "nothing to measure" if found.value is None else "no message at all" if never else write(found.value)
-    verdict = "crossed" if found.crossed else "kept"
-    return f"--{found.name.replace('_', '-')} {write(found.limit)}: {verdict} ({value})"
+    write: Write = {"share": text.percent, "ms": text.duration}.get(limit.unit, text.number)
+    never = limit.value == math.inf
+    value = "nothing to measure" if limit.value is None else "no message at all" if never else write(limit.value)
+    verdict = "crossed" if limit.crossed else "kept"
+    return f"--{limit.name.replace('_', '-')} {write(limit.limit)}: {verdict} ({value})"

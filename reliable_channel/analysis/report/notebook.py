@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from reliable_channel.analysis import conclusion as sentences
-from reliable_channel.analysis.report import delivery, loss, text, times
+from reliable_channel.analysis import text
+from reliable_channel.analysis.report import delivery, loss, times
 from reliable_channel.analysis.report.source import TableWindow, Window
 
 DEMO = Path("build/demo/tables")

@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.conclusion import conclusion
-from reliable_channel.analysis.report import capacity, delivery, loss, quarantine, text
+from reliable_channel.analysis.report import capacity, delivery, loss, quarantine
 from reliable_channel.analysis.report.source import TableWindow
 
 SCHEMA = "reliable-channel-report/1"

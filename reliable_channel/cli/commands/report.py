@@ -102,57 +102,50 @@ def register(app: typer.Typer) -> None:
         """
         import json
         import sys
-        from contextlib import ExitStack
 
-        from reliable_channel.analysis.report.painter import Painter
+        from rich.console import Console
 
-        with ExitStack() as stack:
-            # What draws starts while the rest is loaded, and the library of charts while the first questions are asked.
-            painter = stack.enter_context(Painter()) if html is not None else None
+        from reliable_channel.analysis.alerts.heartbeat import stopped
+        from reliable_channel.analysis.report import csv_files, summary, terminal
+        from reliable_channel.analysis.report.channels import require_channel
+        from reliable_channel.analysis.report.snapshot import TableSnapshot
+        from reliable_channel.analysis.report.source import TableWindow
+        from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
 
-            from rich.console import Console
+        now = dt.datetime.now(dt.UTC)
+        window = chosen_window(since, until, channel, content_topic, now)
+        limits = Thresholds(
+            loss=None if max_loss is None else share(max_loss),
+            latency_ms=None if max_latency is None else duration_ms(max_latency),
+            quarantine=None if max_quarantine is None else share(max_quarantine),
+            lag_records=max_lag,
+            messages=min_messages,
+            age_ms=None if max_age is None else duration_ms(max_age),
+        )
+        paths = invocation(context).settings(tables).paths
+        source = TableWindow(paths.data_dir, window)
+        source.require_any()
+        require_channel(source)
+        if html is not None:  # the library of charts is loaded while the first questions are asked
+            Thread(target=import_module, args=("reliable_channel.analysis.report.drawing",)).start()
+        answers = summary.collect(source, now)
+        answers["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths).table, now)]
+        judged = checks(limits, answers)
+        answers["thresholds"] = [check.as_json() for check in judged]
+        if html is not None:
+            # Charts: a second that the other forms do not need.
+            from reliable_channel.analysis.dashboard import report_page
 
-            from reliable_channel.analysis.alerts.heartbeat import stopped
-            from reliable_channel.analysis.report import csv_files, summary, terminal
-            from reliable_channel.analysis.report.channels import require_channel
-            from reliable_channel.analysis.report.snapshot import TableSnapshot
-            from reliable_channel.analysis.report.source import TableWindow
-            from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
-
-            now = dt.datetime.now(dt.UTC)
-            window = chosen_window(since, until, channel, content_topic, now)
-            limits = Thresholds(
-                loss=None if max_loss is None else share(max_loss),
-                latency_ms=None if max_latency is None else duration_ms(max_latency),
-                quarantine=None if max_quarantine is None else share(max_quarantine),
-                lag_records=max_lag,
-                messages=min_messages,
-                age_ms=None if max_age is None else duration_ms(max_age),
-            )
-            source = TableWindow(invocation(context).settings(tables).paths.data_dir, window)
-            source.require_any()
-            require_channel(source)
-            if painter is not None:
-                loading = Thread(target=import_module, args=("altair",))
-                loading.start()
-            found = summary.collect(source, now)
-            paths = invocation(context).settings(tables).paths
-            found["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths).table, now)]
-            judged = checks(limits, found)
-            found["thresholds"] = [check.as_json() for check in judged]
-            if html is not None and painter is not None:
-                from reliable_channel.analysis.report import page  # charts: a second that the other forms do not need
-
-                write_page(html, page.render(source, found, judged, painter))
+            write_page(html, report_page.render(source, answers, judged))
         if csv is not None:
-            csv_files.write(found, csv)
+            csv_files.write(answers, csv)
         if as_json:
-            typer.echo(json.dumps(found["missing"] if missing else found, indent=1, ensure_ascii=True))
+            typer.echo(json.dumps(answers["missing"] if missing else answers, indent=1, ensure_ascii=True))
         elif missing:
             console = Console(width=None if sys.stdout.isatty() else 160)
-            terminal.render_missing(console, found)
+            terminal.render_missing(console, answers)
         else:
-            terminal.render(Console(width=None if sys.stdout.isatty() else 120), found, judged)
+            terminal.render(Console(width=None if sys.stdout.isatty() else 120), answers, judged)
         for place in filter(None, (html, csv)):
             typer.echo(f"Written: {place}", err=True)
         if any(check.crossed for check in judged):

@@ -130,7 +130,7 @@ def result(settings: Settings) -> str:
     from reliable_channel.analysis.command_name import command_name
     from reliable_channel.analysis.figures import LOSS, VERDICTS, records
     from reliable_channel.analysis.report.snapshot import TableSnapshot
-    from reliable_channel.analysis.report.text import percent
+    from reliable_channel.analysis.text import percent
 
     (found,) = TableSnapshot(settings.paths).select(
         f"""SELECT {records()} AS records, (SELECT count(*) FROM delivered_messages) AS came, *, {LOSS} AS loss

@@ -92,7 +92,7 @@ def as_table(rows: pa.Table) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    from reliable_channel.analysis.report.text import name
+    from reliable_channel.analysis.text import name
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for field in rows.schema:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.command_name import command_name
-from reliable_channel.analysis.report import text
 from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.check.observed import Observed
 from reliable_channel.simulation.check.verdicts import Judged

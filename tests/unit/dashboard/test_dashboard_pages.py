@@ -17,8 +17,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from starlette.testclient import TestClient
 
-from reliable_channel.analysis.dashboard import page_cache, verdict_chart
-from reliable_channel.analysis.dashboard import text as shown_as
+from reliable_channel.analysis import text as texts
+from reliable_channel.analysis.dashboard import page_cache, render, verdict_chart
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.figures import _prepared
 from reliable_channel.analysis.dashboard.page_cache import PageCache
@@ -222,7 +222,7 @@ def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient
 def test_a_message_is_found_by_its_id_as_pages_shorten_it(client: TestClient, sample_tables: Path) -> None:
     segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
     one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")
-    for name in (shown_as.words(one["sds_id"], 20), one["sds_id"][:12] + "…"):
+    for name in (texts.name(one["sds_id"], 20), one["sds_id"][:12] + "…"):
         assert "…" in name
         text = client.get("/messages?" + urlencode({"q": name})).text
         assert urlencode({"channel_id": "files"}) in text.split('id="found-table"')[1], name
@@ -514,24 +514,24 @@ def test_a_table_that_no_job_has_written_yet_is_named_with_its_job(sample_tables
 
 @pytest.mark.parametrize(
     ("part", "whole", "expected"),
-    [(0, 0, "–"), (1, 3, "33.3 %"), (1, 10_000, "< 0.1 %"), (9_999, 10_000, "> 99.9 %"), (5, 5, "100.0 %")],
+    [(0, 0, "–"), (1, 3, "33.3 %"), (1, 10_000, "0.01 %"), (9_999, 10_000, "> 99.9 %"), (5, 5, "100 %")],
 )
 def test_a_share_is_never_all_or_nothing_when_it_is_not(part: int, whole: int, expected: str) -> None:
-    assert shown_as.share(part, whole) == expected
+    assert texts.share(part, whole) == expected
 
 
 def test_values_stand_in_the_unit_that_suits_them() -> None:
-    assert [shown_as.span(ms) for ms in (None, 12, 1_500, 150_000, 8e6, 2e8)] == [
-        "–", "12 ms", "1.5 s", "2.5 min", "2.2 h", "2.3 d",
+    assert [texts.duration(ms) for ms in (None, 12, 1_500, 150_000, 8e6, 2e8)] == [
+        "–", "12 ms", "1.5 s", "2.5 min", "2.22 h", "2.3 d",
     ]  # fmt: skip
-    assert [shown_as.size(n) for n in (None, 0, 1023, 1536, 5 * 2**30)] == ["–", "0 B", "1,023 B", "1.5 KiB", "5.0 GiB"]
-    assert [shown_as.count(n) for n in (None, 1234.0, 12.34)] == ["–", "1,234", "12.3"]
-    assert shown_as.dump(b"AB\x00\x1b" + b"z" * 13).splitlines() == [
+    assert [texts.size(n) for n in (None, 0, 1023, 1536, 5 * 2**30)] == ["–", "0 B", "1023 B", "1.5 KiB", "5 GiB"]
+    assert [texts.number(n) for n in (None, 1234.0, 12.34)] == ["–", "1,234", "12.3"]
+    assert render.dump(b"AB\x00\x1b" + b"z" * 13).splitlines() == [
         "0000  41 42 00 1b 7a 7a 7a 7a 7a 7a 7a 7a 7a 7a 7a 7a  AB..zzzzzzzzzzzz",
         "0010  7a                                               z",
     ]
-    assert shown_as.words("a" * 60) == "a" * 32 + "…" + "a" * 15
-    assert shown_as.prose("run `<b>` now") == "run <code>&lt;b&gt;</code> now"
+    assert texts.name("a" * 70) == "a" * 40 + "…" + "a" * 19
+    assert render.prose("run `<b>` now") == "run <code>&lt;b&gt;</code> now"
 
 
 def test_a_fault_of_ours_shows_no_trace(

@@ -16,7 +16,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.analysis.status import collect
-from reliable_channel.analysis.status_text import lines, shown
+from reliable_channel.analysis.status_text import lines
+from reliable_channel.analysis.text import printable
 from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
@@ -183,7 +184,7 @@ def test_a_place_without_tables_is_a_fault(capsys: pytest.CaptureFixture[str], t
 
 
 def test_long_names_are_cut() -> None:
-    assert shown("a" * 1_000) == "a" * 80 + "…"
+    assert printable("a" * 1_000) == "a" * 80 + "…"
 
 
 def test_status_loads_neither_spark_nor_pandas(settings: Settings) -> None:

@@ -187,3 +187,7 @@ def test_a_name_has_one_colour_in_every_chart_of_the_same_names() -> None:
     by_name = dict(zip(one["domain"], one["range"], strict=True))
     assert dict(zip(other["domain"], other["range"], strict=True)).items() <= by_name.items()
     assert by_name[look.OTHER] == look.GREY
+
+
+def test_what_draws_speaks_the_vega_lite_of_the_library_of_charts() -> None:
+    assert alt.SCHEMA_VERSION.startswith(f"v{drawing.VL_VERSION}.")

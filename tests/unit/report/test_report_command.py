@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from reliable_channel.analysis.report import csv_files, layout, text
+from reliable_channel.analysis import text
+from reliable_channel.analysis.report import csv_files, layout
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli import build
@@ -355,7 +356,7 @@ def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) 
         (text.size(1536), "1.5 KiB"),
         (text.number(1234.5), "1,234"),
         (text.time("2026-11-01T12:00:00.100000Z"), "2026-11-01 12:00:00"),
-        (text.name("a" * 100), "a" * 60 + "…"),
+        (text.name("a" * 100), "a" * 40 + "…" + "a" * 19),
     ],
 )
 def test_numbers_are_written_for_people(written: str, expected: str) -> None:

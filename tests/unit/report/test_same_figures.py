@@ -13,12 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from reliable_channel.analysis import figures
+from reliable_channel.analysis import figures, text
 from reliable_channel.analysis.alerts.measure import readings
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate
-from reliable_channel.analysis.dashboard import text as page_text
 from reliable_channel.analysis.dashboard.app import create_app
-from reliable_channel.analysis.report import text
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import build
 from reliable_channel.cli.commands.run import result
@@ -87,7 +85,7 @@ def test_its_tables_add_up_to_its_totals(report: dict[str, Any], expected: dict[
 def test_the_report_as_text_and_page_has_them(sample_tables: Path, expected: dict[str, Any], tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     words = " ".join(command(sample_tables, "report", "--html", str(page)).split())
-    shown = re.findall(r"<div><dt>([^<]+)</dt><dd>([^<]*)</dd></div>", page.read_text(encoding="utf-8"))
+    shown = re.findall(r'<div class="tile"><dt>([^<]+)</dt><dd>([^<]*)</dd></div>', page.read_text(encoding="utf-8"))
     of_page = {label: html.unescape(value) for label, value in shown}
     wanted = {name: text.count(expected[name]) for name in ("messages", "delivered", "missing", "repaired")}
     wanted["loss"] = text.percent(expected["loss"])
@@ -104,7 +102,7 @@ def test_the_overview_has_them(client: TestClient, expected: dict[str, Any]) -> 
     assert shown["Missing"] == (str(expected["missing"]), f"{100 * expected['loss']:.1f} % of what is settled")
     assert shown["Not known yet"][0] == str(expected["unknown"])
     assert shown["Records"][0] == f"{expected['records']:,}"
-    share = page_text.share(expected["refused"], expected["records"])
+    share = text.share(expected["refused"], expected["records"])
     assert shown["Refused"] == (str(expected["refused"]), f"{share} of the records")
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import altair as alt
 import pandas as pd
 
-from reliable_channel.analysis.status_text import shown
+from reliable_channel.analysis import text
 
 WIDTH, HEIGHT = 640, 220
 MOST_NAMES = 7
@@ -28,7 +28,7 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart | alt.FacetChart"
 
 def readable(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """A copy whose text in ``columns`` can be drawn: bounded, and without unprintable characters."""
-    cleaned = {c: [None if v is None or v != v else shown(str(v), LONGEST) for v in frame[c]] for c in columns}
+    cleaned = {c: [None if v is None or v != v else text.printable(v, LONGEST) for v in frame[c]] for c in columns}
     return frame.assign(**cleaned)
 
 

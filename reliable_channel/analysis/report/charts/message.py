@@ -26,7 +26,7 @@ from reliable_channel.analysis.report.charts.look import (
 )
 from reliable_channel.analysis.report.graph import Graph, Kind
 from reliable_channel.analysis.report.investigate import LANES
-from reliable_channel.analysis.status_text import shown as shown_text
+from reliable_channel.analysis.text import printable
 
 MOST_MARKS = 400
 
@@ -148,12 +148,7 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
     nodes["label"] = nodes["sds_id"].str[:8].map(lambda text: text if text.isprintable() else "…")
     if width / (1 + max(columns) - min(columns)) > ROOM:
         nodes["label"] += (" " + nodes["sender"]).fillna("")
-    nodes["hover"] = (
-        nodes["kind"]
-        + ": "
-        + nodes["sds_id"].map(lambda sds_id: shown_text(sds_id, 80))
-        + (" of " + nodes["sender"]).fillna("")
-    )
+    nodes["hover"] = nodes["kind"] + ": " + nodes["sds_id"].map(printable) + (" of " + nodes["sender"]).fillna("")
     if link_of is not None:
         nodes["link"] = nodes["sds_id"].map(link_of)
     place = nodes.set_index("sds_id")

@@ -10,19 +10,20 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
-import jinja2
 from altair.utils.schemapi import debug_mode
+from markupsafe import Markup
 
-from reliable_channel import __version__
-from reliable_channel.analysis.report import capacity, delivery, depth, drawing, layout, loss, quarantine, text
+from reliable_channel.analysis import text
+from reliable_channel.analysis.dashboard.render import environment
+from reliable_channel.analysis.report import capacity, delivery, depth, drawing, layout, loss, quarantine
 from reliable_channel.analysis.report.charts import capacity as capacity_charts
 from reliable_channel.analysis.report.charts import delivery as delivery_charts
 from reliable_channel.analysis.report.charts import look
 from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.dark import with_dark_scheme
-from reliable_channel.analysis.report.painter import Painter
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.thresholds import Check
 
@@ -77,35 +78,32 @@ def pictures(source: TableWindow) -> Iterator[tuple[str, str, look.Chart]]:
     yield "Capacity", "Busy time per record and per message", capacity_charts.cost(capacity.cost(source))
 
 
-def render(source: TableWindow, report: dict[str, Any], checks: list[Check], painter: Painter) -> str:
+def render(source: TableWindow, report: dict[str, Any], checks: list[Check]) -> str:
     """The page."""
     with debug_mode(False):  # Altair checks every part of a chart when it is made: tests have done that
-        asked = [
-            (chapter, words, painter.svg(drawing.specification(chart))) for chapter, words, chart in pictures(source)
+        drawn = [
+            Picture(chapter, words, _data_uri(drawing.svg(chart.to_dict(validate=False))))
+            for chapter, words, chart in pictures(source)
         ]
-    drawn = [Picture(chapter, words, _data_uri(svg.result())) for chapter, words, svg in asked]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("reliable_channel.analysis.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    style = (resources.files("reliable_channel.analysis.dashboard") / "static" / "style.css").read_text("utf-8")
+    page: str = (
+        environment(source.data_dir)
+        .get_template("report.html")
+        .render(
+            report=report,
+            when=layout.window(report),
+            headline=layout.headline(report),
+            checks=[(layout.check(check), check.crossed) for check in checks],
+            chapters=list(dict.fromkeys(picture.chapter for picture in drawn)),
+            pictures=drawn,
+            sections=layout.SECTIONS,
+            most=MOST_ROWS,
+            time=text.time,
+            style=Markup("<style>{}</style>").format(Markup(style)),  # noqa: S704 - a file of ours
+            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+        )
     )
-    style, _, _ = environment.loader.get_source(environment, "report.css") if environment.loader else ("", None, None)
-    return environment.get_template("report.html").render(
-        report=report,
-        window=layout.window(report),
-        headline=layout.headline(report),
-        checks=[(layout.check(check), check.crossed) for check in checks],
-        chapters=list(dict.fromkeys(picture.chapter for picture in drawn)),
-        pictures=drawn,
-        sections=layout.SECTIONS,
-        most=MOST_ROWS,
-        time=text.time,
-        version=__version__,
-        style=style,
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
-    )
+    return page
 
 
 def _data_uri(svg: str) -> str:
