@@ -40,10 +40,11 @@ class Rounds:
     def __init__(self, rounds: int, takes_s: float, clock: list[float]) -> None:
         self.left, self.takes_s, self.clock, self.pauses = rounds, takes_s, clock, list[float]()
 
-    def judge(self, *_: Any) -> None:
+    def judge(self, *_: Any) -> dict[tuple[str, str], int]:
         self.clock[0] += self.takes_s
         if self.left == 1:
             raise RuntimeError("the table was changed\nby another")
+        return {("silent_channel", "warning"): 5 + self.left}
 
     def wait(self, pause_s: float) -> bool:
         self.pauses.append(pause_s)
@@ -86,6 +87,8 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
         assert prometheus.registry.get_sample_value("reliable_channel_messages", {"verdict": verdict}) == messages
     for cause, messages in found.causes.items():
         assert prometheus.registry.get_sample_value("reliable_channel_missing_messages", {"cause": cause}) == messages
+    raised = {"alert": "silent_channel", "severity": "warning"}
+    assert prometheus.registry.get_sample_value("reliable_channel_open_alerts", raised) == 5, "those of the last round"
     labels = {"stage": "waiting", "quantile": "0.5"}
     waited = prometheus.registry.get_sample_value("reliable_channel_latency_seconds", labels)
     assert waited == pytest.approx(found.latency_ms["waiting"][0] / 1000)

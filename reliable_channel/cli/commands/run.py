@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,14 +80,17 @@ def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) 
     judged_now(spark, settings, say)
 
 
-def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
-    """Compute the verdicts of messages about which tables have new rows, then check the alerts that follow."""
+def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> Counter[tuple[str, str]]:
+    """Compute the verdicts of messages about which tables have new rows, then check the alerts that follow; returns how
+    many are raised, by rule and severity."""
     from reliable_channel.analysis.alerts.check import check
     from reliable_channel.analysis.alerts.text import summary
     from reliable_channel.pipeline.verdict import verdicts
 
     say(f"verdict: {verdicts.run(spark, settings)} messages judged")
-    say(f"alerts: {summary(check(settings))}")
+    checked = check(settings)
+    say(f"alerts: {summary(checked)}")
+    return Counter((alert.alert, alert.severity) for alert in checked.open_alerts)
 
 
 def judge_until(
@@ -112,7 +116,7 @@ def judge_until(
     while not stop.wait(pause_s):
         started = time.monotonic()
         try:
-            judged_now(session, settings, say)
+            metrics.alerted(judged_now(session, settings, say))
             found = outcome(TableSnapshot(settings.paths))
             latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
             metrics.judged(found.verdicts, found.causes, latency, found.newest)

@@ -82,6 +82,7 @@ class PrometheusMetrics:
             "reliable_channel_next_round_timestamp_seconds",
             "When the next round of verdicts and alerts must have ended, Unix s",
         )
+        self._alerts = gauge("reliable_channel_open_alerts", "Alerts that are raised, by rule", "alert", "severity")
         self._judged = gauge("reliable_channel_last_verdict_timestamp_seconds", "When verdicts were last given, Unix s")
 
     def running(self, query: str, runs: bool) -> None:
@@ -99,6 +100,12 @@ class PrometheusMetrics:
     def next_round(self, due: float) -> None:
         """Note when the next round of verdicts and alerts must have ended, Unix s."""
         self._next_round.set(due)
+
+    def alerted(self, raised: Mapping[tuple[str, str], int]) -> None:
+        """Note how many alerts are raised, by the name of their rule and its severity."""
+        self._alerts.clear()
+        for (alert, severity), number in raised.items():
+            self._alerts.labels(alert, severity).set(number)
 
     def judged(
         self,
