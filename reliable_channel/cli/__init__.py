@@ -41,10 +41,10 @@ EXIT_CODES = {
 HELP_NAMES = ["-h", "--help"]
 PANELS = {
     "Begin": ("setup", "demo", "simulate"),
-    "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild", "jobs"),
+    "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild"),
     "Look at what it found": ("report", "dashboard", "sql", "tables", "notebooks"),
     "Take part": ("send", "listen", "channel", "api"),
-    "Connect": ("bridge", "kafka", "store", "config", "jars"),
+    "Connect": ("bridge", "kafka", "store", "config", "files", "jars"),
 }
 """The groups of the help, and the commands in each."""
 

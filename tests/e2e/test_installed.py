@@ -66,12 +66,12 @@ def test_the_same_files_make_the_same_wheel_at_another_time_in_another_folder(wh
 
 def test_the_jobs_the_notebooks_and_the_board_are_shipped(installed: Path, tmp_path: Path) -> None:
     ours = [sys.executable, "-m", "reliable_channel.cli"]
-    for arguments in (("jobs", "path", "ingest"), ("config", "path", "grafana-dashboard.json")):
+    for arguments in (("files", "ingest.py"), ("files", "grafana-dashboard.json")):
         place = Path(run(installed, *ours, *arguments).strip())
         assert place.is_file() and place.is_relative_to(installed)
-    copied = run(installed, *ours, "notebooks", "copy", str(tmp_path / "mine")).splitlines()
+    copied = run(installed, *ours, "notebooks", str(tmp_path / "mine")).splitlines()
     assert {Path(line).name for line in copied} == {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert run(installed, *ours, "notebooks", "copy", str(tmp_path / "mine")) == "", "what is there is left alone"
+    assert run(installed, *ours, "notebooks", str(tmp_path / "mine")) == "", "what is there is left alone"
 
 
 def clean(place: Path, *requirements: str) -> Path:

@@ -11,16 +11,17 @@ import pytest
 import typer
 
 from reliable_channel.cli import build, main
+from reliable_channel.cli.commands import files_of_package
 from reliable_channel.cli.commands.run import status_line
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 LISTS = {
-    "alerts check", "alerts rules", "bridge", "channel status", "config list", "config show", "jars", "jobs list",
-    "kafka status", "kafka topics", "listen", "notebooks list", "report", "send", "sql", "status", "tables list",
+    "alerts check", "alerts rules", "bridge", "channel status", "config show", "files", "jars",
+    "kafka status", "kafka topics", "listen", "report", "send", "sql", "status", "tables list",
 }  # fmt: skip
 ACTS = {
-    "api serve", "config path", "dashboard", "demo", "jobs path", "kafka start", "kafka stop", "maintain",
-    "notebooks copy", "rebuild", "requeue", "run", "setup", "simulate", "store serve", "tables docs",
+    "api serve", "dashboard", "demo", "kafka start", "kafka stop", "maintain",
+    "notebooks", "rebuild", "requeue", "run", "setup", "simulate", "store serve", "tables docs",
 }  # fmt: skip
 """Commands that do something, and say in a line that it is done."""
 
@@ -49,7 +50,7 @@ def test_what_lists_does_so_in_json_too(name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("config list", 0), ("config show", 0), ("jobs list", 0), ("notebooks list", 0), ("tables list", 0),
+        ("config show", 0), ("files", 0), ("tables list", 0),
         ("alerts rules", 0), ("kafka status", 3),
     ],
 )  # fmt: skip
@@ -63,13 +64,20 @@ def test_what_needs_nothing_prints_json(
     assert json.loads(capsys.readouterr().out)
 
 
-def test_files_are_listed_by_the_names_that_path_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    for group, name in (("jobs", "ingest"), ("config", "grafana-dashboard.json")):
-        for arguments in ([group, "list"], [group, "path", name]):
-            with pytest.raises(SystemExit) as ended:
-                main(arguments)
-            assert not ended.value.code
-            assert name in capsys.readouterr().out
+def test_every_file_of_the_package_has_a_name_of_its_own_and_is_named_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [file.name for file in files_of_package()]
+    assert {"ingest.py", "loss.ipynb", "grafana-dashboard.json"} <= set(names) and len(set(names)) == len(names)
+    with pytest.raises(SystemExit):
+        main(["files", "ingest.py"])
+    assert Path(capsys.readouterr().out.strip()).is_file()
+
+
+def test_a_file_that_is_not_in_the_package_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["files", "../pyproject.toml"])
+    assert ended.value.code and "There is no file" in capsys.readouterr().err
 
 
 def test_the_line_of_a_continuous_run_says_what_was_read_and_when_each_job_last_did_something(

@@ -9,7 +9,6 @@ A command takes ``context: typer.Context`` when it needs the configuration: ``in
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,24 +55,12 @@ class Invocation:
         return self._settings.model_copy(update={"paths": paths})
 
 
-def place_of(folder: str, name: str = "") -> Path:
-    """The path of a file that comes with this package, or of its folder. Raises ``LocalError`` with the existing
-    names."""
+def files_of_package() -> list[Path]:
+    """The jobs, notebooks and configurations that come with this package; no two have the same name."""
     from reliable_channel.config.loading import shipped
-    from reliable_channel.core.errors import LocalError
 
-    place = Path(str(shipped(name, folder)))
-    if Path(name).name != name or not place.exists():
-        known = ", ".join(sorted(one.name for one in Path(str(shipped("", folder))).iterdir() if one.is_file()))
-        raise LocalError(f"There is no {folder}/{name[:80]}.", f"There are {known}.")
-    return place
-
-
-def list_files(folder: str, pattern: str, as_json: bool) -> None:
-    """Print the files of a folder that comes with this package, one a line, or as a JSON list of name and path."""
-    found = sorted(place_of(folder).glob(pattern))
-    rows = [{"name": file.stem if file.suffix == ".py" else file.name, "path": str(file)} for file in found]
-    typer.echo(json.dumps(rows, indent=1) if as_json else "\n".join(row["name"] for row in rows))
+    patterns = {"conf": "*.*", "jobs": "[!_]*.py", "notebooks": "*.ipynb"}
+    return sorted(file for folder, one in patterns.items() for file in Path(str(shipped("", folder))).glob(one))
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -1,12 +1,10 @@
-"""``reliable-channel config``: the effective configuration, secrets masked, and the files that come with it."""
+"""``reliable-channel config``: the effective configuration, secrets masked."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from reliable_channel.cli.commands import JsonOption, invocation, list_files, place_of
+from reliable_channel.cli.commands import JsonOption, invocation
 
 
 def register(app: typer.Typer) -> None:
@@ -24,15 +22,3 @@ def register(app: typer.Typer) -> None:
 
         settings = invocation(context).settings()
         typer.echo(json.dumps(settings.as_values(), indent=1) + "\n" if as_json else settings.to_yaml(), nl=False)
-
-    @config.command("list")
-    def list_(as_json: JsonOption = False) -> None:
-        """The files that come with this package: configurations, alert rules, the Grafana board."""
-        list_files("conf", "*.*", as_json)
-
-    @config.command()
-    def path(
-        name: Annotated[str, typer.Argument(help="Such as grafana-dashboard.json; without: the folder.")] = "",
-    ) -> None:
-        """Print where a file that comes with this package is: configurations, alert rules, the Grafana board."""
-        typer.echo(place_of("conf", name))
