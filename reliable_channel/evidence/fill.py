@@ -29,8 +29,8 @@ def open_gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]
     records."""
     gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
     # The bridge fills its own gaps; and a gap without a start has no range to query.
-    gaps = [g for g in gaps if g["cause"] == "offset_jump" and g["from_time"] is not None and g["to_time"] is not None]
-    gaps = [g for g in gaps if g["name"] not in done]
+    gaps = [g for g in gaps if g["kafka_partition"] >= 0 and g["name"] not in done]
+    gaps = [g for g in gaps if g["from_time"] is not None and g["to_time"] is not None]
     if not gaps:
         return []
     data = dataset_of(open_table(settings.paths, ENVELOPES))

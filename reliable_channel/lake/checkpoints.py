@@ -15,6 +15,9 @@ import pyarrow.fs as pafs
 
 from reliable_channel.config import PathSettings
 
+RECORD = "reliable-channel.json"
+"""The file in a checkpoint with what it was made for (:func:`read_record`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
@@ -99,6 +102,28 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         offsets,
         None if planned is None or planned == committed else _planned_ms(files, f"{root}/offsets/{planned}"),
     )
+
+
+def read_start(paths: PathSettings, query: str, batch_id: int) -> Offsets:
+    """Where a micro-batch of a query begins to read: at the end of the one before it, or at the start of the source.
+    Empty if the checkpoint does not say."""
+    files, root = filesystem(paths.checkpoint(query))
+    entry = f"offsets/{batch_id - 1}" if batch_id else "sources/0/0"
+    return parse_offsets(read_text(files, f"{root}/{entry}") or "")
+
+
+def read_record(paths: PathSettings, query: str) -> dict[str, str]:
+    """What the checkpoint of a query was made for, by configuration key; empty for none."""
+    files, root = filesystem(paths.checkpoint(query))
+    return {str(key): str(value) for key, value in as_object(read_text(files, f"{root}/{RECORD}") or "").items()}
+
+
+def write_record(paths: PathSettings, query: str, record: Mapping[str, str]) -> None:
+    """Replace what :func:`read_record` returns."""
+    files, root = filesystem(paths.checkpoint(query))
+    files.create_dir(root, recursive=True)
+    with files.open_output_stream(f"{root}/{RECORD}") as stream:
+        stream.write(json.dumps(dict(record), indent=1, sort_keys=True).encode())
 
 
 def _planned_ms(files: Any, entry: str) -> int | None:

@@ -7,20 +7,37 @@ out to a group would hide some. The group id only names where the offsets are ke
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
+    for_code,
+)
 from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_producer import unreachable
 
-PARTITION_REFRESH_S = 30.0
+TOPIC_REFRESH_S = 30.0
+"""How often a reader looks for new partitions, and for a new topic of the same name."""
+RENEW_OFFSETS_S = 3_600.0
+"""How often offsets that did not change are committed again. Brokers forget an offset some time after its last commit
+(``offsets.retention.minutes``, a week by default), also if the partition was only quiet."""
 COMMIT_TIMEOUT_MS = 5_000
+NO_ID = UUID(int=0)
+"""What brokers return for a topic that does not exist."""
+_CREATED_ANEW, _DELETED = "the topic was created anew", "retention has deleted them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,27 @@ class GoneOffsets:
     first: int
     next: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """What the brokers say of a topic. ``id`` is empty, and there are no ``partitions``, if it does not exist; brokers
+    before 2.8 know no ids."""
+
+    id: str
+    partitions: frozenset[int]
+
+
+def describe_topic(clients: KafkaClients, topic: str) -> DescribedTopic:
+    """Ask the brokers for a topic. Raises ``KafkaError``. A consumer would answer from its metadata, which may be five
+    minutes old."""
+    with closing(KafkaAdminClient(**clients.admin)) as admin:
+        described: dict[str, Any] = next(iter(admin.describe_topics([topic])), {})
+    if (error := for_code(described.get("error_code", 0))) is TopicAuthorizationFailedError:
+        raise error(topic)
+    partitions = frozenset(each["partition_index"] for each in described.get("partitions") or ())
+    topic_id = described.get("topic_id") or NO_ID
+    return DescribedTopic("" if topic_id == NO_ID else str(topic_id), partitions)
 
 
 def poll_records(consumer: Any, topic: str, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
@@ -96,6 +134,8 @@ class OffsetReader:
         self._keeps = group_id is not None
         self._on_gone = on_gone
         self._topic_id = ""
+        self._committed: dict[int, int] = {}
+        self._renewed = time.monotonic()
         self._options: dict[str, Any] = {
             "group_id": group_id,
             "enable_auto_commit": False,
@@ -134,16 +174,16 @@ class OffsetReader:
         try:
             if self._spoilt:
                 self._replace_consumer()
-            if time.monotonic() - self._refreshed > PARTITION_REFRESH_S:
-                self._refresh("earliest")  # a partition added meanwhile is new from its first record
+            self._refresh_if_due()
+            if time.monotonic() - self._renewed > RENEW_OFFSETS_S:
+                self._renewed = time.monotonic()
+                self.commit(dict(self._committed))
             batches = poll_records(self._consumer, self._topic, timeout_ms)
         except EnvironmentFault:
             self._spoilt = True
             raise
         except OffsetOutOfRangeError as error:
-            for tp, offset in error.args[0].items():
-                self._continue_at_earliest(tp, offset)
-            return []
+            return self._pass_gone(error.args[0])
         except KafkaError as error:
             raise unreachable(error) from None
         return [
@@ -157,10 +197,17 @@ class OffsetReader:
         failed one."""
         if not self._keeps or not next_offsets:
             return
-        offsets = {TopicPartition(self._topic, partition): offset for partition, offset in next_offsets.items()}
-        if self._marker is not None:
-            offsets[self._marker] = 0
         try:
+            self._refresh_if_due()
+            # What was read of a topic that is gone says nothing about the new one.
+            offsets = {
+                tp: min(next_offsets[tp.partition], self._consumer.position(tp))
+                for tp in self._assigned
+                if tp.partition in next_offsets
+            }
+            self._committed |= {tp.partition: offset for tp, offset in offsets.items()}
+            if self._marker is not None:
+                offsets[self._marker] = 0
             self._consumer.commit(
                 {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
                 timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
@@ -175,8 +222,8 @@ class OffsetReader:
     def rewind(self, count: int) -> None:
         """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
         try:
-            begins = self._consumer.beginning_offsets(sorted(self._assigned))
-            for tp, end in self._consumer.end_offsets(sorted(self._assigned)).items():
+            begins = self._begins(self._assigned)
+            for tp, end in self._ends(self._assigned).items():
                 self._consumer.seek(tp, max(begins[tp], end - count))
         except KafkaError as error:
             raise unreachable(error) from None
@@ -185,13 +232,25 @@ class OffsetReader:
         """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
         not answer."""
         try:
-            ends = self._consumer.end_offsets(sorted(self._assigned))
-            return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
+            return sum(max(0, end - self._consumer.position(tp)) for tp, end in self._ends(self._assigned).items())
         except KafkaError as error:
             raise unreachable(error) from None
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
+
+    def _pass_gone(self, positions: Mapping[TopicPartition, int]) -> list[RawRecord]:
+        """Continue after records that are gone; returns none. Raises ``EnvironmentFault``."""
+        try:
+            for tp, offset in positions.items():
+                self._continue_at_earliest(tp, offset)
+        except KafkaError as error:
+            raise unreachable(error) from None
+        return []
+
+    def _refresh_if_due(self) -> None:
+        if time.monotonic() - self._refreshed > TOPIC_REFRESH_S:
+            self._refresh("earliest")  # a partition added meanwhile is new from its first record
 
     def _replace_consumer(self) -> None:
         """Continue with a new consumer at the same positions."""
@@ -204,39 +263,59 @@ class OffsetReader:
             new.seek(tp, position)
 
     def _refresh(self, new_from: Literal["latest", "earliest"]) -> bool:
+        """Assign the partitions that the topic has by now; ``False`` if it has never had any. Offsets alone cannot show
+        that a topic was created anew once it has grown, so its id is compared."""
+        described = describe_topic(self._clients, self._topic)
+        partitions = {TopicPartition(self._topic, number) for number in described.partitions}
+        if described.id and self._topic_id not in ("", described.id):
+            self._start_over(partitions)
+            self._topic_id = described.id
+        elif partitions - self._assigned:
+            self._topic_id = described.id
+            self._add(partitions, new_from)
         self._refreshed = time.monotonic()
-        if self._keeps:
-            self._notice_new_topic()
-        partitions = {TopicPartition(self._topic, p) for p in self._consumer.partitions_for_topic(self._topic) or ()}
+        return bool(self._assigned)
+
+    def _start_over(self, partitions: set[TopicPartition]) -> None:
+        """Read a new topic of the same name from its beginning."""
+        begins = self._begins(partitions)  # may fail; then the old partitions stay assigned
+        positions = {tp: self._consumer.position(tp) for tp in self._assigned}
+        self._consumer.assign(sorted(partitions))
+        for tp, begin in begins.items():
+            self._consumer.seek(tp, begin)
+        self._assigned = partitions
+        self._committed = {}
+        for tp, position in sorted(positions.items()):
+            self._name_gone(tp, position, position, _CREATED_ANEW)
+
+    def _add(self, partitions: set[TopicPartition], new_from: Literal["latest", "earliest"]) -> None:
+        """Assign ``partitions``, some of which are new to this reader."""
         new = partitions - self._assigned
-        if not new:
-            return bool(self._assigned)
         positions = {tp: self._consumer.position(tp) for tp in self._assigned}
         self._consumer.assign(sorted(partitions))
         for tp, position in positions.items():
             self._consumer.seek(tp, position)
         stored = {tp: self._consumer.committed(tp, metadata=True) for tp in new} if self._keeps else {}
         marker = self._consumer.committed(self._marker, metadata=True) if self._keeps and self._marker else None
-        if marker is not None or any(stored.values()):
-            new_from = "earliest"
+        is_known = bool(self._assigned) or marker is not None or any(stored.values())
         recreated = marker is not None and bool(marker.metadata) and marker.metadata != self._topic_id
-        for tp in sorted(new):
+        for tp, begin in self._begins(new).items():
             kept = stored.get(tp)
             if kept is not None:
                 self._continue(tp, kept)
             elif recreated:
-                self._continue_at_earliest(tp, self._consumer.beginning_offsets([tp])[tp], recreated=True)
-            elif new_from == "latest":
-                self._consumer.seek(tp, self._consumer.end_offsets([tp])[tp])
+                self._continue_at_earliest(tp, begin, recreated=True)
+            elif is_known and begin:  # new since then, and deleted from already
+                self._continue_at_earliest(tp, 0, recreated=False)
+            elif is_known or new_from == "earliest":
+                self._consumer.seek(tp, begin)
             else:
-                self._consumer.seek(tp, self._consumer.beginning_offsets([tp])[tp])
+                self._consumer.seek(tp, self._ends([tp])[tp])
         self._assigned = partitions
-        return True
 
     def _continue(self, tp: TopicPartition, kept: OffsetAndMetadata) -> None:
         """Continue at a stored offset if it is of this topic and still there."""
-        begin = self._consumer.beginning_offsets([tp])[tp]
-        end = self._consumer.end_offsets([tp])[tp]
+        begin, end = self._begins([tp])[tp], self._ends([tp])[tp]
         other_topic = bool(self._topic_id and kept.metadata) and kept.metadata != self._topic_id
         if begin <= kept.offset <= end and not other_topic:
             self._consumer.seek(tp, kept.offset)
@@ -244,24 +323,35 @@ class OffsetReader:
             self._continue_at_earliest(tp, kept.offset, recreated=other_topic or kept.offset > end)
 
     def _continue_at_earliest(self, tp: TopicPartition, offset: int, recreated: bool | None = None) -> None:
-        begin = self._consumer.beginning_offsets([tp])[tp]
+        begin = self._begins([tp])[tp]
         if recreated is None:
-            recreated = offset > self._consumer.end_offsets([tp])[tp]
+            recreated = offset > self._ends([tp])[tp]
         self._consumer.seek(tp, begin)
-        if self._on_gone is not None:
-            reason = "the topic was created anew" if recreated else "retention has deleted them"
-            self._on_gone(GoneOffsets(tp.partition, offset, offset if recreated else begin, reason))
+        if recreated:
+            self._name_gone(tp, offset, offset, _CREATED_ANEW)
+        else:
+            self._name_gone(tp, offset, begin, _DELETED)
 
-    def _notice_new_topic(self) -> None:
-        """Compare the id of the topic with the one that this reader knows, and start over in a new topic of the same
-        name. Offsets alone cannot show that a topic was created anew once it has grown."""
-        admin = KafkaAdminClient(**self._clients.admin)
-        try:
-            described = admin.describe_topics([self._topic])
-        finally:
-            admin.close()
-        topic_id = next((str(each["topic_id"]) for each in described if each.get("topic_id")), "")
-        known, self._topic_id = self._topic_id, topic_id or self._topic_id
-        if known and topic_id and topic_id != known:
-            for tp in self._assigned:
-                self._continue_at_earliest(tp, self._consumer.position(tp), recreated=True)
+    def _name_gone(self, tp: TopicPartition, first: int, next_offset: int, reason: str) -> None:
+        if self._on_gone is not None:
+            self._on_gone(GoneOffsets(tp.partition, first, next_offset, reason))
+
+    def _begins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The earliest offsets that are kept, in order of the partitions. Raises ``KafkaError``."""
+        return _answered(self._consumer.beginning_offsets, partitions)
+
+    def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets after the newest records, in order of the partitions. Raises ``KafkaError``."""
+        return _answered(self._consumer.end_offsets, partitions)
+
+
+def _answered(
+    ask: Callable[[list[TopicPartition]], dict[TopicPartition, int]], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offsets that the brokers answer with. Raises ``KafkaError``, also for partitions of a topic that was deleted:
+    for them kafka-python raises ``KeyError``."""
+    wanted = sorted(partitions)
+    try:
+        return dict(sorted(ask(wanted).items())) if wanted else {}
+    except KeyError as error:
+        raise UnknownTopicOrPartitionError(str(error)) from None

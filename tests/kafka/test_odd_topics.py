@@ -1,8 +1,5 @@
-"""Topics as others make them: transactions, compression, retention, partitions and topics that come and go.
-
-What participants and the bridge read of them; ``tests/spark/test_odd_topics_in_spark.py`` reads the same topics with
-the jobs.
-"""
+"""What participants and the bridge read of odd topics; ``tests/spark/test_odd_topics_in_spark.py`` reads the same ones
+with the ingest job."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from typing import Any
 
 import kafka.codec
 import pytest
-from kafka import KafkaProducer
+from kafka import TopicPartition
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
+from reliable_channel.transport import kafka_consumer
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
@@ -30,16 +27,17 @@ from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support import error_page
 from tests.support.odd_topics import (
-    HEADERS,
+    ODD_TOPICS,
     PUBSUB_TOPIC,
     TOPIC,
+    OddTopic,
     add_partitions,
     admin,
-    compact,
     configure,
     create,
     delete_records,
-    read_committed,
+    make,
+    make_anew,
     transact,
     until,
     write,
@@ -61,12 +59,14 @@ def topic(broker: Settings) -> str:
 class Participant:
     """A participant with a group; ``texts`` are what it received."""
 
-    def __init__(self, broker: Settings, topic: str, group: str | None = "g", **options: Any) -> None:
+    def __init__(
+        self, broker: Settings, topic: str, group: str | None = "g", envelopes: str | None = None, **options: Any
+    ) -> None:
         self.events: list[Any] = []
         self.node = KafkaNode(
             broker.kafka.clients(),
             NamedTopic(PUBSUB_TOPIC),
-            envelopes_topic=topic,
+            envelopes_topic=envelopes or topic,
             outgoing_topic=f"{topic}-o",
             dispatched_topic=f"{topic}-d",
             group_id=None if group is None else f"{group}-{topic}",
@@ -91,13 +91,62 @@ class Participant:
         return [(e.partition, e.first, e.next) for e in self.events if isinstance(e, RecordsGone)]
 
 
-def test_aborted_records_are_not_received(broker: Settings, topic: str) -> None:
-    transact(broker, topic, ["committed"], commit=True)
-    transact(broker, topic, ["aborted"], commit=False)
-    write(broker, topic, ["after"])
+@pytest.mark.parametrize("odd", ODD_TOPICS, ids=str)
+def test_a_participant_reads_what_is_right_of_an_odd_topic(broker: Settings, topic: str, odd: OddTopic) -> None:
+    envelopes = f"{topic}-odd"
+    make(broker, envelopes)
+    odd.before(broker, envelopes)
+    with Participant(broker, topic, envelopes=envelopes, start_at="earliest") as one:
+        until(lambda: len(one.texts) >= len(odd.read[0]))
+    odd.away(broker, envelopes)
+    with Participant(broker, topic, envelopes=envelopes, start_at="earliest") as back:
+        until(lambda: len(back.texts) >= len(odd.read[1]))
+    assert (one.texts, back.texts) == odd.read
+    gone = [event for event in (*one.events, *back.events) if isinstance(event, RecordsGone)]
+    anew = [event for event in gone if event.reason == "the topic was created anew"]
+    assert bool(anew) == odd.created_anew
+    assert [(e.partition, e.first, e.next) for e in gone if e not in anew] == deleted_ranges(odd)
+
+
+@pytest.mark.parametrize("odd", ODD_TOPICS, ids=str)
+def test_a_bridge_dispatches_what_is_right_of_an_odd_topic(
+    broker: Settings, topic: str, odd: OddTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outgoing topic is somebody else's, too."""
+    outgoing = f"{topic}-odd"
+    make(broker, outgoing)
+    topics = broker.kafka.topics.model_copy(
+        update={"envelopes": topic, "outgoing": outgoing, "dispatched": f"{topic}-d"}
+    )
+    here = broker.model_copy(update={"kafka": broker.kafka.model_copy(update={"topics": topics})})
+    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"group_id": topic})})
+    expected = [*odd.read[0], *odd.read[1]]
     with Participant(broker, topic, None, start_at="earliest") as one:
-        until(lambda: "after" in one.texts)
-    assert one.texts == ["committed", "after"]
+        for happens, count in ((odd.before, len(odd.read[0])), (odd.away, len(expected))):
+            happens(broker, outgoing)
+            bridge = make_bridge(here, loop=True)
+            bridge.start()
+            try:
+                until(lambda count=count: len(one.texts) >= count)  # type: ignore[misc]
+            finally:
+                bridge.stop()
+        assert one.texts == expected
+    warned = [record.args[0] for record in caplog.records if isinstance(record.args, tuple) and record.args]
+    gone = [each for each in warned if isinstance(each, GoneOffsets)]
+    assert [(each.partition, each.first, each.next) for each in gone] == deleted_ranges(odd)
+
+
+def deleted_ranges(odd: OddTopic) -> list[tuple[int, int, int]]:
+    """The deleted offsets of a topic: partition, first, and the next kept one. Only the job asks for compaction."""
+    return [(partition, first, last + 1) for partition, first, last, cause in odd.gaps if cause == "offset_jump"]
+
+
+def test_a_participant_receives_a_record_of_the_farthest_future(broker: Settings, topic: str) -> None:
+    """Spark cannot read it: tests/kafka/test_unreadable.py."""
+    make(broker, f"{topic}-odd")
+    write(broker, f"{topic}-odd", ["far"], timestamp_ms=2**62)
+    with Participant(broker, topic, None, envelopes=f"{topic}-odd", start_at="earliest") as one:
+        until(lambda: one.texts == ["far"])
 
 
 def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, topic: str) -> None:
@@ -109,85 +158,6 @@ def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, t
     with Participant(everything, topic, None, start_at="earliest") as one:
         until(lambda: "after" in one.texts)
     assert one.texts == ["aborted", "after"]
-
-
-def test_a_participant_whose_first_session_was_quiet_receives_what_came_while_it_was_away(
-    broker: Settings, topic: str
-) -> None:
-    with Participant(broker, topic):
-        pass
-    write(broker, topic, ["one", "two", "three"])
-    with Participant(broker, topic) as back:
-        until(lambda: len(back.texts) == 3)
-    assert back.texts == ["one", "two", "three"]
-
-
-def test_a_partition_that_is_new_since_the_last_session_is_read_from_its_beginning(
-    broker: Settings, topic: str
-) -> None:
-    with Participant(broker, topic):
-        pass
-    add_partitions(broker, topic, 2)
-    write(broker, topic, ["new"], partition=1)
-    with Participant(broker, topic) as back:
-        until(lambda: back.texts == ["new"])
-
-
-def test_of_a_compacted_topic_what_is_kept_is_received(broker: Settings, topic: str) -> None:
-    write(broker, topic, [f"{number}" for number in range(5)])
-    with Participant(broker, topic, start_at="earliest") as one:
-        until(lambda: len(one.texts) == 5)
-    write(broker, topic, [f"{number}" for number in range(5, 10)])
-    compact(broker, topic)
-    with Participant(broker, topic) as back:
-        until(lambda: len(back.texts) >= 2)
-    assert back.texts == ["9", "begins a segment"]
-    lost = ask_broker(broker.kafka)({(topic, 0): [OffsetGap(5, 8, 0, 0)]})
-    assert lost == {(topic, 0): [LostRange(OffsetGap(5, 8, 0, 0), "compaction")]}
-
-
-@pytest.mark.parametrize("timestamp_ms", [0, 1, 2**31, 2**62])
-def test_records_of_any_time_are_received_in_a_topic_of_either_kind_of_time(
-    broker: Settings, topic: str, timestamp_ms: int
-) -> None:
-    configure(broker, topic, message_timestamp_after_max_ms=str(2**63 - 1))
-    write(broker, topic, ["odd"], timestamp_ms=timestamp_ms)
-    configure(broker, topic, message_timestamp_type="LogAppendTime")
-    write(broker, topic, ["by the broker"], timestamp_ms=timestamp_ms)
-    with Participant(broker, topic, None, start_at="earliest") as one:
-        until(lambda: len(one.texts) == 2)
-    assert one.texts == ["odd", "by the broker"]
-
-
-def test_after_retention_it_continues_at_the_earliest_kept_record_and_names_the_range(
-    broker: Settings, topic: str
-) -> None:
-    write(broker, topic, [f"{number}" for number in range(4)])
-    with Participant(broker, topic, start_at="earliest") as one:
-        until(lambda: len(one.texts) == 4)
-    write(broker, topic, [f"{number}" for number in range(4, 10)])
-    delete_records(broker, topic, 6)
-    with Participant(broker, topic) as back:
-        until(lambda: len(back.texts) == 4)
-        until(lambda: "gone" in back.node.health().detail)
-    assert back.texts == ["6", "7", "8", "9"]
-    assert back.gone == [(0, 4, 6)]
-
-
-def test_a_topic_that_was_created_anew_is_read_from_its_beginning(broker: Settings, topic: str) -> None:
-    write(broker, topic, ["old 0", "old 1"])
-    with Participant(broker, topic, start_at="earliest") as one:
-        until(lambda: len(one.texts) == 2)
-    client = admin(broker)
-    client.delete_topics([topic])
-    until(lambda: topic not in client.list_topics())
-    client.close()
-    create(broker, topic)
-    write(broker, topic, [f"new {number}" for number in range(5)])
-    with Participant(broker, topic) as back:
-        until(lambda: len(back.texts) == 5)
-    assert back.texts == [f"new {number}" for number in range(5)]
-    assert [event.reason for event in back.events if isinstance(event, RecordsGone)] == ["the topic was created anew"]
 
 
 def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:
@@ -204,13 +174,52 @@ def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topi
     assert [(each.first, each.next) for each in gone] == [(0, 4)]
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_records_are_received(broker: Settings, topic: str, codec: str) -> None:
-    texts = [f"{codec} {number} " + "x" * 10_000 for number in range(200)]
-    write(broker, topic, texts, compression_type=codec, linger_ms=50, batch_size=1 << 20)
-    with Participant(broker, topic, None, start_at="earliest") as one:
-        until(lambda: len(one.texts) == 200)
-    assert one.texts == texts
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers look every tenth of a second for what they look for every half minute, or every hour."""
+    monkeypatch.setattr(kafka_consumer, "TOPIC_REFRESH_S", 0.1)
+    monkeypatch.setattr(kafka_consumer, "RENEW_OFFSETS_S", 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("group", ["g", None], ids=["with a group", "without"])
+def test_under_a_running_participant_a_partition_is_added_and_the_topic_created_anew(
+    broker: Settings, topic: str, group: str | None
+) -> None:
+    envelopes = f"{topic}-odd"
+    make(broker, envelopes)
+    write(broker, envelopes, ["old 0", "old 1"])
+    with Participant(broker, topic, group, envelopes=envelopes, start_at="earliest") as one:
+        until(lambda: len(one.texts) == 2)
+        add_partitions(broker, envelopes, 2)
+        write(broker, envelopes, ["added"], partition=1)
+        until(lambda: one.texts[2:] == ["added"])
+        make_anew(broker, envelopes)
+        write(broker, envelopes, [f"new {number}" for number in range(5)])
+        until(lambda: {f"new {number}" for number in range(5)} <= {*one.texts})
+        assert "the topic was created anew" in {event.reason for event in one.events if isinstance(event, RecordsGone)}
+
+
+@pytest.mark.usefixtures("soon")
+def test_offsets_that_the_broker_forgets_while_a_partition_is_quiet_are_committed_again(
+    broker: Settings, topic: str
+) -> None:
+    """Kafka forgets an offset a week after its last commit; here somebody deletes it."""
+    group, partition, client = f"g-{topic}", TopicPartition(topic, 0), admin(broker)
+
+    def is_committed() -> bool:
+        known = client.list_group_offsets(group)[group].get(partition)
+        return known is not None and known.offset == 1
+
+    write(broker, topic, ["read"])
+    try:
+        with Participant(broker, topic, start_at="earliest") as one:
+            until(lambda: one.texts == ["read"])
+            until(is_committed)
+            client.delete_group_offsets(group, [partition])
+            until(is_committed)
+    finally:
+        client.close()
 
 
 def test_without_its_codec_a_participant_names_it_and_goes_on_when_it_is_there(
@@ -252,23 +261,6 @@ def test_evidence_that_cannot_be_decoded_ends_its_job_with_a_sentence(
     assert "partition 0, offset 0" in str(fault.value)
 
 
-def test_tombstones_and_records_without_headers_or_with_negative_times_stop_nobody(
-    broker: Settings, topic: str
-) -> None:
-    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
-    value = encode_waku_message(WakuMessage(b"no headers", TOPIC))
-    for send in (
-        lambda: producer.send(topic, None, TOPIC.encode(), HEADERS, 0),
-        lambda: producer.send(topic, value, None, None, 0),
-    ):
-        send().get(timeout=30)
-    producer.close()
-    write(broker, topic, ["after"])
-    with Participant(broker, topic, None, start_at="earliest") as one:
-        until(lambda: "after" in one.texts)
-    assert one.texts[-1] == "after"
-
-
 def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missing_offsets(
     broker: Settings, topic: str
 ) -> None:
@@ -283,39 +275,3 @@ def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missin
     configure(broker, topic, cleanup_policy="compact")
     kept = [LostRange(gap, "compaction") for gap in missing[place][1:]]
     until(lambda: find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0)), *kept]})
-
-
-def test_a_bridge_dispatches_what_is_committed_and_kept_however_it_is_compressed(broker: Settings, topic: str) -> None:
-    """The outgoing topic is somebody else's, too: a producer with transactions, others with every codec."""
-    outgoing = f"{topic}-o"
-    topics = broker.kafka.topics.model_copy(
-        update={"envelopes": topic, "outgoing": outgoing, "dispatched": f"{topic}-d"}
-    )
-    here = broker.model_copy(update={"kafka": broker.kafka.model_copy(update={"topics": topics})})
-    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"group_id": topic})})
-    bridge, again = make_bridge(here, loop=True), make_bridge(here, loop=True)
-    transact(broker, outgoing, ["committed"], commit=True)
-    transact(broker, outgoing, ["aborted"], commit=False)
-    codecs = ("gzip", "snappy", "lz4", "zstd")
-    for codec in codecs:
-        write(broker, outgoing, [f"{codec} {number}" for number in range(3)], compression_type=codec)
-    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
-    producer.send(outgoing, None, TOPIC.encode(), HEADERS, 0).get(timeout=30)
-    producer.close()
-    write(broker, outgoing, ["of 1970"], timestamp_ms=0)
-    configure(broker, outgoing, message_timestamp_type="LogAppendTime")
-    write(broker, outgoing, ["by the broker"])
-    bridge.start()
-    try:
-        with Participant(broker, topic, None, start_at="earliest") as one:
-            until(lambda: len(one.texts) >= 15)
-            bridge.stop()
-            write(broker, outgoing, ["deleted", "kept"])
-            delete_records(broker, outgoing, read_committed(broker, outgoing)[-1][1])
-            again.start()
-            until(lambda: len(one.texts) >= 16)
-    finally:
-        bridge.stop()
-        again.stop()
-    expected = [f"{codec} {number}" for codec in codecs for number in range(3)]
-    assert one.texts == ["committed", *expected, "of 1970", "by the broker", "kept"]

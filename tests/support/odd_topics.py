@@ -1,10 +1,12 @@
-"""Topics as others make them: transactions, compression, retention, for tests with a real broker."""
+"""Topics as others make them, for tests with a real broker: :data:`ODD_TOPICS` lists them with what is right to be read
+of each, whoever reads it (participant, bridge or the ingest job)."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -33,6 +35,29 @@ def create(broker: Settings, name: str, partitions: int = 1) -> None:
         update={"envelopes": name, "outgoing": f"{name}-o", "dispatched": f"{name}-d", "partitions": partitions}
     )
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+
+
+def make(broker: Settings, topic: str) -> None:
+    """Create a topic of somebody else's: one partition, times of the producers without a limit, kept for ever."""
+    no_limit = str(2**63 - 1)
+    configs = {
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.after.max.ms": no_limit,
+        "message.timestamp.before.max.ms": no_limit,
+        "retention.ms": "-1",
+    }
+    client = admin(broker)
+    client.create_topics({topic: {"num_partitions": 1, "replication_factor": 1, "configs": configs}})
+    client.close()
+
+
+def make_anew(broker: Settings, topic: str) -> None:
+    """Delete a topic and create it again under the same name."""
+    client = admin(broker)
+    client.delete_topics([topic])
+    until(lambda: topic not in client.list_topics())
+    client.close()
+    make(broker, topic)
 
 
 def admin(broker: Settings) -> KafkaAdminClient:
@@ -142,3 +167,179 @@ def delete_records(broker: Settings, topic: str, before: int, partition: int = 0
     client = admin(broker)
     client.delete_records({TopicPartition(topic, partition): before})
     client.close()
+
+
+def write_bare(broker: Settings, topic: str, value: bytes | None, headers: list[tuple[str, bytes]] | None) -> None:
+    """Write one record with this value and these headers."""
+    producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
+    producer.send(topic, value, TOPIC.encode(), headers, 0).get(timeout=30)
+    producer.close()
+
+
+Step = Callable[[Settings, str], None]
+"""Does something with a topic of the broker."""
+
+
+def quiet(broker: Settings, topic: str) -> None:
+    """Nothing happens."""
+
+
+@dataclass(frozen=True)
+class OddTopic:
+    """A topic, what happens to it, and what is right to be read.
+
+    ``before`` happens before a reader's first session, ``away`` between its two sessions; ``read`` are the texts that
+    it receives, in order, in both. ``gaps``: partition, first and last lost offset, and the cause as in
+    ``source_gaps``. Of a topic that was ``created_anew``, participants and the bridge read all records; the job refuses
+    to mix them with those of the old one."""
+
+    name: str
+    before: Step
+    away: Step
+    read: tuple[list[str], list[str]]
+    gaps: tuple[tuple[int, int, int, str], ...] = ()
+    created_anew: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _writes(*texts: str, **options: Any) -> Step:
+    return lambda broker, topic: write(broker, topic, [*texts], **options)
+
+
+def _do(*steps: Step) -> Step:
+    def all_steps(broker: Settings, topic: str) -> None:
+        for step in steps:
+            step(broker, topic)
+
+    return all_steps
+
+
+def _commits(*texts: str) -> Step:
+    return lambda broker, topic: transact(broker, topic, [*texts], commit=True)
+
+
+def _aborts(*texts: str) -> Step:
+    return lambda broker, topic: transact(broker, topic, [*texts], commit=False)
+
+
+def _deletes(before: int, partition: int = 0) -> Step:
+    return lambda broker, topic: delete_records(broker, topic, before, partition)
+
+
+def _adds_a_partition(broker: Settings, topic: str) -> None:
+    add_partitions(broker, topic, 2)
+
+
+def _is_stamped_by_the_broker(broker: Settings, topic: str) -> None:
+    configure(broker, topic, message_timestamp_type="LogAppendTime")
+
+
+_CODECS = ("gzip", "snappy", "lz4", "zstd")
+_PACKED = {codec: [f"{codec} {number} " + "x" * 1_000 for number in range(20)] for codec in _CODECS}
+_TIMES_MS = (-1, -1_000, -62_135_596_800_000, 0, 1, 2**31, 32_503_680_000_000)
+"""Without a time, before 1970, the year 1, 1970, and the year 3000."""
+
+
+def _of_any_time(broker: Settings, topic: str) -> None:
+    for at_ms in _TIMES_MS:
+        write(broker, topic, [f"{at_ms} ms"], timestamp_ms=at_ms)
+
+
+ODD_TOPICS = (
+    OddTopic("quiet-at-first", quiet, _writes("1", "2", "3"), ([], ["1", "2", "3"])),
+    OddTopic(
+        "transactions",
+        _do(_commits("a", "b"), _aborts("c"), _commits("d")),
+        _do(_aborts("e"), _commits("f", "g"), _aborts("h")),
+        (["a", "b", "d"], ["f", "g"]),
+    ),
+    OddTopic(
+        "compacted",
+        _writes(*"01234"),
+        _do(_writes(*"56789"), compact),
+        ([*"01234"], ["9", "begins a segment"]),
+        ((0, 5, 8, "compaction"),),
+    ),
+    OddTopic(
+        "tombstones",
+        _do(
+            _writes("a"),
+            lambda broker, topic: write_bare(broker, topic, None, HEADERS),
+            lambda broker, topic: write_bare(broker, topic, b"no headers", None),
+            _writes("b"),
+        ),
+        _do(lambda broker, topic: write_bare(broker, topic, None, None), _writes("c")),
+        (["a", "b"], ["c"]),
+    ),
+    OddTopic("any-time", _of_any_time, _writes("now"), ([f"{at_ms} ms" for at_ms in _TIMES_MS], ["now"])),
+    OddTopic(
+        "no-time-first",
+        _writes("none", timestamp_ms=-1),
+        _writes("none again", timestamp_ms=-1),
+        (["none"], ["none again"]),
+    ),
+    OddTopic(
+        "log-append-time",
+        _do(_is_stamped_by_the_broker, _writes("a", timestamp_ms=1), _writes("b", timestamp_ms=2**40)),
+        _writes("c", timestamp_ms=0),
+        (["a", "b"], ["c"]),
+    ),
+    OddTopic(
+        "compressed",
+        _do(*(_writes(*texts, compression_type=codec, linger_ms=50) for codec, texts in _PACKED.items())),
+        quiet,
+        ([text for texts in _PACKED.values() for text in texts], []),
+    ),
+    OddTopic("deleted-before", _do(_writes(*"0123"), _deletes(2)), _writes("4"), (["2", "3"], ["4"])),
+    OddTopic(
+        "deleted",
+        _writes(*"0123"),
+        _do(_writes(*"456789"), _deletes(6)),
+        ([*"0123"], [*"6789"]),
+        ((0, 4, 5, "offset_jump"),),
+    ),
+    OddTopic(
+        "deleted-in-a-quiet-partition",
+        _do(_adds_a_partition, _writes("a")),
+        _do(_writes(*"0123", partition=1), _deletes(2, partition=1)),
+        (["a"], ["2", "3"]),
+        ((1, 0, 1, "offset_jump"),),
+    ),
+    OddTopic(
+        "partition-added",
+        _writes("a"),
+        _do(_adds_a_partition, _writes("b", "c", partition=1)),
+        (["a"], ["b", "c"]),
+    ),
+    OddTopic(
+        "partition-added-and-deleted",
+        _writes("a"),
+        _do(_adds_a_partition, _writes(*"0123", partition=1), _deletes(2, partition=1)),
+        (["a"], ["2", "3"]),
+        ((1, 0, 1, "offset_jump"),),
+    ),
+    OddTopic(
+        "created-anew-shorter",
+        _writes(*"012"),
+        _do(make_anew, _writes("new")),
+        ([*"012"], ["new"]),
+        created_anew=True,
+    ),
+    OddTopic(
+        "created-anew-longer",
+        _writes(*"012"),
+        _do(make_anew, _writes(*"abcde")),
+        ([*"012"], [*"abcde"]),
+        created_anew=True,
+    ),
+    OddTopic(
+        "created-anew-unread",
+        _do(_writes(*"0123"), _deletes(4)),
+        _do(make_anew, _writes(*"abcdef")),
+        ([], [*"abcdef"]),
+        created_anew=True,
+    ),
+)
+"""Every kind of topic that Kafka makes possible and a reader may meet."""

@@ -16,7 +16,6 @@ MEANINGS = {
     "null_value": "the record has no value (a tombstone)",
     "too_large": "above 1 MiB; refused unread",
     "bad_header": "header pubsub_topic missing or no UTF-8, or an unknown source",
-    "record_time_out_of_range": "a record time before 1970 or after the year 9999",
     "malformed_envelope": "no WakuMessage: truncated, garbage, or text that is no UTF-8",
     "empty_content_topic": "an envelope needs a content topic",
     "meta_too_long": "meta above 64 bytes",

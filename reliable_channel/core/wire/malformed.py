@@ -28,7 +28,6 @@ class Reason(StrEnum):
     SEGMENT_HASH_LENGTH = "segment_hash_length"
     SEGMENT_COUNT = "segment_count"
     SEGMENT_INDEX = "segment_index"
-    RECORD_TIME_OUT_OF_RANGE = "record_time_out_of_range"
     UNDECRYPTABLE = "undecryptable"
     PLAINTEXT_REFUSED = "plaintext_refused"
     OVER_QUOTA = "over_quota"

@@ -43,7 +43,8 @@ CHANNEL_KEY = tuple(column.name for column in CHANNEL)
 EVENT_TIME = Column(
     "event_time",
     "TIMESTAMP",
-    "min(Kafka record time, ingest_time + pipeline.max_clock_skew_ms), never decreasing in a partition",
+    "min(Kafka record time, ingest_time + pipeline.max_clock_skew_ms), never decreasing in a partition; a record"
+    " without a time after 1970 counts as of ingest_time",
     example="2026-01-01T00:01:12.455Z",
 )
 

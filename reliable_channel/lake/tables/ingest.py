@@ -197,7 +197,8 @@ SOURCE_GAPS = Table(
         Column(
             "from_time",
             "TIMESTAMP",
-            "event time of the last record before the gap; null if there is none",
+            "event time of the last record before the gap; in a partition that was not read before, the earliest one"
+            " that the others had reached; null if there is none",
             example="2026-01-01T00:04:55.756Z",
         ),
         Column(

@@ -31,11 +31,15 @@ def records_per_trigger(settings: Settings) -> int:
     from kafka import KafkaConsumer
     from kafka.errors import KafkaError
 
+    from reliable_channel.transport.kafka_consumer import describe_topic
+
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.clients().consumer}
         with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
-            refuse_recreated_topic(asked, settings)
-            sizes = newest_sizes(asked, settings.kafka.topics.envelopes)
+            topic = settings.kafka.topics.envelopes
+            described = describe_topic(settings.kafka.clients(), topic)
+            refuse_recreated_topic(asked, described.id, settings)
+            sizes = newest_sizes(asked, topic)
     except KafkaError:
         sizes = []
     limit = within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)

@@ -21,9 +21,6 @@ LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
 """Lamport timestamps further in the future are refused: one of 2^64 − 1 would end the channel (docs/spec/sds.md,
 *Bounds*)."""
 
-MAX_RECORD_TIME_US = 253_402_300_799_999_999
-"""The end of the year 9999, the last of Spark's and Python's timestamps."""
-
 MAX_VALUE_BYTES = 1_048_576
 """A larger record is refused without decoding. The network's limit is far lower: 150 KiB per envelope
 (14/WAKU2-MESSAGE)."""
@@ -100,7 +97,7 @@ class RecordDecoder:
     def decode(
         self, value: bytes | None, pubsub_header: bytes | None, source_header: bytes | None, record_time_us: int
     ) -> Decoded:
-        """Decode one record. ``record_time_us``: its record time (µs), limited by the ingest clock."""
+        """Decode one record. ``record_time_us``: :func:`~.stream.bound_record_time`, µs."""
         row = Decoded()
         pubsub_topic, source = self._text(pubsub_header), self._text(source_header)
         if not pubsub_topic:
@@ -108,8 +105,6 @@ class RecordDecoder:
         if source not in SOURCES:
             return refused(row, "record", _NO_SOURCE)
         row.pubsub_topic, row.source = pubsub_topic, source
-        if not 0 <= record_time_us <= MAX_RECORD_TIME_US:
-            return refused(row, "record", Malformed(Reason.RECORD_TIME_OUT_OF_RANGE, f"{record_time_us} µs"))
         if value is not None and len(value) > MAX_VALUE_BYTES:
             too_large = Malformed(Reason.TOO_LARGE, f"{len(value)} bytes, at most {MAX_VALUE_BYTES}")
             return refused(row, "record", too_large)

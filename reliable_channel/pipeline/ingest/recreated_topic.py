@@ -9,14 +9,28 @@ from typing import Any
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.checkpoints import read_checkpoint
+from reliable_channel.lake.checkpoints import read_checkpoint, read_record, write_record
+
+_TOPIC_ID = "kafka.topic_id"
+"""The key of the topic's id in the record of the checkpoint."""
 
 
-def refuse_recreated_topic(consumer: Any, settings: Settings) -> None:
-    """Compare the end of every partition with the checkpoint of ingest. ``consumer``: a ``KafkaConsumer``.
+def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> None:
+    """Compare the id of the topic, and the end of every partition, with the checkpoint of ingest, and record the id if
+    the checkpoint has none. ``consumer``: a ``KafkaConsumer``; ``topic_id``: empty if the broker knows no ids.
 
-    Raises ``ConfigurationError`` if a partition ends before the offset that was read. Once the new topic has grown
-    beyond the old one, offsets cannot show the difference."""
+    Raises ``ConfigurationError`` if the ids differ, or a partition ends before the offset that was read. Only the id
+    tells a new topic that has grown beyond the old one, or of which nothing was read yet."""
+    recorded = read_record(settings.paths, "ingest")
+    known = recorded.get(_TOPIC_ID, "")
+    if topic_id and known and topic_id != known:
+        raise _recreated(settings, f"its id is {topic_id}, and ingest has read {known}")
+    _compare_ends(consumer, settings)
+    if topic_id and not known:
+        write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
+
+
+def _compare_ends(consumer: Any, settings: Settings) -> None:
     from kafka import TopicPartition
 
     checkpoint, topic = read_checkpoint(settings.paths, "ingest"), settings.kafka.topics.envelopes
@@ -25,9 +39,12 @@ def refuse_recreated_topic(consumer: Any, settings: Settings) -> None:
     partitions = [TopicPartition(topic, number) for number in sorted(there) if number in read]
     for partition, end in (consumer.end_offsets(partitions) if partitions else {}).items():
         if end < read[partition.partition]:
-            raise ConfigurationError(
-                f"The topic {topic} was deleted and recreated: its partition {partition.partition} ends at {end}, and"
-                f" ingest has read to {read[partition.partition]}.",
-                "Set paths.data_dir and paths.checkpoint_dir to new places: the tables identify a record by its"
-                " offset.",
-            )
+            number, reached = partition.partition, read[partition.partition]
+            raise _recreated(settings, f"its partition {number} ends at {end}, and ingest has read to {reached}")
+
+
+def _recreated(settings: Settings, how_known: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The topic {settings.kafka.topics.envelopes} was deleted and recreated: {how_known}.",
+        "Set paths.data_dir and paths.checkpoint_dir to new places: the tables identify a record by its offset.",
+    )

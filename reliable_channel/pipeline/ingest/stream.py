@@ -7,7 +7,7 @@ in one Spark job (:mod:`.task`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import KafkaSettings, PathSettings, PipelineSettings, Settings
 from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.checkpoints import read_start
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import as_arrow
@@ -55,13 +56,12 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     """Select from Kafka records the columns that tasks decode: coordinates, ``record_time``, ``ingest_time``,
     ``time_us``, ``value`` and the two headers.
 
-    ``time_us`` is min(record time, ingest clock + ``max_clock_skew_ms``). The ingest clock is the micro-batch's
-    timestamp, which Spark writes to the checkpoint before it runs the batch, so a replay computes the same rows."""
+    ``time_us`` is :func:`bound_record_time`. The ingest clock is the micro-batch's timestamp, which Spark writes to the
+    checkpoint before it runs the batch, so a replay computes the same rows."""
 
     def transform(records: DataFrame) -> DataFrame:
         now = batch_time()
-        latest = now + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
-        time = F.unix_micros(F.least(F.coalesce("timestamp", F.timestamp_seconds(F.lit(0))), latest))
+        time = F.unix_micros(bound_record_time(F.col("timestamp"), now, pipeline))
         return records.select(
             "topic",
             "partition",
@@ -75,6 +75,15 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
         )
 
     return transform
+
+
+def bound_record_time(record_time: Column, ingest_time: Column, pipeline: PipelineSettings) -> Column:
+    """The record time, at most ``max_clock_skew_ms`` ahead of the ingest clock. A record without a plausible time
+    (none, or not after 1970) counts as of the ingest clock: its envelope is read as any other, and time goes on in a
+    topic whose producers set none."""
+    latest = ingest_time + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
+    has_time = record_time > F.timestamp_seconds(F.lit(0))
+    return F.when(has_time, F.least(record_time, latest)).otherwise(ingest_time)
 
 
 def decoded(records: DataFrame, settings: Settings) -> DataFrame:
@@ -126,7 +135,8 @@ class IngestWriter:
             reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
-            gaps = gap_rows(self._find_lost(find_missing_offsets(result.parts, self.clock.reached)), result.parts)
+            missing = find_missing_offsets(result.parts, self.clock.reached, self._starts(sink, result))
+            gaps = gap_rows(self._find_lost(missing), result.parts)
             sink.together(
                 *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
                 partial(sink.append_small, gaps, SOURCE_GAPS),
@@ -134,6 +144,12 @@ class IngestWriter:
             )
             quarantined = sum(part.quarantined for part in result.parts.values())
             counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
+
+    def _starts(self, sink: BatchSink, result: IngestResult) -> Mapping[str, Mapping[int, int]]:
+        """Where the micro-batch begins to read; looked up only if it reads a partition for the first time."""
+        if result.parts.keys() <= self.clock.reached.keys():
+            return {}
+        return read_start(sink.paths, "ingest", sink.batch_id).kafka
 
 
 def admitted(

@@ -28,11 +28,12 @@ DECODED = "decoded"
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """Missing offsets ``first`` to ``last`` (inclusive), and the event times around them, µs."""
+    """Missing offsets ``first`` to ``last`` (inclusive), and the event times around them, µs; ``from_us`` is ``None``
+    if nothing was read before."""
 
     first: int
     last: int
-    from_us: int
+    from_us: int | None
     to_us: int
 
 
@@ -191,17 +192,28 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
 
 
 def find_missing_offsets(
-    parts: Mapping[TopicPartition, PartitionSummary], before: Mapping[TopicPartition, Progress]
+    parts: Mapping[TopicPartition, PartitionSummary],
+    before: Mapping[TopicPartition, Progress],
+    starts: Mapping[str, Mapping[int, int]],
 ) -> dict[TopicPartition, list[OffsetGap]]:
     """The missing offsets of a micro-batch by partition: after the previous micro-batch, and inside this one.
 
-    Before the first record ever read none is missing: observation had not begun."""
+    ``starts``: topic → partition → where the micro-batch begins to read, for partitions that are not in ``before``; a
+    partition that the topic lacks there is new, and begins at 0. Without them, no offset is missing before the first
+    record ever read."""
     missing: dict[TopicPartition, list[OffsetGap]] = {}
     for place, part in sorted(parts.items()):
         gaps = list(part.gaps)
         known = before.get(place)
-        if known is not None and part.first_offset > known.next_offset:
-            gaps.insert(0, OffsetGap(known.next_offset, part.first_offset - 1, known.event_time_us, part.first_us))
+        topic, partition = place
+        start, since = part.first_offset, None
+        if known is not None:
+            start, since = known.next_offset, known.event_time_us
+        elif topic in starts:  # its records came after those that had been read elsewhere in the topic, or beside them
+            start = starts[topic].get(partition, 0)
+            since = min((at.event_time_us for (name, _), at in before.items() if name == topic), default=None)
+        if part.first_offset > start:
+            gaps.insert(0, OffsetGap(start, part.first_offset - 1, since, part.first_us))
         if gaps:
             missing[place] = gaps
     return missing

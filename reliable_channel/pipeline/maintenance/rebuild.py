@@ -27,7 +27,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, found_as, open_table
 from reliable_channel.pipeline.delta import append_frame, conformed, read_table, written
 from reliable_channel.pipeline.ingest.admission import QuotaGate
-from reliable_channel.pipeline.ingest.stream import admitted, kafka_coordinates
+from reliable_channel.pipeline.ingest.stream import admitted, bound_record_time, kafka_coordinates
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.runner.run import wait_for
 from reliable_channel.pipeline.verdict import verdicts
@@ -186,8 +186,7 @@ def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
 
 def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     """Envelopes in the form of the records that ingest reads from Kafka, with the recorded times."""
-    skew = F.make_dt_interval(secs=F.lit(settings.pipeline.max_clock_skew_ms / 1000))
-    time = F.least(F.coalesce("record_time", F.timestamp_seconds(F.lit(0))), F.col("ingest_time") + skew)
+    time = bound_record_time(F.col("record_time"), F.col("ingest_time"), settings.pipeline)
     records = envelopes.select(
         *kafka_coordinates(),
         "record_time",

@@ -8,19 +8,16 @@ continue with new, empty tables in place of deleted ones.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow.fs as pafs
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.checkpoints import Checkpoint, as_object, filesystem, read_checkpoint, read_text
+from reliable_channel.lake.checkpoints import Checkpoint, filesystem, read_checkpoint, read_record, write_record
 from reliable_channel.lake.read import holds_rows
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
-
-RECORD = "reliable-channel.json"
 
 _IN_SPARK = {
     "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
@@ -67,10 +64,8 @@ def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str
 
 def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
     """The settings of the checkpoint: our record, overridden by Spark's own."""
-    files, root = filesystem(paths.checkpoint(checkpoint.query))
-    ours = as_object(read_text(files, f"{root}/{RECORD}") or "")
     sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
-    found = {str(key): str(value) for key, value in ours.items()} | sparks
+    found = read_record(paths, checkpoint.query) | sparks
     topics = list(checkpoint.offsets.kafka)
     return found | ({"kafka.topics.envelopes": topics[0]} if topics else {})
 
@@ -119,10 +114,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
         if checkpoint.committed is not None:
             _refuse_without_tables(settings.paths, query, tables, recorded.get(_TABLES, "").split())
     if wanted.keys() - recorded.keys():
-        files, root = filesystem(settings.paths.checkpoint(query))
-        files.create_dir(root, recursive=True)
-        with files.open_output_stream(f"{root}/{RECORD}") as stream:
-            stream.write(json.dumps({**wanted, **recorded}, indent=1, sort_keys=True).encode())
+        write_record(settings.paths, query, {**wanted, **recorded})
 
 
 def _refuse_to_write_again(paths: PathSettings, query: str) -> None:

@@ -92,10 +92,6 @@ def test_wrong_headers_are_refused(pubsub: bytes | None, source: bytes | None) -
     assert decode(envelope(sds()), pubsub, source).reason == Reason.BAD_HEADER.value
 
 
-def test_a_record_time_of_2_to_the_62_is_refused() -> None:
-    assert decode(envelope(sds()), at_ms=2**62).reason == Reason.RECORD_TIME_OUT_OF_RANGE.value
-
-
 SDS_MESSAGES = {
     "hash of 31 bytes": ({"entire_message_hash": b"h" * 31}, Reason.SEGMENT_HASH_LENGTH),
     "index = count": ({"index": 2}, Reason.SEGMENT_INDEX),

@@ -18,9 +18,17 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline import functions
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.admission import candidates_in
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask
+from reliable_channel.pipeline.ingest.task import (
+    DECODED,
+    IngestResult,
+    IngestTask,
+    OffsetGap,
+    PartitionSummary,
+    find_missing_offsets,
+)
 
 TOPIC, PUBSUB = "/app/1/chat/proto", "/waku/2/rs/1/0"
 START_US = 1_767_225_600_000_000
@@ -137,3 +145,15 @@ def test_an_answer_can_be_read_by_a_driver_that_got_two() -> None:
     one, _ = run([record(1, "sds", START_US)], [], {})
     told = json.loads(json.dumps({"parts": [], "groups": [], "files": one.files}))
     assert IngestResult.of([told, told]).files == one.files * 2
+
+
+def test_the_first_records_of_a_partition_are_missing_if_they_came_since_the_source_began() -> None:
+    """Partition 3 begins at 6: it is new, or was there and quiet, or is read for the first time from there."""
+    parts = {PLACE: PartitionSummary(*PLACE, 6, 9, 70, 90, 100)}
+    topic, number = PLACE
+    before = {(topic, 0): Progress(50, 8), (topic, 1): Progress(40, 8), ("another", 0): Progress(10, 8)}
+    assert find_missing_offsets(parts, before, {topic: {0: 8, 1: 8}}) == {PLACE: [OffsetGap(0, 5, 40, 70)]}
+    assert find_missing_offsets(parts, before, {topic: {0: 8, number: 2}}) == {PLACE: [OffsetGap(2, 5, 40, 70)]}
+    assert find_missing_offsets(parts, {}, {topic: {number: 2}}) == {PLACE: [OffsetGap(2, 5, None, 70)]}
+    assert find_missing_offsets(parts, {}, {topic: {number: 6}}) == {}
+    assert find_missing_offsets(parts, before, {}) == {}

@@ -255,14 +255,15 @@ def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
     assert outcome.requests == 0
 
 
-def test_a_gap_is_filled_by_its_time_range_once(settings: Settings) -> None:
+@pytest.mark.parametrize("cause", ["offset_jump", "compaction"])
+def test_a_gap_is_filled_by_its_time_range_once(settings: Settings, cause: str) -> None:
     at = dt.datetime.fromtimestamp(START_S, dt.UTC)
     gap = {
         "kafka_topic": "t",
         "kafka_partition": 0,
         "first_offset": 5,
         "last_offset": 9,
-        "cause": "offset_jump",
+        "cause": cause,
         "name": "t/0/5",
         "status": "open",
         "from_time": int((at - dt.timedelta(seconds=60)).timestamp() * 10**6),

@@ -12,14 +12,14 @@ from kafka import TopicPartition
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.checkpoints import parse_offsets, read_checkpoint, read_checkpoints
+from reliable_channel.lake.checkpoints import RECORD, parse_offsets, read_checkpoint, read_checkpoints
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, ENVELOPES
 from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
-from reliable_channel.pipeline.runner.settings_guard import _WRITES, RECORD, check
+from reliable_channel.pipeline.runner.settings_guard import _WRITES, check
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -200,15 +200,27 @@ class NewTopic:
         return {each: (12, 7)[each.partition] for each in partitions}
 
 
-def test_a_recreated_topic_is_refused(settings: Settings) -> None:
+@pytest.mark.parametrize("topic_id", ["", "the same"], ids=["a broker without ids", "an id"])
+def test_a_topic_that_is_shorter_than_what_was_read_is_refused(settings: Settings, topic_id: str) -> None:
     topic = settings.kafka.topics.envelopes
-    refuse_recreated_topic(NewTopic(), settings)
+    refuse_recreated_topic(NewTopic(), topic_id, settings)
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 7}})], commits=1, operators=0)
-    refuse_recreated_topic(NewTopic(), settings)
+    refuse_recreated_topic(NewTopic(), topic_id, settings)
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 8}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError) as fault:
-        refuse_recreated_topic(NewTopic(), settings)
+        refuse_recreated_topic(NewTopic(), topic_id, settings)
     assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
+
+
+def test_a_topic_with_another_id_is_refused_however_long_it_is(settings: Settings) -> None:
+    check(settings, "ingest", SESSION)
+    refuse_recreated_topic(NewTopic(), "first", settings)
+    check(settings, "ingest", SESSION)
+    refuse_recreated_topic(NewTopic(), "first", settings)
+    with pytest.raises(ConfigurationError) as fault:
+        refuse_recreated_topic(NewTopic(), "second", settings)
+    assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
+    refuse_recreated_topic(NewTopic(), "", settings)
 
 
 def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:
