@@ -135,7 +135,7 @@ def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:
     files, root = filesystem(paths.checkpoint_dir)
     entries = files.get_file_info(pafs.FileSelector(root, allow_not_found=True))
     names = sorted(entry.base_name for entry in entries if entry.type == pafs.FileType.Directory)
-    return [found for name in names if (found := read_checkpoint(paths, name)) is not None]
+    return [checkpoint for name in names if (checkpoint := read_checkpoint(paths, name)) is not None]
 
 
 def filesystem(place: str) -> tuple[Any, str]:
@@ -160,7 +160,7 @@ def read_text(files: Any, path: str) -> str | None:
 
 def as_object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -46,7 +46,7 @@ def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
         size, count = size + sum(file.bytes for file in added), count + len(added)
         sums = {"tableSizeBytes": size, "numFiles": count, "numMetadata": 1, "numProtocol": 1}
         with files.open_output_stream(f"{log}{before + 1:020d}.crc") as stream:
-            stream.write(json.dumps(sums | _described(table)).encode())
+            stream.write(json.dumps(sums | _describe(table)).encode())
 
 
 def remove_checksums(paths: PathSettings, table: Table, before: int) -> None:
@@ -59,7 +59,7 @@ def remove_checksums(paths: PathSettings, table: Table, before: int) -> None:
             files.delete_file(entry.path)
 
 
-def _described(table: DeltaTable) -> dict[str, Any]:
+def _describe(table: DeltaTable) -> dict[str, Any]:
     """The metadata and protocol of a table, in the form of the actions in its log."""
     metadata, protocol = table.metadata(), table.protocol()
     features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}

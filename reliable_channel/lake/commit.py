@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -40,6 +41,14 @@ class TableFile(NamedTuple):
 
     path: str
     bytes: int
+
+
+def data_files(table: DeltaTable) -> dict[str, TableFile]:
+    """The data files of a table at the version at which it was opened, by their paths on disk: in the log, and so in
+    :class:`TableFile`, paths are URL-encoded."""
+    adds = pa.table(table.get_add_actions(flatten=True))
+    files = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
+    return {unquote(path): TableFile(path, size) for path, size in files}
 
 
 def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[str, int] | None = None) -> None:

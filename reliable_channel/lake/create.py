@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import indexed
-from reliable_channel.lake.read import found_as, open_at, open_table
+from reliable_channel.lake.read import find_named, open_at, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
@@ -79,7 +79,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     for table in tables:
         existing = open_at(paths.table(table.name))
         if existing is None:
-            if (former := found_as(paths, table)) is not None:
+            if (former := find_named(paths, table)) is not None:
                 raise ConfigurationError(
                     f"The table {former.name} was made by an earlier version of this program; it is called"
                     f" {table.name} now.",
@@ -132,14 +132,14 @@ def refuse_empty_commits(paths: PathSettings, name: str) -> None:
             )
 
 
-def refuse_another_version(name: str, found: Mapping[str, str], table: Table) -> None:
+def refuse_another_version(name: str, types: Mapping[str, str], table: Table) -> None:
     """Compare the columns of an existing table (name → Delta's own type) with its definition.
 
     Raises ``ConfigurationError`` if columns are missing or of another type, because an append would then fail in the
     middle of a micro-batch. Additional columns do no harm."""
-    missing = [column.name for column in table.columns if column.name not in found]
+    missing = [column.name for column in table.columns if column.name not in types]
     other = [
-        c.name for c in table.columns if c.name in found and found[c.name] != _DELTA_TYPES.get(c.type, found[c.name])
+        c.name for c in table.columns if c.name in types and types[c.name] != _DELTA_TYPES.get(c.type, types[c.name])
     ]
     if missing or other:
         differs = [f"{', '.join(missing)} missing"] if missing else []
@@ -151,16 +151,16 @@ def refuse_another_version(name: str, found: Mapping[str, str], table: Table) ->
 
 def refuse_features(name: str, table: DeltaTable) -> None:
     """Raise ``ConfigurationError``, naming all of them, if the table has features that the jobs do not honour."""
-    found = sorted(set(unsupported_features(table)))
-    if found:
+    unsupported = sorted(set(unsupported_features(table)))
+    if unsupported:
         why = "which jobs do not honour when they write"
-        if "liquid clustering" in found:
+        if "liquid clustering" in unsupported:
             raise ConfigurationError(
-                f"The table {name} has {', '.join(found)}, {why}: an earlier version of this program made it.",
+                f"The table {name} has {', '.join(unsupported)}, {why}: an earlier version of this program made it.",
                 f"{_REBUILD} Maintenance orders them by z-order instead (docs/howto/upgrade.md).",
             )
         raise ConfigurationError(
-            f"The table {name} has {', '.join(found)}, {why}.",
+            f"The table {name} has {', '.join(unsupported)}, {why}.",
             "Remove them with ALTER TABLE, or run `reliable-channel rebuild`, which derives the tables again.",
         )
 

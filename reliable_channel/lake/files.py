@@ -188,8 +188,8 @@ class Bounds:
                 continue
             if column.type == "TIMESTAMP":
                 values = values.cast(pa.int64())
-            found = pc.min_max(values)
-            least, largest = found["min"].as_py(), found["max"].as_py()
+            ends = pc.min_max(values)
+            least, largest = ends["min"].as_py(), ends["max"].as_py()
             self._least[column.name] = min(least, self._least.get(column.name, least))
             self._largest[column.name] = max(largest, self._largest.get(column.name, largest))
 

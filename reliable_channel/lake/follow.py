@@ -126,14 +126,14 @@ def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: 
     ``None`` if they are not the whole difference: rows were changed or deleted, or a commit is no longer in the log.
     Compaction changes no rows; the deletion of the oldest rows by retention does not count either."""
     files, root = filesystem(paths.table(table.name))
-    found: list[AddedFile] = []
+    added: list[AddedFile] = []
     for number in range(version + 1, opened.version() + 1):
         actions = _commit(files, root, number)
-        appended = None if actions is None else _appended(table, actions)
+        appended = None if actions is None else _list_appended(table, actions)
         if appended is None:
             return None
-        found += appended
-    return found if version <= opened.version() else None
+        added += appended
+    return added if version <= opened.version() else None
 
 
 def read_files(
@@ -158,7 +158,7 @@ def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 
-def _appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile] | None:
+def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile] | None:
     """The files that a commit with these actions appended; ``None`` if it changed or deleted rows."""
     adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
     if not any(action.get("remove", {}).get("dataChange") for action in actions):
@@ -226,8 +226,8 @@ class PerQuery(Generic[T]):
     def get(self, paths: PathSettings, *of: str) -> T:
         """The object for ``of``, which are the arguments of ``make`` after the tables' ``paths``."""
         key = (paths.data_dir, *of)
-        found = self._kept.pop(key, None) or self._make(paths, *of)
-        self._kept[key] = found
+        one = self._kept.pop(key, None) or self._make(paths, *of)
+        self._kept[key] = one
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
-        return found
+        return one

@@ -53,27 +53,27 @@ def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) ->
 def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
     """The appending commits from ``next_version`` on, oldest first. ``history`` is the result of
     ``DeltaTable.history()``."""
-    found = [
+    commits = [
         Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
         for entry in history
         if int(entry["version"]) >= next_version and _appends(entry)
     ]
-    return sorted(found, key=lambda commit: commit.version)
+    return sorted(commits, key=lambda commit: commit.version)
 
 
 def _appends(entry: Mapping[str, Any]) -> bool:
-    """Whether a stream reads the commit. No MERGE writes to a table that a stream reads."""
+    """Whether a stream reads the commit."""
     replaces_rows = (entry.get("operationParameters") or {}).get("mode") == "Overwrite"
     return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES) and not replaces_rows
 
 
 def _rows(entry: Mapping[str, Any]) -> int | None:
-    return next((found for name in _ROWS if (found := _metric(entry, name)) is not None), None)
+    return next((number for name in _ROWS if (number := _metric(entry, name)) is not None), None)
 
 
 def _metric(entry: Mapping[str, Any], name: str) -> int | None:
     metrics = entry.get("operationMetrics")
     if isinstance(metrics, str):
         metrics = json.loads(metrics)
-    found = str(metrics.get(name, "")) if isinstance(metrics, Mapping) else ""
-    return int(found) if found.isdigit() else None
+    text = str(metrics.get(name, "")) if isinstance(metrics, Mapping) else ""
+    return int(text) if text.isdigit() else None

@@ -74,7 +74,7 @@ def exists(paths: PathSettings, table: Table) -> bool:
     return open_at(paths.table(table.name)) is not None
 
 
-def found_as(paths: PathSettings, table: Table) -> Table | None:
+def find_named(paths: PathSettings, table: Table) -> Table | None:
     """The table under the name that exists here: its own, or that of an earlier version; ``None`` if it does not
     exist."""
     names = [table.name, *([table.former_name] if table.former_name else [])]
@@ -153,9 +153,9 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
         rows = engine.execute(query).read_all()
     except Exception as error:  # delta-rs has no error of its own for files that are torn or gone
         raise unreadable(", ".join(tables), error) from error
-    found = in_our_time(as_table(rows))
-    columns = [_values(found[name]) for name in found.column_names]
-    return [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    result = in_our_time(as_table(rows))
+    columns = [_values(result[name]) for name in result.column_names]
+    return [dict(zip(result.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def quoted(text: str) -> str:

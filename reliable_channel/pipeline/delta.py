@@ -59,7 +59,7 @@ def create_views(spark: SparkSession, paths: PathSettings) -> None:
             rows.createOrReplaceTempView(table.name)
 
 
-def conformed(rows: DataFrame, table: Table) -> DataFrame:
+def conform(rows: DataFrame, table: Table) -> DataFrame:
     """``rows`` with exactly the columns of ``table``: missing ones are null, others are dropped."""
     types = StructType.fromDDL(table.ddl())
     present = set(rows.columns)

@@ -107,10 +107,10 @@ def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Deri
     were set aside.
 
     Results for the driver must be representable in JSON. ``derived``: table → further rows to write with its rows."""
-    found = task_results(rows, _writer(sink.paths, dict(derived or {})))
+    reports = task_results(rows, _writer(sink.paths, dict(derived or {})))
     results = Results(
-        [WrittenFile(*file) for task in found for file in task["files"]],
-        [(name, values) for task in found for name, values in task["for_driver"]],
+        [WrittenFile(*file) for task in reports for file in task["files"]],
+        [(name, values) for task in reports for name, values in task["for_driver"]],
     )
     counters.put(sink.query_id, sink.batch_id, failed_rows=sum(each.rows for each in results.of(FailedRows)))
     return results

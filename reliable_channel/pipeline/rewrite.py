@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.commit import TableFile, append_files, discard, replace_files
+from reliable_channel.lake.commit import append_files, data_files, discard, replace_files
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
@@ -44,20 +42,20 @@ def rewrite(
     place = paths.table(table.name)
     to = open_table(paths, table)
     rows = read_table(spark, paths, table, to.version())
-    found = concerned(rows.withColumn(_FILE, F.col("_metadata.file_path"))).groupBy(_FILE).count().collect()
-    if found:
+    by_file = concerned(rows.withColumn(_FILE, F.col("_metadata.file_path"))).groupBy(_FILE).count().collect()
+    if by_file:
         if set(rows.columns) != set(table.names()):
             raise ConfigurationError(
                 f"The table {table.name} was made by another version of this program: its columns differ.",
                 "Run `reliable-channel rebuild`, which derives the tables again.",
             )
-        names = {row[_FILE].rpartition("/")[2] for row in found}
-        old = [file for file in _files(to) if file.path.rpartition("/")[2] in names]
+        names = {row[_FILE].rpartition("/")[2] for row in by_file}
+        old = [file for file in data_files(to).values() if file.path.rpartition("/")[2] in names]
         whole = spark.read.schema(rows.schema).parquet(*(f"{place}/{file.path}" for file in old))
         new = written(instead(whole).select(*table.names()), paths, table)
         with _discarded_on_failure(paths, new):
             replace_files(to, old, new)
-    return sum(row["count"] for row in found)
+    return sum(row["count"] for row in by_file)
 
 
 @retry_on_conflict
@@ -81,11 +79,6 @@ def insert_missing(
     if new:
         with _discarded_on_failure(paths, new):
             append_files(to, new, (by, 0 if before is None else before + 1))
-
-
-def _files(table: DeltaTable) -> list[TableFile]:
-    adds = pa.table(table.get_add_actions(flatten=True))
-    return [TableFile(*file) for file in zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)]
 
 
 @contextmanager

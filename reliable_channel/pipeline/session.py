@@ -31,6 +31,7 @@ def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
 
     Spark keeps idle workers by the environment of the function that they ran. Without this, a task gets any worker of
     the session, which seldom has cached the data that the task needs."""
+    # Not a documented attribute: PySpark copies it into every function that is defined, and has no setting for workers.
     environment = spark.sparkContext.environment
     environment[_WORKERS] = name
     try:

@@ -217,6 +217,7 @@ def _no_trace_of_a_killed_jvm() -> None:
     that."""
     from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
 
+    # Changed in the classes, because PySpark makes the server itself, inside SparkContext, and has no setting for it.
     for server in (AccumulatorTCPServer, AccumulatorUnixServer):
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # the standard library's way to say more
 
@@ -272,7 +273,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
     The JVM and Spark's scripts print warnings before they read any logging configuration; nobody can act on these.
     """
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = os.dup(2)  # the descriptor, not sys.stderr: PySpark starts the JVM and passes no stderr of its own
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.dup2(target, 2)

@@ -1,4 +1,4 @@
-"""Files that Spark writes, as the verdict's MERGE does: readers that skip files by their statistics see every row."""
+"""Files that Spark's tasks write: readers that skip files by their statistics see every row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from delta.tables import DeltaTable as SparkTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -18,8 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERY_STATUS
-from reliable_channel.pipeline.session import set_meanwhile
-from reliable_channel.pipeline.verdict.verdicts import READABLE_FILES
+from reliable_channel.pipeline.delta import append_frame, read_table
 from tests.support.table_readers import Counts, Readers, differences
 
 LAST = "\U0010ffff"
@@ -49,18 +47,15 @@ def status_rows() -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("writer", ["merge", "task", "rows deleted"])
+@pytest.mark.parametrize("writer", ["tasks", "driver", "rows deleted"])
 def test_filters_find_every_row(writer: str, spark: SparkSession, settings: Settings) -> None:
     paths = settings.paths
     create_tables(paths, (DELIVERY_STATUS,))
     place = paths.table(DELIVERY_STATUS.name)
     values = as_arrow(status_rows(), DELIVERY_STATUS)
-    if writer == "merge":
-        with set_meanwhile(spark, {**READABLE_FILES, "spark.sql.files.maxRecordsPerFile": "1"}):
-            target = SparkTable.forPath(spark, place)
-            new = spark.createDataFrame(values, schema=target.toDF().schema)
-            merge = target.alias("old").merge(new.alias("new"), "old.message_key <=> new.message_key")
-            merge.whenNotMatchedInsertAll().execute()
+    if writer == "tasks":
+        frame = spark.createDataFrame(values, schema=read_table(spark, paths, DELIVERY_STATUS).schema)
+        append_frame(paths, DELIVERY_STATUS, frame.repartition(values.num_rows))
     else:
         for row in status_rows():
             gone = [row | {"verdict": "gone"}] if writer == "rows deleted" else []

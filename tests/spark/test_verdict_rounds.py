@@ -268,7 +268,6 @@ def test_evidence_from_files_without_matching_rows_reaches_spark(spark: SparkSes
 def test_rounds_over_what_is_new_give_what_all_evidence_gives(
     spark: SparkSession, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "SMALL_FILES", {"spark.sql.files.maxRecordsPerFile": "5"})
     monkeypatch.setattr(replace, "ROWS_OF_A_FILE", 5)
     create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
     story = Story(seed=1)

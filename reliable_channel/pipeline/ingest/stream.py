@@ -101,8 +101,9 @@ def kafka_coordinates() -> list[Column]:
 
 
 def batch_time() -> Column:
-    """The micro-batch's timestamp. ``current_timestamp`` alone would be a literal in Spark's generated code, so each
-    micro-batch would compile it again; the result of a lambda function is not part of the code."""
+    """The micro-batch's timestamp. Spark makes a literal of ``current_timestamp`` in every micro-batch
+    (https://issues.apache.org/jira/browse/SPARK-18339). Alone it would be part of the generated code, which would be
+    compiled again each time; the result of a lambda function is not part of the code."""
     return F.element_at(F.transform(F.array(F.current_timestamp()), lambda time: time), 1)
 
 

@@ -93,18 +93,18 @@ def run(
     Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` while another run works or if conflicts persist."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
-    found = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
-    wanted = [plan for plan in found if not only or plan.table.name in only]
+    every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    wanted = [plan for plan in every if not only or plan.table.name in only]
     done = []
     with alone(settings.paths) if wanted and not dry_run else nullcontext(lambda: None) as still_alone:
         for plan in wanted:
             still_alone()
-            done.append(_maintained(settings, plan, dry_run))
+            done.append(_maintain_table(settings, plan, dry_run))
             say(str(done[-1]))
     return done
 
 
-def _maintained(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
+def _maintain_table(settings: Settings, plan: TablePlan, dry_run: bool) -> MaintenanceResult:
     """Maintain one table. Each step first checks whether it is needed: most tables are small, and most days quiet."""
     paths, name = settings.paths, plan.table.name
     files = len(open_table(paths, plan.table).file_uris())
@@ -191,5 +191,5 @@ def _optimize(paths: PathSettings, table: Table) -> None:
 def _files_on_disk(place: str) -> int:
     """The number of data files in a table's directory, including those that no version needs."""
     files, root = filesystem(place)
-    found = files.get_file_info(pafs.FileSelector(root, recursive=True))
-    return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in found)
+    infos = files.get_file_info(pafs.FileSelector(root, recursive=True))
+    return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in infos)

@@ -42,7 +42,7 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     """A plan for every table that exists, in the order of the data flow. ``now_ms``: Unix ms."""
     checkpoints = read_checkpoints(settings.paths)
     running = min(((c.running_since_ms, c.query) for c in checkpoints if c.running_since_ms is not None), default=None)
-    found = []
+    made = []
     for name, opened in open_tables(settings.paths).items():
         table = BY_NAME[name]
         needed, reader = slowest_reader(name, opened, checkpoints)
@@ -51,8 +51,8 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
         keep = settings.pipeline.vacuum_retention_ms
         longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
         held_by = reader if longer > keep else None
-        found.append(TablePlan(table, _delete_before(table, opened, now_ms), max(keep, longer), held_by))
-    return found
+        made.append(TablePlan(table, _delete_before(table, opened, now_ms), max(keep, longer), held_by))
+    return made
 
 
 def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]) -> tuple[int | None, str | None]:

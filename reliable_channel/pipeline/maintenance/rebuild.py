@@ -24,8 +24,8 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import exists, found_as, open_table
-from reliable_channel.pipeline.delta import append_frame, conformed, read_table, written
+from reliable_channel.lake.read import exists, find_named, open_table
+from reliable_channel.pipeline.delta import append_frame, conform, read_table, written
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admitted, bound_record_time, kafka_coordinates
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
@@ -79,7 +79,7 @@ def rebuild(
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
-    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or found_as(paths, table)])
+    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or find_named(paths, table)])
     rows = read_table(spark, paths, tables.ENVELOPES, version)
     # A row without these is not a Kafka record.
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
@@ -140,12 +140,12 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
 def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame) -> None:
     for table in CARRIED_OVER:
         if exists(old, table):
-            append_frame(new, table, conformed(read_table(spark, old, table), table))
+            append_frame(new, table, conform(read_table(spark, old, table), table))
     if exists(old, tables.QUARANTINE):
         never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
             snapshot.select(*tables.RECORD_KEY), [*tables.RECORD_KEY], "left_anti"
         )
-        append_frame(new, tables.QUARANTINE, conformed(never_envelopes, tables.QUARANTINE))
+        append_frame(new, tables.QUARANTINE, conform(never_envelopes, tables.QUARANTINE))
 
 
 def _decode_again(
@@ -203,11 +203,11 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
 
 def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
-    found = None
+    existing = None
     place = [*tables.RECORD_KEY, "event_time"]
-    messages = found_as(paths, tables.SDS_MESSAGES)
+    messages = find_named(paths, tables.SDS_MESSAGES)
     if messages is not None:
-        found = conformed(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
+        existing = conform(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
     recorded = read_table(spark, paths, tables.CLOCK).where("next_offset >= 0")
     recorded = recorded.select(
         "kafka_topic",
@@ -217,10 +217,12 @@ def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
         F.col("recorded_at").alias("ingest_time"),
         F.lit("tick").alias("sds_kind"),
     )
-    ticks = conformed(recorded, tables.SDS_MESSAGES).dropDuplicates(place)
-    if found is None:
+    ticks = conform(recorded, tables.SDS_MESSAGES).dropDuplicates(place)
+    if existing is None:
         return ticks
-    return found.unionByName(ticks.join(found.select(*place), place, "left_anti").select(*tables.SDS_MESSAGES.names()))
+    return existing.unionByName(
+        ticks.join(existing.select(*place), place, "left_anti").select(*tables.SDS_MESSAGES.names())
+    )
 
 
 def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:

@@ -22,7 +22,7 @@ def measures(
     ``progress`` is ``StreamingQueryProgress`` as Spark prints it, ``counted`` the writer's own counts. Names end in
     their unit: ``_rows``, ``_ms``, ``_bytes``, ``_offsets``, ``_commits``. Metrics that Spark does not report are left
     out. Times and rates exclude ``turn_wait_ms``."""
-    found: dict[str, float] = {
+    measures: dict[str, float] = {
         "input_rows": _number(progress.get("numInputRows")) or 0.0,
         **{name: float(value) for name, value in counted.items()},
     }
@@ -31,33 +31,33 @@ def measures(
         ("processed_rows_per_second", "processedRowsPerSecond"),
     ):
         if (rate := _number(progress.get(key))) is not None:
-            found[name] = rate
+            measures[name] = rate
     for phase, took in (progress.get("durationMs") or {}).items():
         if (number := _number(took)) is not None:
-            found[f"{_snake(phase)}_ms"] = number
-    _less_the_wait(found)
-    found |= _lag(progress.get("sources") or [], unread)
-    return found | _state(progress.get("stateOperators") or [])
+            measures[f"{_snake(phase)}_ms"] = number
+    _less_the_wait(measures)
+    measures |= _lag(progress.get("sources") or [], unread)
+    return measures | _state(progress.get("stateOperators") or [])
 
 
-def _less_the_wait(found: dict[str, float]) -> None:
+def _less_the_wait(measures: dict[str, float]) -> None:
     """Subtract the wait for a turn, which a query spends inside ``addBatch``, from its working times."""
-    wait = found.get("turn_wait_ms", 0.0)
+    wait = measures.get("turn_wait_ms", 0.0)
     for phase in ("add_batch_ms", "trigger_execution_ms"):
-        if phase in found:
-            found[phase] = max(0.0, found[phase] - wait)
-    if wait and (took := found.get("trigger_execution_ms")):
-        found["processed_rows_per_second"] = found["input_rows"] * 1000 / took
+        if phase in measures:
+            measures[phase] = max(0.0, measures[phase] - wait)
+    if wait and (took := measures.get("trigger_execution_ms")):
+        measures["processed_rows_per_second"] = measures["input_rows"] * 1000 / took
 
 
 def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict[str, float]:
     """How far the micro-batch's end is behind the source; with several sources (a table read twice) the largest
     value."""
-    found: dict[str, float] = {}
+    lag: dict[str, float] = {}
 
     def note(name: str, value: float | None) -> None:
         if value is not None:
-            found[name] = max(value, found.get(name, value))
+            lag[name] = max(value, lag.get(name, value))
 
     for source in sources:
         end, newest = _object(source.get("endOffset")), _object(source.get("latestOffset"))
@@ -73,7 +73,7 @@ def _lag(sources: list[Mapping[str, Any]], unread: UnreadCommits | None) -> dict
                 for partition, offset in partitions.items()
             ]
             note("lag_offsets", float(sum(behind)) if behind else None)
-    return found
+    return lag
 
 
 def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
@@ -86,11 +86,11 @@ def _state(operators: list[Mapping[str, Any]]) -> dict[str, float]:
         "state_memory_bytes": "memoryUsedBytes",
         "state_commit_ms": "commitTimeMs",
     }
-    found = {name: sum(_number(op.get(key)) or 0.0 for op in operators) for name, key in wanted.items()}
+    sums = {name: sum(_number(op.get(key)) or 0.0 for op in operators) for name, key in wanted.items()}
     sst = [_number((op.get("customMetrics") or {}).get("rocksdbSstFileSize")) for op in operators]
     if any(size is not None for size in sst):
-        found["state_disk_bytes"] = sum(size or 0.0 for size in sst)
-    return found
+        sums["state_disk_bytes"] = sum(size or 0.0 for size in sst)
+    return sums
 
 
 def _number(value: Any) -> float | None:
@@ -102,8 +102,8 @@ def _number(value: Any) -> float | None:
 
 def _object(value: Any) -> dict[str, Any]:
     """Parse an offset: it is JSON text in a progress object, and JSON itself in the printed form."""
-    found = as_object(value) if isinstance(value, str) else value
-    return found if isinstance(found, dict) else {}
+    content = as_object(value) if isinstance(value, str) else value
+    return content if isinstance(content, dict) else {}
 
 
 def _snake(name: str) -> str:

@@ -53,21 +53,21 @@ def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str
     """The settings on which a new checkpoint of ``query`` depends, by configuration key.
 
     ``spark_conf`` has the session's values, which override the configuration under ``spark-submit``."""
-    found = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
+    frozen = {key: spark_conf[name] for key, name in _IN_SPARK.items() if name in spark_conf}
     if query == "ingest":
-        found["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
+        frozen["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
     if query == "ack":
-        found["channels.participant_id"] = settings.channels.participant_id or ""
-        found[_STATE_VERSION] = str(STATE_VERSION)
-    return found
+        frozen["channels.participant_id"] = settings.channels.participant_id or ""
+        frozen[_STATE_VERSION] = str(STATE_VERSION)
+    return frozen
 
 
 def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
     """The settings of the checkpoint: our record, overridden by Spark's own."""
     sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
-    found = read_record(paths, checkpoint.query) | sparks
+    settings = read_record(paths, checkpoint.query) | sparks
     topics = list(checkpoint.offsets.kafka)
-    return found | ({"kafka.topics.envelopes": topics[0]} if topics else {})
+    return settings | ({"kafka.topics.envelopes": topics[0]} if topics else {})
 
 
 def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
@@ -124,8 +124,8 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     if table is None or not holds_rows(paths, table):
         return
     remedy = _ELSEWHERE if query == "ingest" else f"Restore it, or {_REMEDY}"
-    found = f"The query {query} has no checkpoint, but its table {table.name} has rows"
-    raise ConfigurationError(f"{found}: it would write them all again.", remedy)
+    fault = f"The query {query} has no checkpoint, but its table {table.name} has rows"
+    raise ConfigurationError(f"{fault}: it would write them all again.", remedy)
 
 
 def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:

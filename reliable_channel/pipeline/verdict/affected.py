@@ -40,9 +40,9 @@ def affected_by(
 
     Replaces the views ``v_<table>`` by the evidence about these messages. Verdicts on messages first seen before
     ``since`` are left out. ``in_gap``: there are gaps, so new messages show when missing ones were sent."""
-    ids = {*touched.ids, *_linked(spark, look_up, touched, in_gap)}
+    ids = {*touched.ids, *_find_linked(spark, look_up, touched, in_gap)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
-    verdicts = naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
+    verdicts = select_naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
     verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
     ids.update(_ids_of(verdicts))
     if not ids:
@@ -60,15 +60,15 @@ def only_about(facts: DataFrame, ids: DataFrame) -> DataFrame:
     return facts.join(F.broadcast(about), same, "left_semi")
 
 
-def naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
+def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
     """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads."""
     keys = pa.array(sorted(texts), pa.string())
     names = verdicts["sds_ids"].combine_chunks()
     named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
-    found = pc.is_in(pa.array(range(verdicts.num_rows)), named)
-    found = pc.or_(found, pc.is_in(verdicts["message_key"], keys))
-    found = pc.or_(found, pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary())))
-    return verdicts.filter(pc.or_kleene(found, pc.invert(verdicts["settled"])))
+    wanted = pc.is_in(pa.array(range(verdicts.num_rows)), named)
+    wanted = pc.or_(wanted, pc.is_in(verdicts["message_key"], keys))
+    wanted = pc.or_(wanted, pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary())))
+    return verdicts.filter(pc.or_kleene(wanted, pc.invert(verdicts["settled"])))
 
 
 def _verdicts(look_up: Lookups, values: Iterable[str | bytes]) -> pa.Table:
@@ -83,7 +83,7 @@ def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
         yield from ((tuple(channel), sds_id) for sds_id in ids or () if sds_id is not None)
 
 
-def _linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
+def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
         where = among("entire_message_hash", touched.rebuilt)
@@ -117,36 +117,36 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
     """Replace the views of the evidence by smaller ones, which have at least the rows about ``ids``, and the rows that
     these are compared with: those about the same payloads, and about the envelopes that senders name."""
 
-    def found(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
+    def view(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
         rows = look_up[table].rows(READ[table], values, where)
         as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
         return rows
 
     by_id = among("sds_id", ids)
-    found(tables.REPAIR_REQUESTS, ids, by_id)
-    lost = found(tables.LOST_DEPENDENCIES, ids, by_id)
+    view(tables.REPAIR_REQUESTS, ids, by_id)
+    lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
     namers = _naming(look_up, {*lost["sds_id"].to_pylist()})
     with_namers = among("sds_id", ids | namers)
-    found(tables.ACKS, ids | namers, with_namers)
-    messages = found(tables.SDS_MESSAGES, ids | namers, with_namers)
+    view(tables.ACKS, ids | namers, with_namers)
+    messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
     parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
     queued = look_up[tables.SENDER_EVENTS].rows(("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
     for rows in (parity, queued):
         payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
     by_payload = among("entire_message_hash", payloads)
     for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
-        found(table, payloads, by_payload)
+        view(table, payloads, by_payload)
     rebuilt = pc.field("segment_kind").is_null()
-    found(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
-    events = found(
+    view(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
+    events = view(
         tables.SENDER_EVENTS,
         {*ids, *namers, *payloads},
         (by_payload & (pc.field("event") == "queued")) | with_namers,
     )
     envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
     by_envelope = among("message_hash", envelopes)
-    found(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
-    found(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
+    view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
+    view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
 
 
 def _naming(look_up: Lookups, lost: Set[str]) -> Set[str]:

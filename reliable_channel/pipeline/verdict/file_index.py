@@ -42,18 +42,18 @@ class FileIndex:
         """The subset of ``files`` that contain one of ``values``. ``files`` are all files of the table at one version.
 
         Two values may have the same hash, so very rarely a returned file contains none of them."""
-        wanted = hashed(pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary()))
-        found: set[str] = set()
+        wanted = hash_values(pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary()))
+        some: set[str] = set()
         for pack in self._packs(set(files)):
-            found |= pack.files_with(wanted)
-        return found & set(files)
+            some |= pack.files_with(wanted)
+        return some & set(files)
 
     def _packs(self, live: set[str]) -> list[_Pack]:
         """The packs that cover all ``live`` files. Packs without any of these files are deleted."""
         private_directory(self._directory)
         packs: list[_Pack] = []
         for place in self._directory.glob("*.arrow"):
-            pack = _Pack.opened(place)
+            pack = _Pack.open(place)
             if pack is None or live.isdisjoint(pack.files):
                 place.unlink(missing_ok=True)
             else:
@@ -61,13 +61,13 @@ class FileIndex:
         packs.sort(key=lambda pack: -len(pack.hashes))
         new = sorted(live.difference(*(pack.files for pack in packs)))
         if new:
-            packs += self._written([_of_files(new, [hashed(self._values_in(file)) for file in new])], [])
+            packs += self._merge([_of_files(new, [hash_values(self._values_in(file)) for file in new])], [])
         while len(packs) > 1 and len(packs[-2].hashes) < 2 * len(packs[-1].hashes):
-            packs[-2:] = self._written([pack.of(live) for pack in packs[-2:]], packs[-2:])
+            packs[-2:] = self._merge([pack.of(live) for pack in packs[-2:]], packs[-2:])
             packs.sort(key=lambda pack: -len(pack.hashes))
         return packs
 
-    def _written(self, parts: Sequence[_Pack], instead: Sequence[_Pack]) -> list[_Pack]:
+    def _merge(self, parts: Sequence[_Pack], instead: Sequence[_Pack]) -> list[_Pack]:
         """Merge several packs into one, and replace those on disk."""
         files = [file for part in parts for file in part.files]
         starts = np.cumsum([0, *(len(part.files) for part in parts)])
@@ -85,7 +85,7 @@ class FileIndex:
         for old in instead:
             assert old.place is not None  # noqa: S101  for the type checker
             old.place.unlink(missing_ok=True)
-        written = _Pack.opened(place)
+        written = _Pack.open(place)
         return [_Pack(None, files, hashes[order], owners[order]) if written is None else written]
 
 
@@ -98,7 +98,7 @@ class _Pack(NamedTuple):
     owners: npt.NDArray[np.uint32]
 
     @staticmethod
-    def opened(place: Path) -> _Pack | None:
+    def open(place: Path) -> _Pack | None:
         """Open a pack on disk; ``None`` if another process has replaced it, or if it is damaged."""
         with suppress(OSError, pa.ArrowInvalid, KeyError, ValueError):
             rows = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
@@ -127,10 +127,10 @@ class _Pack(NamedTuple):
         return _Pack(self.place, files, self.hashes[there], numbers[self.owners[there]])
 
 
-def hashed(values: pa.Array) -> Hashes:
+def hash_values(values: pa.Array) -> Hashes:
     """The distinct hashes of a binary array, sorted."""
-    found: Hashes = pd.util.hash_array(values.drop_null().to_numpy(zero_copy_only=False), categorize=False)
-    return np.unique(found)
+    hashes: Hashes = pd.util.hash_array(values.drop_null().to_numpy(zero_copy_only=False), categorize=False)
+    return np.unique(hashes)
 
 
 def _of_files(files: list[str], hashes: Sequence[Hashes]) -> _Pack:

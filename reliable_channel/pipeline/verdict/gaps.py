@@ -79,7 +79,7 @@ def unheard(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection
     A bridge followed the topic from its first to its last envelope, except during its own gaps. What Kafka lost of
     another partition hides nothing of the topic."""
     listening = {
-        vantage: _without([span], (gap.span for gap in gaps if gap.vantage == vantage))
+        vantage: _subtract([span], (gap.span for gap in gaps if gap.vantage == vantage))
         for vantage, span in heard.items()
     }
     left: list[Span] = []
@@ -89,12 +89,12 @@ def unheard(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection
         parts = [gap.span]
         for vantage, spans in listening.items():
             if gap.vantage is not None and vantage != gap.vantage:
-                parts = _without(parts, spans)
+                parts = _subtract(parts, spans)
         left += parts
     return left
 
 
-def _without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+def _subtract(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """``spans`` without ``others``."""
     left = [*spans]
     for other in others:

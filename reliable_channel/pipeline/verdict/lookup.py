@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Sequence
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +14,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.commit import TableFile
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.verdict.file_index import FileIndex
@@ -46,9 +45,7 @@ class Lookup:
 
     def __init__(self, paths: PathSettings, table: Table, opened: DeltaTable) -> None:
         self._paths, self._table = paths, table
-        adds = pa.table(opened.get_add_actions(flatten=True))
-        sizes = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
-        self.files = {unquote(path): TableFile(path, size) for path, size in sizes}
+        self.files = data_files(opened)
         columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
         self._index = FileIndex(f"{paths.run_dir}/verdict-index/{table.name}-{columns:08x}", self._values_in)
 
@@ -67,20 +64,20 @@ class Lookup:
 
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
     """The values by which rows of a table, with its columns ``INDEXED``, are looked up."""
-    found: list[pa.Array] = []
+    values: list[pa.Array] = []
     for name in INDEXED[table]:
         column = rows[name].combine_chunks()
         if name == "settled":
-            found.append(pa.array([UNSETTLED] if pc.any(pc.invert(column)).as_py() else [], pa.binary()))
+            values.append(pa.array([UNSETTLED] if pc.any(pc.invert(column)).as_py() else [], pa.binary()))
         elif name == "raw":
-            ids = {sds_id.encode() for raw in undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
-            found.append(pa.array(sorted(ids), pa.binary()))
+            ids = {sds_id.encode() for raw in select_undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
+            values.append(pa.array(sorted(ids), pa.binary()))
         elif name == "causal_history":
-            found.append(named_in(column).cast(pa.binary()))
+            values.append(named_in(column).cast(pa.binary()))
         elif name != "stage":
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
-            found.append(flat.cast(pa.binary()))
-    return pa.concat_arrays(found)
+            values.append(flat.cast(pa.binary()))
+    return pa.concat_arrays(values)
 
 
 def named_in(histories: pa.Array) -> pa.Array:
@@ -88,7 +85,7 @@ def named_in(histories: pa.Array) -> pa.Array:
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
 
 
-def undecoded(rows: pa.Table) -> pa.Table:
+def select_undecoded(rows: pa.Table) -> pa.Table:
     """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
     stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))

@@ -19,9 +19,6 @@ from reliable_channel.lake.tables import Table
 USER_METADATA = "userMetadata"
 """The field of a commit's information that contains the position."""
 
-SET_USER_METADATA = f"spark.databricks.delta.commitInfo.{USER_METADATA}"
-"""The setting of a Spark session that adds this field to its commits."""
-
 _COMMITS_ASKED = 20
 """How many commits are searched. Nearly all of them are rounds; maintenance adds a few."""
 
@@ -60,9 +57,9 @@ def last_position(status: DeltaTable) -> RoundPosition | None:
     for commit in status.history(_COMMITS_ASKED):
         if (text := commit.get(USER_METADATA)) is not None:
             try:
-                found = json.loads(text)
-                read = {name: (str(table_id), int(version)) for name, (table_id, version) in found["read"].items()}
-                return RoundPosition(read, str(found["digest"]))
+                position = json.loads(text)
+                read = {name: (str(table_id), int(version)) for name, (table_id, version) in position["read"].items()}
+                return RoundPosition(read, str(position["digest"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 return None  # somebody else's
     return None

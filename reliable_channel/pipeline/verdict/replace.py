@@ -1,4 +1,7 @@
-"""Replaces verdicts in ``delivery_status`` by rewriting only the files that contain changed ones. No Spark.
+"""Replaces verdicts in ``delivery_status`` by rewriting only the files that contain changed ones.
+
+Few verdicts are compared in the driver (:func:`replace_verdicts`), because a Spark job would take longer than that; all
+of them in Spark (:func:`replace_all_verdicts`). Tasks or the driver write the files, and the same commit replaces them.
 
 Rows are written in time order. So the file with the youngest messages, whose verdicts change most, is nearly always the
 only one that a round rewrites.
@@ -7,26 +10,31 @@ only one that a round rewrites.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import write_log_checkpoint
-from reliable_channel.lake.commit import discard, replace_files
+from reliable_channel.lake.commit import TableFile, data_files, discard, replace_files
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERY_STATUS
+from reliable_channel.pipeline.delta import read_table, written
 from reliable_channel.pipeline.verdict.lookup import Lookup, among
 
 KEY = (*CHANNEL_KEY, "message_key")
 Key = tuple[Any, ...]
 Verdict = Mapping[str, Any]
+_NAMES = DELIVERY_STATUS.names()
+_COMPARED = [name for name in _NAMES if name != "as_of"]
 
 ROWS_OF_A_FILE = 50_000
 """The most rows of a file: a changed verdict rewrites its whole file."""
@@ -50,19 +58,69 @@ def replace_verdicts(
     new = by_key(judged)
     old = by_key(before)
     missing = {key[-1] for key in new.keys() - old.keys() if key[-1] is not None}
-    known = by_key(look_up.rows(DELIVERY_STATUS.names(), missing, among("message_key", missing)))
+    known = by_key(look_up.rows(_NAMES, missing, among("message_key", missing)))
     old |= {key: row for key, row in known.items() if key in new}
     gone, changed = changes(old, new, since)
     removed = gone | (changed & old.keys())
     texts = {key[-1] for key in removed}
     kept, dirty = [judged.filter(pa.array([key in changed for key in keys_of(judged)], pa.bool_()))], []
     for path in look_up.files_with(texts):
-        rows = read_files(paths, DELIVERY_STATUS, [path], DELIVERY_STATUS.names())
-        stays = without(rows, removed, texts)
+        rows = read_files(paths, DELIVERY_STATUS, [path], _NAMES)
+        stays = drop_keys(rows, removed, texts)
         if stays.num_rows < rows.num_rows:
             kept.append(stays)
             dirty.append(look_up.files[path])
-    files = _written(paths, pa.concat_tables(part.select(DELIVERY_STATUS.names()) for part in kept))
+    files = _write(paths, pa.concat_tables(part.select(_NAMES) for part in kept))
+    _commit(paths, to, dirty, files, metadata)
+
+
+def replace_all_verdicts(
+    spark: SparkSession,
+    paths: PathSettings,
+    to: DeltaTable,
+    judged: DataFrame,
+    since: dt.datetime,
+    metadata: Mapping[str, str],
+) -> None:
+    """Do the same as :func:`replace_verdicts` for ``judged`` verdicts on all messages, compared with the whole table.
+
+    ``judged`` is computed three times: it should be a checkpoint."""
+    old, new = read_table(spark, paths, DELIVERY_STATUS, to.version()), judged.withColumn("_judged", F.lit(True))
+    old = old.withColumn("_file", F.col("_metadata.file_path"))
+    both = old.alias("old").join(
+        new.alias("new"), [F.col(f"old.{n}").eqNullSafe(F.col(f"new.{n}")) for n in KEY], "full"
+    )
+    differs = " or ".join(f"not (old.{name} <=> new.{name})" for name in _COMPARED)
+    is_changed = F.expr(f"_judged and (_file is null or not old.settled or {differs})")
+    is_gone = F.expr("_judged is null and old.verdict <> 'delivered'") & (F.col("old.first_seen") >= F.lit(since))
+    rows = both.select(
+        "_file",
+        F.coalesce(is_changed, F.lit(False)).alias("_changed"),
+        F.coalesce(is_gone, F.lit(False)).alias("_gone"),
+        *(F.when(is_changed, F.col(f"new.{name}")).otherwise(F.col(f"old.{name}")).alias(name) for name in _NAMES),
+    )
+    counts = rows.groupBy("_file").agg(F.expr("sum(int(_changed or _gone)) as outdated"), F.count("*").alias("rows"))
+    by_file = {each["_file"]: each for each in counts.collect()}
+    fresh = by_file.pop(None, None)
+    rewritten = {place: each for place, each in by_file.items() if each["outdated"]}
+    most = sum(each["rows"] for each in rewritten.values()) + (fresh["rows"] if fresh else 0)
+    there = {path.rpartition("/")[2]: file for path, file in data_files(to).items()}
+    dirty = [there[place.rpartition("/")[2]] for place in rewritten]
+    files: list[WrittenFile] = []
+    if most:
+        wanted = rows.where(~F.col("_gone") & (F.col("_changed") | F.col("_file").isin([*rewritten])))
+        ordered = wanted.repartitionByRange(-(-most // ROWS_OF_A_FILE), "first_seen").sortWithinPartitions("first_seen")
+        files = written(ordered.select(*_NAMES), paths, DELIVERY_STATUS)
+    _commit(paths, to, dirty, files, metadata)
+
+
+def _commit(
+    paths: PathSettings,
+    to: DeltaTable,
+    dirty: Sequence[TableFile],
+    files: Sequence[WrittenFile],
+    metadata: Mapping[str, str],
+) -> None:
     try:
         replace_files(to, dirty, files, metadata, attempts=1)
     except CommitFailedError:
@@ -73,22 +131,21 @@ def replace_verdicts(
 
 def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.datetime) -> tuple[set[Key], set[Key]]:
     """The keys of old verdicts to delete, and of new verdicts to write."""
-    names = [name for name in DELIVERY_STATUS.names() if name != "as_of"]
     gone = {
         k for k, row in old.items() if k not in new and row["verdict"] != "delivered" and row["first_seen"] >= since
     }
     changed = {
         key
         for key, row in new.items()
-        if (was := old.get(key)) is None or not was["settled"] or any(row[name] != was[name] for name in names)
+        if (was := old.get(key)) is None or not was["settled"] or any(row[name] != was[name] for name in _COMPARED)
     }
     return gone, changed
 
 
 def by_key(rows: pa.Table) -> dict[Key, Verdict]:
     """Map the key of each verdict to the verdict."""
-    found: Iterable[Verdict] = in_our_time(rows).to_pylist()
-    return {tuple(row[name] for name in KEY): row for row in found}
+    verdicts: Iterable[Verdict] = in_our_time(rows).to_pylist()
+    return {tuple(row[name] for name in KEY): row for row in verdicts}
 
 
 def keys_of(rows: pa.Table) -> Iterable[Key]:
@@ -96,7 +153,7 @@ def keys_of(rows: pa.Table) -> Iterable[Key]:
     return zip(*(rows[name].to_pylist() for name in KEY), strict=True)
 
 
-def without(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
+def drop_keys(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
     """``rows`` without those of ``keys``; ``texts`` are the message keys among them, without their channels."""
     may_be = pc.is_in(rows["message_key"], pa.array(sorted(texts), pa.string()))
     places = pc.indices_nonzero(may_be)
@@ -104,7 +161,7 @@ def without(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), pa.array(dropped, pa.int64()))))
 
 
-def _written(paths: PathSettings, rows: pa.Table) -> list[WrittenFile]:
+def _write(paths: PathSettings, rows: pa.Table) -> list[WrittenFile]:
     ordered = rows.sort_by("first_seen")
     files: list[WrittenFile] = []
     for start in range(0, ordered.num_rows, ROWS_OF_A_FILE):

@@ -105,25 +105,25 @@ def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], posit
         files[table] = added
     if sum(file.rows for added in files.values() for file in added) > MAX_NEW_ROWS:
         return None
-    found = Touched()
+    touched = Touched()
     for table, added in files.items():
         try:
             rows = read_files(paths, table, [file.path for file in added], COLUMNS[table])
         except FileNotFoundError:
             return None
         for batch in rows.to_batches():
-            found.take(table, batch.to_pylist())
-    return found
+            touched.take(table, batch.to_pylist())
+    return touched
 
 
 def ids_within(raw: bytes) -> set[str]:
     """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id."""
-    found = {
+    texts = {
         raw[at + 1 : at + 1 + raw[at]]
         for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
         if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
     }
-    return {text for value in found if (text := _text(value)) is not None}
+    return {text for value in texts if (text := _text(value)) is not None}
 
 
 def _text(value: bytes) -> str | None:

@@ -15,32 +15,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import in_our_time, open_table, rows_in
+from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables.evidence import UNPROVEN
-from reliable_channel.pipeline.clock import EPOCH, micros, recorded
+from reliable_channel.pipeline.clock import EPOCH, recorded
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, affected_by, only_about
 from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, unheard
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.lookup import Lookup
-from reliable_channel.pipeline.verdict.position import (
-    SET_USER_METADATA,
-    USER_METADATA,
-    RoundPosition,
-    last_position,
-    position_of,
-)
-from reliable_channel.pipeline.verdict.replace import KEY, ROWS_OF_A_FILE, replace_verdicts
+from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
+from reliable_channel.pipeline.verdict.replace import KEY, replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
 
@@ -50,14 +43,6 @@ COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at"
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
-SMALL_FILES = {"spark.sql.files.maxRecordsPerFile": str(ROWS_OF_A_FILE)}
-READABLE_FILES = {
-    "spark.databricks.io.skipping.stringPrefixLength": "1000000",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-"""Files that every reader reads rightly. Texts stand whole in the statistics: Spark leaves the maximum out where a
-shortened one would lie below its text, and delta-rs then skips the file, whatever is asked. Times are not INT96, which
-Arrow reads as nanoseconds: those end in 2262."""
 REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
 """How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
 
@@ -80,6 +65,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     with set_meanwhile(spark, FILES_UNASKED):
         silence = when_silent(spark, settings)
         position = position_of(opened, settings, (silence.gaps, sorted(silence.heard.items(), key=repr)))
+        metadata = {USER_METADATA: position.text()}
         status = open_table(paths, tables.DELIVERY_STATUS)
         before = last_position(status)
         touched = None
@@ -89,7 +75,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
             view_everything(spark, settings)
             judged = statuses(spark, settings, as_of, silence)
             judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
-            _merge_all(spark, settings, judged, since, position)
+            replace_all_verdicts(spark, paths, status, judged, since, metadata)
             return judged.count()
         look_up = {
             table: Lookup(paths, table, there) for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
@@ -99,38 +85,8 @@ def run(spark: SparkSession, settings: Settings) -> int:
             return 0
         judged = statuses(spark, settings, as_of, silence, affected)
         rows = judged.where(F.col("first_seen") >= F.lit(since)).toArrow()
-    metadata = {USER_METADATA: position.text()}
     replace_verdicts(paths, status, look_up[tables.DELIVERY_STATUS], affected.verdicts, rows, since, metadata)
     return int(rows.num_rows)
-
-
-def _merge_all(
-    spark: SparkSession, settings: Settings, judged: DataFrame, since: dt.datetime, position: RoundPosition
-) -> None:
-    """Write changed verdicts, delete those without a successor, and store the position in the same commit."""
-    status = DeltaTable.forPath(spark, settings.paths.table(tables.DELIVERY_STATUS.name))
-    same = " and ".join(f"old.{name} <=> new.{name}" for name in KEY)
-    with set_meanwhile(spark, {SET_USER_METADATA: position.text(), **SMALL_FILES, **READABLE_FILES}):
-        if rows_in(open_table(settings.paths, tables.DELIVERY_STATUS)) == 0:
-            # In the order of time, as later rounds add to them: so one that changes few verdicts rewrites few files.
-            ordered = judged.repartitionByRange("first_seen").sortWithinPartitions("first_seen")
-            status.alias("old").merge(ordered.alias("new"), same).whenNotMatchedInsertAll().execute()
-            return
-        gone = status.toDF().alias("old").join(judged.alias("new"), F.expr(same), "left_anti").select(*KEY)
-        source = judged.withColumn("gone", F.lit(False)).unionByName(gone.withColumn("gone", F.lit(True)), True)
-        differs = " or ".join(
-            f"not (old.{name} <=> new.{name})" for name in tables.DELIVERY_STATUS.names() if name != "as_of"
-        )
-        (
-            status.alias("old")
-            .merge(source.alias("new"), same)
-            .whenMatchedDelete(
-                f"new.gone and old.verdict <> 'delivered' and old.first_seen >= timestamp_micros({micros(since)})"
-            )
-            .whenMatchedUpdateAll(f"not new.gone and ({differs} or not old.settled)")
-            .whenNotMatchedInsertAll("not new.gone")
-            .execute()
-        )
 
 
 def view_everything(spark: SparkSession, settings: Settings) -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.verdict.affected import naming
+from reliable_channel.pipeline.verdict.affected import select_naming
 
 PAYLOAD = b"p" * 32
 ROWS = [
@@ -24,7 +24,7 @@ def chosen(texts: set[str], payloads: set[bytes]) -> list[str]:
     columns = ["message_key", "sds_ids", "entire_message_hash", "settled"]
     rows = as_arrow([{"settled": True, **row} for row in ROWS], tables.DELIVERY_STATUS).select(columns)
     given = pa.concat_tables([rows.slice(0, 3), rows.slice(0, 0), rows.slice(3)])
-    return [str(key) for key in naming(given, texts, payloads)["message_key"].to_pylist()]
+    return [str(key) for key in select_naming(given, texts, payloads)["message_key"].to_pylist()]
 
 
 def test_by_id_key_or_payload_and_those_that_are_open() -> None:
