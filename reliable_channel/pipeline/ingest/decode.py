@@ -12,7 +12,7 @@ from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
-from reliable_channel.pipeline.ingest.decryption import Decryptor
+from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
 """The valid values of the Kafka header ``source`` (14/WAKU2-MESSAGE)."""
@@ -90,7 +90,7 @@ class RecordDecoder:
     def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings) -> None:
         self._channels = channels
         self._store_plaintext = pipeline.store_plaintext
-        self._decryptor = Decryptor()
+        self._decryptor = PayloadDecryptor()
         self._topics: dict[tuple[str, str], ChannelTopic | None] = {}
         self._headers: dict[bytes, str | None] = {}
 

@@ -19,7 +19,7 @@ from reliable_channel.core.wire.sds import decode_sds_message
 ENVIRONMENT = "env:"
 
 
-class Decryptor:
+class PayloadDecryptor:
     """Decrypts payloads of envelopes. Created once per Python worker; caches the keys it has read by their names."""
 
     def __init__(self) -> None:

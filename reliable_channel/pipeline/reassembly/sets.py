@@ -35,7 +35,7 @@ from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.clock import TopicPartition
-from reliable_channel.pipeline.ingest.decryption import Decryptor
+from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (
     GIVEN_UP,
@@ -81,7 +81,7 @@ class SegmentDecryptor:
 
     def __init__(self, channels: ChannelsSettings) -> None:
         self._channels = channels
-        self._decryptor = Decryptor()
+        self._decryptor = PayloadDecryptor()
 
     def __call__(self, row: SegmentRow) -> SegmentRow:
         topic = self._channels.topic_for(row.content_topic, row.pubsub_topic) if row.encrypted else None
