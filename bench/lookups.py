@@ -26,7 +26,7 @@ from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS,
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
-from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, record
+from reliable_channel.pipeline.reassembly.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
 _START_MS = 1_767_225_600_000
@@ -38,7 +38,7 @@ _MEASURED = 5
 
 @bench
 def open_timers() -> Iterator[Result]:
-    """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets or channels."""
+    """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets."""
     for count in (10_000, 100_000):
         timers = Timers()
         for number in range(count):
@@ -223,7 +223,7 @@ def _write(paths: PathSettings, batch: int) -> None:
     append_rows(paths, REASSEMBLED_MESSAGES, as_arrow(rows, REASSEMBLED_MESSAGES))
     opened = [TimerChange(f"{batch}/{number}", _PLACE, batch + 1) for number in range(_PER_BATCH)]
     closed = [TimerChange(f"{batch - 2}/{number}", _PLACE, None) for number in range(_PER_BATCH)] if batch > 1 else []
-    record(BatchSink(paths, "query", batch), "reassembly", opened + closed)
+    record(BatchSink(paths, "query", batch), opened + closed)
 
 
 def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
@@ -233,7 +233,7 @@ def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    log, rebuilt = TimerLog(paths, "reassembly", "query"), CompletedSends(paths)
+    log, rebuilt = TimerLog(paths, "query"), CompletedSends(paths)
     found = {
         "open keys, a new worker": _cpu(lambda: log.before(batches)),
         "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),

@@ -55,7 +55,8 @@ class MicroBatch:
 
 
 class CaseRows:
-    """The rows of a case: channels in turn; every message names the previous two of its channel."""
+    """The rows of a case: channels in turn; every message names the previous two of its channel. A tick ends each
+    micro-batch, as ingest writes it."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -67,6 +68,14 @@ class CaseRows:
             at_ms = START_US // 1000 + place * 1000
             yield message_row(number, channel, place, at_ms, f"{self._case.name} {channel}")
         self._sent += count
+        yield {
+            "kafka_topic": "bench",
+            "kafka_partition": 0,
+            "kafka_offset": self._sent - 1,
+            "sub_order": 1_000_000,
+            "row_kind": "tick",
+            "event_time": at_ms * 1000,
+        }
 
 
 def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) -> dict[str, Any]:

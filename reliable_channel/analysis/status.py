@@ -52,7 +52,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
-        "timers": _timers(opened.get(TIMERS.name), {c.query_id for c in checkpoints}),
+        "open_sets": _open_sets(opened.get(TIMERS.name), {c.query_id for c in checkpoints}),
         "quarantine": _quarantine(opened.get(QUARANTINE.name)),
         "missing_dependencies": _missing_dependencies(opened),
     }
@@ -110,22 +110,19 @@ def _job(
     }
 
 
-def _timers(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str, Any]:
-    """Per job: keys with a timer (open sets of segments, channels that wait for something) and the earliest timer."""
+def _open_sets(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str, Any]:
+    """The number of open sets of segments, by payload hash, and the earliest timer of one."""
+    nothing = {"count": 0, "next_due": None}
     if table is None:
-        return {}
+        return nothing
     known = ", ".join(quoted(query_id) for query_id in sorted(filter(None, query_ids)))
     if not known:
-        return {}
+        return nothing
     # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
-    last = f"""select job, last_value(due order by batch_id) as due from timers where query_id in ({known})
-        group by job, key, kafka_topic, kafka_partition"""  # noqa: S608
-    counted = f"select job, count(due) as open, min(due) as next_due from ({last}) group by job"  # noqa: S608
-    counts = select(counted, timers=table)
-    return {
-        row["job"]: {"open": row["open"], "next_due": row["next_due"] and row["next_due"].isoformat()}
-        for row in sorted(counts, key=lambda r: str(r["job"]))
-    }
+    last = f"""select last_value(due order by batch_id) as due from timers where query_id in ({known})
+        group by key, kafka_topic, kafka_partition"""  # noqa: S608
+    (row,) = select(f"select count(due) as count, min(due) as next_due from ({last})", timers=table)  # noqa: S608
+    return {"count": row["count"], "next_due": row["next_due"] and row["next_due"].isoformat()}
 
 
 def _quarantine(table: DeltaTable | None) -> dict[str, int]:

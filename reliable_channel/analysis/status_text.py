@@ -37,11 +37,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         ),
         "",
         "Waiting",
-        *[
-            f"  {printable(job)}: {keys['open']} open {'sets' if job == 'reassembly' else 'channels'}"
-            + (f", next timer {keys['next_due']}" if keys["next_due"] else "")
-            for job, keys in report["timers"].items()
-        ],
+        f"  {report['open_sets']['count']:,} open sets of segments"
+        + (f", next timer {report['open_sets']['next_due']}" if report["open_sets"]["next_due"] else ""),
         f"  {_missing(report['missing_dependencies'])}",
         "",
         "Quarantine",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -46,17 +46,10 @@ class DataFile:
 
 
 class DeltaFollower:
-    """Lists the files of one table, or of one of its partitions, by the bounds of a column that grows with the log."""
+    """Lists the files of one table by the bounds of a column that grows with the log."""
 
-    def __init__(
-        self,
-        paths: PathSettings,
-        table: Table,
-        column: str,
-        partition: Mapping[str, str] | None = None,
-        also: Sequence[str] = (),
-    ) -> None:
-        self._paths, self._of, self._partition = paths, table, dict(partition or {})
+    def __init__(self, paths: PathSettings, table: Table, column: str, also: Sequence[str] = ()) -> None:
+        self._paths, self._of = paths, table
         self._columns = (column, *also)
         self._filesystem, self._root = filesystem(paths.table(table.name))
         self._files: dict[str, DataFile] = {}
@@ -88,8 +81,6 @@ class DeltaFollower:
         table = open_table(self._paths, self._of)
         self._version, self._floor = table.version(), -(1 << 63)
         adds = pa.table(table.get_add_actions(flatten=True))
-        for name, value in self._partition.items():
-            adds = adds.filter(pc.equal(adds[f"partition.{name}"], value))
         nothing = [None] * adds.num_rows
         bounds = [
             [
@@ -106,7 +97,7 @@ class DeltaFollower:
         for action in actions:
             if (gone := action.get("remove")) is not None:
                 self._files.pop(unquote(gone["path"]), None)
-            elif (new := action.get("add")) is not None and self._partition.items() <= new["partitionValues"].items():
+            elif (new := action.get("add")) is not None:
                 told = json.loads(new.get("stats") or "{}")
                 least, largest = told.get("minValues", {}), told.get("maxValues", {})
                 bounds = [(least.get(column), largest.get(column)) for column in self._columns]

@@ -20,11 +20,10 @@ from reliable_channel.config import load
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
-from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
-from reliable_channel.pipeline.reassembly import combiner, memory
+from reliable_channel.pipeline.reassembly import combiner, memory, timers
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.reassembly.already_reported import without_covered
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
@@ -80,7 +79,7 @@ class Reassembly:
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
         before = copy.deepcopy(self.open)
-        self._monkeypatch.setattr(timers, "timers_of", lambda paths, job: before)
+        self._monkeypatch.setattr(timers, "timers_of", lambda paths: before)
         known = self._completed()
         self._monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: known)
         segments = [row for row in rows if row["kind"] == "segment"]

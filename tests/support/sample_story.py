@@ -324,11 +324,10 @@ def pipeline(told: Story) -> None:
                     value=value,
                     recorded_at=at(300.0 * batch + job_number),
                 )
-        if query in ("reassembly", "ack"):
+        if query == "reassembly":
             for number, due in enumerate((at(3900), at(4200), None)):
                 told.add(
                     "timers",
-                    job=query,
                     query_id=query_id,
                     batch_id=10 + number % 2,
                     key=digest(query, number).hex(),

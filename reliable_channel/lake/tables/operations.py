@@ -47,14 +47,13 @@ CLOCK = Table(
 
 TIMERS = Table(
     "timers",
-    "Timers of keyed state, as a log of changes: the last row of a key counts.",
-    "jobs/reassembly.py, jobs/ack.py",
+    "Timers of open sets of segments, as a log of changes: the last row of a key counts.",
+    "jobs/reassembly.py",
     (
-        Column("job", "STRING", "reassembly or ack", nullable=False, example="reassembly"),
         Column(
             "query_id",
             "STRING",
-            "id of the job's query, from its checkpoint",
+            "id of the query, from its checkpoint",
             nullable=False,
             example="cd4ec860-ba3f-478f-ae9d-22fc6ee78c37",
         ),
@@ -62,7 +61,7 @@ TIMERS = Table(
         Column(
             "key",
             "STRING",
-            "hex entire_message_hash (reassembly), channel key as JSON (ack)",
+            "hex entire_message_hash",
             nullable=False,
             example=A_HASH[2:],
         ),
@@ -75,8 +74,7 @@ TIMERS = Table(
         Column("kafka_topic", "STRING", "Kafka topic of the key's rows", example="waku.envelopes"),
         Column("kafka_partition", "INT", "Kafka partition of the key's rows", example="0"),
     ),
-    ("job", "query_id", "batch_id", "key"),
-    partition_by=("job",),
+    ("query_id", "batch_id", "key"),
     former_name="open_keys",
 )
 

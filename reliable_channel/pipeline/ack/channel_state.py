@@ -12,6 +12,8 @@ micro-batch writes a random token into the head of every bucket it writes, and a
 of its own last micro-batch is one of the last in the head. For a channel that other workers have advanced since, it
 reads the rest of the journal; a channel that is not cached is restored from its snapshot and the journal.
 
+The bucket also remembers when its channels have something due (:mod:`.due_times`).
+
 Replayed rows are processed under the settings of their first processing. The state machine must be the same: a change
 of its rules needs a new :data:`STATE_VERSION`.
 """
@@ -24,7 +26,7 @@ import json
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,15 +36,17 @@ from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
+from reliable_channel.pipeline.clock import TopicPartition
 
-STATE_VERSION = 11
+STATE_VERSION = 12
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
 value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
 for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
 and for when one of many missing ids is given up. Version 9 has compressed snapshots, and journals in
-pages; version 10 has eight buckets in a shuffle partition instead of 64 in all."""
+pages; version 10 has eight buckets in a shuffle partition instead of 64 in all; version 12 has due times."""
 
 SNAPSHOT_PART = 8
 """A journal may grow to the size of its snapshot divided by this. The limit varies between half and one and a half
@@ -147,6 +151,9 @@ class Live:
     """Whether this process cached the channel before this micro-batch."""
     has_new_rules: bool = False
     """Whether the journal's rows have other settings, so that the next row needs a snapshot before it."""
+    entered: tuple[int | None, int | None] = (None, None)
+    """The due times (µs) of SDS and of the channel's end at the beginning of the micro-batch; the bucket has entries
+    that are not later."""
 
     def turn_page(self) -> None:
         """Begin the next page."""
@@ -254,17 +261,30 @@ class Channels:
         self._tokens, self._settings = list(head.tokens), list(head.settings)
         self._token = os.urandom(_TOKEN_BYTES)
         self._removed = False
-        live.opened(self._scope, self._tokens, self._token)
+        self._dues = DueTimes(state, head.due)
+        self._due: set[Due] = set()
+        self._is_open = False
+
+    def due(self, ticks: Mapping[TopicPartition, int]) -> set[ChannelKey]:
+        """The channels of which something may be due; each must be loaded and stored. ``ticks``: how far (event time,
+        µs) each Kafka partition has advanced."""
+        self._due = self._dues.take(ticks)
+        return {due.key for due in self._due}
 
     def load(self, key: ChannelKey) -> Live:
         """The channel of ``key`` before this micro-batch. It leaves the cache until :meth:`store` is called with it."""
+        if not self._is_open:
+            self._live.opened(self._scope, self._tokens, self._token)
+            self._is_open = True
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
         if live is not None and live.rules == self._rules_now(key) and (not may_lag or self._caught_up(live, name)):
             live.was_kept = True
-            return live
-        return self.restored(key)
+        else:
+            live = self.restored(key)
+        live.entered = (None, None) if live.has_new_rules else _due_times(live.observer)
+        return live
 
     def restored(self, key: ChannelKey) -> Live:
         """Restore the channel of ``key`` from its stored state."""
@@ -285,8 +305,10 @@ class Channels:
 
     def store(self, key: ChannelKey, live: Live, texts: Sequence[str], filters: Sequence[bytes | None]) -> None:
         """Store the rows, with these texts and filters, that the channel has processed: append them to its journal, or
-        write a snapshot if the journal would get too long, or if the channel has become dormant."""
+        write a snapshot if the journal would get too long, or if the channel has become dormant. Its next due times are
+        entered."""
         name = name_of(key)
+        self._enter(key, live)
         if live.observer.is_blank:
             self._remove(name, live)
             return
@@ -298,16 +320,27 @@ class Channels:
         self._live.keep(self._scope, name, live)
 
     def close(self) -> None:
-        """End the micro-batch: write its token."""
+        """End the micro-batch: write its token, unless no channel was loaded."""
+        if not self._is_open:
+            return
         for digest in self._used_rules.keys() - set(self._settings):
             self._state.put(digest, _SETTINGS, self._used_rules[digest].stored)
             self._settings.append(digest)
         # A removed channel has no entry that would show another worker that it is gone.
         tokens = [] if self._removed else self._tokens[-(TOKENS - 1) :]
-        head = pb.BucketProto(version=STATE_VERSION, tokens=[*tokens, self._token], settings=self._settings)
+        head = pb.BucketProto(
+            version=STATE_VERSION, tokens=[*tokens, self._token], settings=self._settings, due=self._dues.write()
+        )
         self._state.set_head(head.SerializeToString())
 
     # ---- helpers -------------------------------------------------------------------------------------------------
+
+    def _enter(self, key: ChannelKey, live: Live) -> None:
+        """Enter the channel's due times that have no entry, or only later ones."""
+        for is_end, due_us in enumerate(_due_times(live.observer)):
+            due, entered = Due(key, bool(is_end)), live.entered[is_end]
+            if due_us is not None and (due in self._due or entered is None or due_us < entered):
+                self._dues.add(live.observer.place, due, due_us)
 
     def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
         """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""
@@ -395,6 +428,10 @@ class Channels:
         if live.rows or live.snapshot:
             for number in range(live.snapshot, live.page + 1):
                 self._state.remove(name, number)
+
+
+def _due_times(observer: ChannelObserver) -> tuple[int | None, int | None]:
+    return observer.timer_due_us(), observer.end_due_us()
 
 
 _COMPRESSION = 3

@@ -127,10 +127,19 @@ class ChannelObserver:
         """Whether the channel is dormant: only its counters and its position are left."""
         return bool(self._dormant_since)
 
-    def next_due_us(self) -> int | None:
-        """When the next timer is due (event time, µs)."""
-        dues = [due for due in (self._channel.next_due(), self._dormant_due(), self._deletion_due()) if due is not None]
+    def timer_due_us(self) -> int | None:
+        """When the next timer of SDS is due (event time, µs)."""
+        due = self._channel.next_due()
+        return None if due is None else due * 1000
+
+    def end_due_us(self) -> int | None:
+        """When (event time, µs) the channel becomes dormant, or is deleted, if nothing more arrives."""
+        dues = [due for due in (self._dormant_due(), self._deletion_due()) if due is not None]
         return min(dues) * 1000 if dues else None
+
+    def is_due(self, at_us: int) -> bool:
+        """Whether a tick at this event time (µs) changes anything."""
+        return any(due is not None and due <= at_us for due in (self.timer_due_us(), self.end_due_us()))
 
     # ---- time ----------------------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import PathSettings, Settings
+from reliable_channel.config import Settings
 from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.append import BatchSink
@@ -29,19 +29,17 @@ from reliable_channel.lake.tables import (
     DELIVERED_MESSAGES,
     DELIVERIES,
     LOST_DEPENDENCIES,
-    ORDERED_SDS_MESSAGES,
-    RECORD_KEY,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
-    TIMERS,
 )
-from reliable_channel.pipeline import guarded, timers
+from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.buckets import Buckets, Update
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, row_of
+from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, packed, written_results
@@ -51,15 +49,13 @@ JOB = "ack"
 _OF_STATE = (ACKS, REFETCH_REQUESTS, LOST_DEPENDENCIES, REPAIR_REQUESTS, CHANNEL_EVENTS, DELIVERIES)
 TABLES_WRITTEN = (*_OF_STATE, DELIVERED_MESSAGES)
 
-_TICK_COLUMNS = ORDERED_SDS_MESSAGES.types(*CHANNEL_KEY, "row_kind", *RECORD_KEY, "sub_order") | {"event_us": "BIGINT"}
-_TICK = ", ".join(f"{name} {type_}" for name, type_ in _TICK_COLUMNS.items())
 _IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_filter"))
 """The columns of a row that are passed as one JSON text: creating objects from Arrow's columns costs more, and a
 channel's journal stores the text."""
 
 BUCKETS_PER_PARTITION = 8
-"""The number of keys of the state in each shuffle partition. Each key that a micro-batch touches costs 2 ms of CPU, and
-the rows of one key are in memory together. Changing it requires new checkpoints."""
+"""The number of keys of the state in each shuffle partition. A micro-batch touches all of them, because a tick goes to
+each, and each costs 2 ms of CPU; the rows of one key are in memory together. Changing it requires new checkpoints."""
 
 _OUT = "kind string, results binary"
 
@@ -71,19 +67,10 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
-        messages = rows.where("row_kind <> 'tick'").select(*CHANNEL_KEY, _text(_IN_TEXT), "bloom_filter")
-        ticks = (
-            rows.where("row_kind = 'tick'")
-            .select(*RECORD_KEY, "sub_order", "event_us")
-            .coalesce(1)  # there are few rows, and every Python task costs as much as reading them
-            .mapInPandas(due_timer_rows(settings.paths), _TICK)
-        )
-        due = ticks.select(
-            *CHANNEL_KEY,
-            _text([name for name in _TICK_COLUMNS if name not in CHANNEL_KEY]),
-            F.lit(None).cast("binary").alias("bloom_filter"),
-        )
-        by_bucket = messages.unionByName(due).withColumn("bucket", bucket_of(settings, *CHANNEL_KEY)).groupBy("bucket")
+        every = F.sequence(F.lit(0), F.lit(_bucket_count(settings) - 1))
+        of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
+        text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
+        by_bucket = rows.select(F.explode(of_row).alias("bucket"), *CHANNEL_KEY, text, "bloom_filter").groupBy("bucket")
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
@@ -92,22 +79,11 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
 
 def bucket_of(settings: Settings, *channel_key: str | Column) -> Column:
     """The key of the state that holds the channel with this key."""
-    buckets = settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
-    return F.pmod(F.xxhash64(*channel_key), F.lit(buckets)).cast("int")
+    return F.pmod(F.xxhash64(*channel_key), F.lit(_bucket_count(settings))).cast("int")
 
 
-def _text(columns: Sequence[str]) -> Column:
-    return F.to_json(F.struct(*columns)).alias("row")
-
-
-def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """A function from tick rows to one row for every channel whose timer is due."""
-    return timers.due_rows(
-        paths,
-        JOB,
-        _TICK_COLUMNS,
-        lambda key: {**dict(zip(CHANNEL_KEY, json.loads(key), strict=True)), "row_kind": "tick"},
-    )
+def _bucket_count(settings: Settings) -> int:
+    return settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
 
 
 def configured(settings: Settings) -> Update:
@@ -133,9 +109,8 @@ def stateful(
         now = running()
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
         with gc_paused():
-            by_channel = _by_channel(frames).items()
             # Yielded as they are made, so that another process writes them in the meantime.
-            results = chain.from_iterable(taken(bucket, channel, rows) for channel, rows in by_channel)
+            results = process(bucket, frames)
             while some := [*islice(results, PACKED)]:
                 yield pd.DataFrame([(RESULTS, blob) for blob in packed(some)], columns=["kind", "results"])
         bucket.close()
@@ -146,26 +121,47 @@ def stateful(
 
 _Given = tuple[str, bytes | None]
 """The text and the Bloom filter of a row."""
+_Ordered = tuple[InputRow, _Given]
+Ticks = dict[TopicPartition, _Ordered]
+"""Kafka partition → its last tick of a micro-batch."""
 
 
-def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given]) -> Iterator[Result]:
-    """Process one channel's rows of a micro-batch; yields their results."""
-    ordered = sorted(_in_order(given), key=lambda row: row[0])
+def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Result]:
+    """Process a bucket's rows of a micro-batch, and what its ticks let fall due; yields the results."""
+    by_channel, ticks = _by_channel(frames)
+    due = channels.due({place: tick.event_us for place, (tick, _) in ticks.items()})
+    for key in (*by_channel, *sorted(due - by_channel.keys())):
+        yield from taken(channels, key, by_channel.get(key, ()), ticks)
+
+
+def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given], ticks: Ticks | None = None) -> Iterator[Result]:
+    """Process one channel's rows of a micro-batch, and the tick of its Kafka partition if something is due by then;
+    yields their results.
+
+    The tick comes last, although rows may have come after it: these have run what was due before them."""
     live = channels.load(key)
-    before = live.observer.next_due_us()
+    kept: list[_Ordered] = []
 
     def restored(blob: bytes | None) -> ChannelObserver:
-        return channels.restored(key).observer if blob is None else live.rules.observer(key, blob)
+        if blob is not None:
+            return live.rules.observer(key, blob)
+        observer = channels.restored(key).observer
+        for row, _ in kept:
+            observer.take(row)
+        return observer
 
-    live.observer, failed = yield from guarded_rows(live.observer, restored, [row for _, row, _ in ordered])
-    bad = set(failed)
-    kept = [text_and_filter for number, (_, _, text_and_filter) in enumerate(ordered) if number not in bad]
-    channels.store(key, live, [text for text, _ in kept], [some for _, some in kept])
-    if failed:
-        yield guarded.FailedRows(len(failed))
-    after = live.observer.next_due_us()
-    if after != before:
-        yield timers.TimerChange(json.dumps(key, ensure_ascii=False), live.observer.place, after)
+    def applied(rows: Sequence[_Ordered]) -> Iterator[Result]:
+        live.observer, failed = yield from guarded_rows(live.observer, restored, [row for row, _ in rows])
+        bad = set(failed)
+        kept.extend([each for number, each in enumerate(rows) if number not in bad])
+        if failed:
+            yield guarded.FailedRows(len(failed))
+
+    yield from applied(_in_order(given))
+    tick = (ticks or {}).get(live.observer.place)
+    if tick is not None and live.observer.is_due(tick[0].event_us):
+        yield from applied([tick])
+    channels.store(key, live, [text for _, (text, _) in kept], [some for _, (_, some) in kept])
 
 
 def guarded_rows(
@@ -182,19 +178,27 @@ def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
     return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
 
 
-def _by_channel(frames: Iterator[pd.DataFrame]) -> dict[ChannelKey, list[_Given]]:
-    """Group a bucket's rows of a micro-batch by channel."""
+def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_Given]], Ticks]:
+    """Group a bucket's rows of a micro-batch by channel, and keep the last tick of each Kafka partition."""
     found: dict[ChannelKey, list[_Given]] = {}
+    ticks: Ticks = {}
     for frame in frames:
         columns = (frame[name].tolist() for name in (*CHANNEL_KEY, "row", "bloom_filter"))
         for pubsub_topic, content_topic, channel_id, text, bloom_filter in zip(*columns, strict=True):
+            if channel_id is None:
+                tick = row_of(json.loads(text), None)
+                last = ticks.setdefault((tick.kafka_topic, tick.kafka_partition), (tick, (text, None)))
+                if last[0].event_us < tick.event_us:
+                    ticks[tick.kafka_topic, tick.kafka_partition] = (tick, (text, None))
+                continue
             some = None if bloom_filter is None else bytes(bloom_filter)
             found.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))
-    return found
+    return found, ticks
 
 
-def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], InputRow, _Given]]:
-    """Rows with their positions in the record order. A row that cannot be read becomes one of kind ``unreadable``."""
+def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
+    """Rows in record order. A row that cannot be read becomes one of kind ``unreadable``."""
+    found: list[tuple[tuple[int, int, int], _Ordered]] = []
     for one in given:
         fields = json.loads(one[0])
         # A completed row precedes the record that completed the message. Otherwise messages that wait for that record
@@ -206,14 +210,13 @@ def _in_order(given: Sequence[_Given]) -> Iterator[tuple[tuple[int, int, int], I
         except (ValueError, TypeError, KeyError, AttributeError):
             at = (fields["kafka_topic"], *place, fields["event_us"])
             row = InputRow("unreadable", *at, fields.get("sender_id"), fields.get("sds_id"))
-        yield (*place, sub_order), row, one
+        found.append(((*place, sub_order), (row, one)))
+    found.sort(key=lambda each: each[0])
+    return [each for _, each in found]
 
 
 def written(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
-    sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS, TIMERS)
+    sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS)
     results = written_results(rows, sink, {DELIVERIES.name: messages_of})
-    sink.together(
-        *(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN),
-        partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
-    )
+    sink.together(*(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN))

@@ -27,9 +27,9 @@ from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.read import open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
-from reliable_channel.pipeline import timers
 from reliable_channel.pipeline.maintenance.alone import alone
 from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
+from reliable_channel.pipeline.reassembly import timers
 
 _log = logging.getLogger(__name__)
 

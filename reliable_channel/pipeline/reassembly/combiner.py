@@ -16,14 +16,12 @@ import pyarrow.compute as pc
 from reliable_channel.config import Settings
 from reliable_channel.lake.schema import ARROW_TYPES, Row
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
-from reliable_channel.pipeline import guarded, timers
+from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.gc_paused import gc_paused
-from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly import memory, timers
 from reliable_channel.pipeline.reassembly.set_results import Message, failed_result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles, packed, sorted_out
-
-JOB = "reassembly"
 
 FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns open sets, when it holds this many bytes of them."""
@@ -78,7 +76,7 @@ class Combiner:
 
     def _due(self, ticks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """One row for every key whose timer is due by a tick."""
-        open_keys = timers.timers_of(self._paths, JOB)
+        open_keys = timers.timers_of(self._paths)
         return [
             {**tick, "state_key": bytes.fromhex(key)}
             for tick in ticks
@@ -86,7 +84,7 @@ class Combiner:
         ]
 
     def _combined(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
-        in_state = timers.timers_of(self._paths, JOB)
+        in_state = timers.timers_of(self._paths)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
         done = memory.completed_before(self._paths, segments.by_hash.keys(), since_us, segments.places())
         to_state: list[bytes] = []

@@ -31,10 +31,11 @@ from reliable_channel.lake.tables import (
     RECORD_KEY,
     TIMERS,
 )
-from reliable_channel.pipeline import guarded, timers
+from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.pipeline.reassembly import timers
 from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
-from reliable_channel.pipeline.reassembly.combiner import JOB, REPORTS, ROW_COLUMNS, TICK, TICKS, Combiner
+from reliable_channel.pipeline.reassembly.combiner import REPORTS, ROW_COLUMNS, TICK, TICKS, Combiner
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet, failed_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.result_files import RESULTS, Result, packed, written_results
@@ -104,7 +105,7 @@ def _segment_columns() -> list[Any]:
 
 def due_timer_rows(paths: PathSettings) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
     """A function from tick rows to one row for every key whose timer is due."""
-    return timers.due_rows(paths, JOB, ROW_COLUMNS, lambda key: {"state_key": bytes.fromhex(key), "kind": "tick"})
+    return timers.due_rows(paths, ROW_COLUMNS, lambda key: {"state_key": bytes.fromhex(key), "kind": "tick"})
 
 
 class KeyedSets:
@@ -205,7 +206,7 @@ def written(rows: DataFrame, sink: BatchSink) -> None:
     sink.together(
         *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
         partial(sink.add_files, INCOMPLETE_MESSAGES, incomplete),
-        partial(timers.record, sink, JOB, results.of(timers.TimerChange)),
+        partial(timers.record, sink, results.of(timers.TimerChange)),
     )
 
 

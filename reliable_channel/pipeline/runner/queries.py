@@ -62,7 +62,7 @@ ACK = Query(
     ORDERED_SDS_MESSAGES,
     ack.acknowledged,
     lambda _: ack.written,
-    (ORDERED_SDS_MESSAGES, *PAYLOADS, *ack.TABLES_WRITTEN, TIMERS),
+    (ORDERED_SDS_MESSAGES, *PAYLOADS, *ack.TABLES_WRITTEN),
 )
 CHAIN = (INGEST, REASSEMBLY, ACK)
 """The main chain, in the order of the data flow."""

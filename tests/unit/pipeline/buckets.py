@@ -40,8 +40,8 @@ class FakeBucket:
         del self.entries[name, part]
 
     def channel_bytes(self) -> int:
-        """Bytes of the channels' snapshots and journals; the settings are there as well."""
-        return sum(len(value) for (_, part), value in self.entries.items() if part != -2)
+        """Bytes of the channels' snapshots and journals; settings and due times have other names."""
+        return sum(len(value) for (name, _), value in self.entries.items() if len(name) == 32)
 
 
 def text_of(row: InputRow) -> str:
@@ -66,7 +66,11 @@ def text_of(row: InputRow) -> str:
     return json.dumps({**fields, "sub_order": 0})
 
 
-def frame_of(key: ChannelKey, rows: Sequence[InputRow]) -> pd.DataFrame:
-    """A channel's rows as Spark gives them."""
+NO_CHANNEL = (None, None, None)
+"""The key of ticks."""
+
+
+def frame_of(key: ChannelKey | tuple[None, None, None], rows: Sequence[InputRow]) -> pd.DataFrame:
+    """A channel's rows, or ticks, as Spark gives them."""
     fields = [(*key, text_of(row), row.bloom_filter) for row in rows]
     return pd.DataFrame(fields, columns=["pubsub_topic", "content_topic", "channel_id", "row", "bloom_filter"])

@@ -48,9 +48,9 @@ def state_of(bucket: FakeBucket, rules: Rules) -> bytes:
     return Channels(bucket, 0, lambda key: rules, "query", LiveChannels()).load(KEY).observer.to_bytes()
 
 
-def unpacked(part: int, value: bytes) -> Any:
+def unpacked(name: bytes, part: int, value: bytes) -> Any:
     """An entry of a bucket without what depends on the version of zlib, or on the settings that there are."""
-    if part < 0 or not value:
+    if part < 0 or not value or len(name) != 32:
         return value
     page = pb.JournalPageProto.FromString(value)
     return zlib.decompress(page.rows), list(page.with_filter), list(page.filters)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from buckets import FakeBucket, frame_of
+from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.sds import SdsParameters, Tracking
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
-from reliable_channel.pipeline.ack import channel_state, stream
+from reliable_channel.pipeline.ack import channel_state, due_times, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules, name_of
-from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
+from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelKey
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.ack_rows import NOW, content_row
-from tests.support.cuts import PHASES, channels, cut
+from tests.support.cuts import PHASES, PLACE, channels, cut
 
 KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
 RULES = Rules(None, SdsParameters(), None)
+DAY_US = 24 * 3_600_000_000
+Key = ChannelKey | tuple[None, None, None]
 
 
 @dataclass
@@ -31,32 +34,41 @@ class Worker:
 
     live: LiveChannels
 
-    def batch(self, bucket: FakeBucket, rows: dict[ChannelKey, list[InputRow]], rules: Rules = RULES) -> list[Any]:
-        found: list[Any] = []
-        given = stream._by_channel(iter([frame_of(key, some) for key, some in rows.items()]))
+    def batch(self, bucket: FakeBucket, rows: dict[Key, list[InputRow]], rules: Rules = RULES) -> list[Any]:
         channels = Channels(bucket, 0, lambda key: rules, "query", self.live)
-        for key, some in given.items():
-            found += [(key, type(result).__name__, result._asdict()) for result in stream.taken(channels, key, some)]
+        found = [*stream.process(channels, iter([frame_of(key, some) for key, some in rows.items()]))]
         channels.close()
-        return found
+        return [(type(result).__name__, result._asdict()) for result in found]
 
 
 def whole(key: ChannelKey, rows: list[InputRow], rules: Rules = RULES) -> list[Any]:
     observer = rules.observer(key, None)
-    return [(key, type(output).__name__, output._asdict()) for row in rows for output in observer.take(row)]
-
-
-def due_in(observer: ChannelObserver, rows: list[InputRow]) -> Iterator[InputRow]:
-    """A tick only reaches a channel with a timer that is due."""
-    for row in rows:
-        due = observer.next_due_us()
-        if row.row_kind != "tick" or (due is not None and due <= row.event_us):
-            observer.take(row)
-            yield row
+    return [(type(output).__name__, output._asdict()) for row in rows for output in observer.take(row)]
 
 
 def sorted_rows(found: list[Any]) -> list[str]:
-    return sorted(repr(row) for row in found if row[1] not in ("TimerChange", "FailedRows"))
+    return sorted(map(repr, found))
+
+
+def merged(rows: Sequence[list[InputRow]]) -> list[tuple[Key, InputRow]]:
+    """The rows of some channels as in their Kafka partition, with ticks for all of them."""
+    by_time = sorted(
+        (
+            (NO_CHANNEL if row.row_kind == "tick" else key, row)
+            for key, some in zip(KEYS, rows, strict=True)
+            for row in some
+        ),
+        key=lambda pair: pair[1].event_us,
+    )
+    last = by_time[-1][1]
+    ends = [
+        InputRow("tick", *PLACE, 0, last.event_us + later)
+        for later in (2 * DAY_US, 4 * DAY_US, 10 * DAY_US + GUARDED_MS * 1000)
+    ]
+    return [
+        (key, row._replace(kafka_offset=offset))
+        for offset, (key, row) in enumerate([*by_time, *((NO_CHANNEL, tick) for tick in ends)])
+    ]
 
 
 @settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -65,7 +77,7 @@ def sorted_rows(found: list[Any]) -> list[str]:
     cuts=st.lists(st.integers(0, 10_000), max_size=12),
     expiry_ms=st.sampled_from([None, 1, 10**7]),
     journals=st.sampled_from([(10**6, 8192), (3, 400), (3, 0)]),
-    page_bytes=st.sampled_from([0, 300, 1_000]),
+    page_bytes=st.sampled_from([(0, 0), (300, 60), (1_000, 4_096)]),
     chance=st.randoms(use_true_random=False),
 )
 def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
@@ -74,24 +86,31 @@ def test_any_worker_may_take_any_micro_batch_and_any_of_them_may_fail(
     cuts: list[int],
     expiry_ms: int | None,
     journals: tuple[int, int],
-    page_bytes: int,
+    page_bytes: tuple[int, int],
     chance: Any,
 ) -> None:
     monkeypatch.setattr(channel_state, "MOST_PAGES", journals[0])
     monkeypatch.setattr(channel_state, "LEAST_JOURNAL_BYTES", journals[1])
-    monkeypatch.setattr(channel_state, "PAGE_BYTES", page_bytes)
+    monkeypatch.setattr(channel_state, "PAGE_BYTES", page_bytes[0])
     rules = Rules(None, SdsParameters(), expiry_ms)
-    given = {key: list(due_in(rules.observer(key, None), some)) for key, some in zip(KEYS, rows, strict=True)}
-    expected = [result for key, some in given.items() for result in whole(key, some, rules)]
-    pieces = {key: list(cut(some, cuts)) for key, some in given.items()}
+    monkeypatch.setattr(due_times, "PAGE_BYTES", page_bytes[1])
+    given = merged(rows)
+    expected = [
+        result for key in KEYS for result in whole(key, [row for of, row in given if of in (key, NO_CHANNEL)], rules)
+    ]
     workers = [Worker(LiveChannels(limit)) for limit in (10**9, 10**9, 5_000)]
     bucket, found = FakeBucket(), []
-    for number in range(max(map(len, pieces.values()))):
-        now = {key: some[number] for key, some in pieces.items() if number < len(some) and some[number]}
-        while chance.random() < 0.3:  # an attempt that is not committed
+    for piece in cut(given, cuts):
+        now: dict[Key, list[InputRow]] = {}
+        for key, row in piece:
+            now.setdefault(key, []).append(row)
+        for _ in range(chance.choice([0, 0, 0, 1, 2])):  # attempts that are not committed
             chance.choice(workers).batch(FakeBucket(bucket), now, rules)
         found += chance.choice(workers).batch(bucket, now, rules)
     assert sorted_rows(found) == sorted_rows(expected)
+    if expiry_ms is not None:
+        left = pb.BucketProto.FromString(bucket.stored_head or b"").due
+        assert (bucket.channel_bytes(), [*left]) == (0, []), "nothing is left of channels that ended"
 
 
 def talk(count: int, first: int = 0) -> list[InputRow]:
@@ -169,24 +188,24 @@ def test_a_channel_that_ended_elsewhere_does_not_live_on_here() -> None:
     here, there, bucket = Worker(LiveChannels()), Worker(LiveChannels()), FakeBucket()
     sync = content_row(b"1", sds_id="1")._replace(content_digest=None, sds_kind="sync", segment_kind=None)
     here.batch(bucket, {KEYS[0]: [sync]}, rules)
-    there.batch(bucket, {KEYS[0]: [InputRow("tick", "t", 0, 1, NOW * 1000 + 10**15)]}, rules)
+    there.batch(bucket, {NO_CHANNEL: [InputRow("tick", *PLACE, 1, NOW * 1000 + 10**15)]}, rules)
     assert not bucket.channel_bytes()
     here.batch(bucket, {KEYS[0]: [sync]}, rules)
     assert bucket.entries[name_of(KEYS[0]), 0]
     again = Worker(LiveChannels()).batch(bucket, {KEYS[0]: talk(1)}, rules)
-    assert [table for _, table, _ in again if table == "deliveries"]
+    assert [table for table, _ in again if table == "deliveries"]
 
 
 def test_rows_are_taken_again_under_the_settings_they_came_under() -> None:
     """A dependency is given up after a while; the next start waits longer. What was written down stands."""
     named = content_row(b"2", sds_id="2", lamport_timestamp=NOW + 5, causal_history=(HistoryEntry("gone"),))
-    ticks = [InputRow("tick", "t", 0, 3 + n, (NOW + at) * 1000) for n, at in enumerate((60_000, 120_000))]
+    ticks = [InputRow("tick", *PLACE, 3 + n, (NOW + at) * 1000) for n, at in enumerate((60_000, 120_000))]
     first = Rules(None, SdsParameters(timeout_for_lost_messages_ms=30_000), None)
     longer = Rules(None, SdsParameters(timeout_for_lost_messages_ms=300_000), None)
     bucket = FakeBucket()
     start = [*talk(1), named._replace(kafka_offset=1)]
-    told = Worker(LiveChannels()).batch(bucket, {KEYS[0]: [*start, ticks[0]]}, first)
-    assert "lost_dependencies" in {table for _, table, _ in told}
+    told = Worker(LiveChannels()).batch(bucket, {KEYS[0]: start, NO_CHANNEL: ticks[:1]}, first)
+    assert "lost_dependencies" in {table for table, _ in told}
     live = Channels(bucket, 0, lambda key: longer, "query", LiveChannels()).load(KEYS[0])
     straight = first.observer(KEYS[0], None)
     for row in (*start, ticks[0]):

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from reliable_channel.config import load
-from reliable_channel.pipeline import timers
-from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly import memory, timers
 from reliable_channel.pipeline.reassembly.combiner import ROW_SCHEMA, TICK, TICKS, Combiner
 from reliable_channel.pipeline.reassembly.stream import due_timer_rows
 
@@ -28,7 +27,7 @@ def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
     open_keys = timers.Timers()
     for key, partition, due_us in ((DUE, 0, AT_US), (LATER, 0, AT_US + 1), (ELSEWHERE, 1, AT_US)):
         open_keys.apply(timers.TimerChange(key.hex(), ("t", partition), due_us))
-    monkeypatch.setattr(timers, "timers_of", lambda paths, job: open_keys)
+    monkeypatch.setattr(timers, "timers_of", lambda paths: open_keys)
     monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: {})
     return Combiner(load("local", paths={"run_dir": str(tmp_path)}))
 

@@ -68,12 +68,13 @@ def test_a_stored_channel_is_read_as_it_was(ack: dict[str, Any]) -> None:
 def test_the_same_rows_are_stored_in_the_same_way(ack: dict[str, Any]) -> None:
     now, then = bucket_of(given_rows(ack), rules(ack)), stored(ack)
     entries = [
-        {key: unpacked(key[1], value) for key, value in bucket.entries.items() if key[1] != SETTINGS}
+        {key: unpacked(*key, value) for key, value in bucket.entries.items() if key[1] != SETTINGS}
         for bucket in (now, then)
     ]
     assert entries[0] == entries[1], REMEDY
     heads = [pb.BucketProto.FromString(bucket.stored_head or b"") for bucket in (now, then)]
     assert [head.version for head in heads] == [channel_state.STATE_VERSION] * 2, REMEDY
+    assert heads[0].due and [*heads[0].due] == [*heads[1].due], REMEDY
 
 
 def test_stored_sets_are_read_and_stored_as_they_were(reassembly: dict[str, Any]) -> None:

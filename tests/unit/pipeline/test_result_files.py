@@ -19,8 +19,8 @@ from reliable_channel.lake.files import compressible
 from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
 from reliable_channel.pipeline.guarded import FailedRows
+from reliable_channel.pipeline.reassembly.timers import TimerChange
 from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _gathered, _writer, packed, sorted_out
-from reliable_channel.pipeline.timers import TimerChange
 
 Ack, Delivery = row_type(ACKS), row_type(DELIVERIES)
 RESULT = st.one_of(

@@ -61,7 +61,7 @@ def dependency(sds_id: str, minutes: int, channel: str = "talk") -> dict[str, An
 
 def key(number: int, batch: int, due: dt.datetime | None, query_id: str = "q1") -> dict[str, Any]:
     place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0}
-    return {"job": "reassembly", "query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
+    return {"query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
 
 
 def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None:
@@ -137,7 +137,7 @@ def test_open_sets_are_those_whose_last_change_has_a_timer(settings: Settings) -
     later = NOON + dt.timedelta(minutes=1)
     write(settings, tables.TIMERS, [key(1, 2, None), key(2, 3, later)])
     checkpoint(settings, "reassembly", "q1")
-    assert collect(settings)["timers"] == {"reassembly": {"open": 1, "next_due": later.isoformat()}}
+    assert collect(settings)["open_sets"] == {"count": 1, "next_due": later.isoformat()}
 
 
 def test_quarantine_is_counted_by_reason(settings: Settings) -> None:

@@ -17,8 +17,8 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import DeltaFollower
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import TIMERS
-from reliable_channel.pipeline import timers
-from reliable_channel.pipeline.timers import TimerChange, TimerLog, Timers, forget, record
+from reliable_channel.pipeline.reassembly import timers
+from reliable_channel.pipeline.reassembly.timers import TimerChange, TimerLog, Timers, forget, record
 
 PLACE = ("waku.envelopes", 0)
 
@@ -36,10 +36,10 @@ def state(keys: Timers) -> set[TimerChange]:
     return set(keys)
 
 
-def write(paths: PathSettings, batches: list[dict[str, int | None]], job: str = "ack", query: str = "q") -> None:
+def write(paths: PathSettings, batches: list[dict[str, int | None]], query: str = "q") -> None:
     for batch_id, changes in enumerate(batches):
         changed = [TimerChange(key, PLACE, due) for key, due in changes.items()]
-        record(BatchSink(paths, query, batch_id), job, changed)
+        record(BatchSink(paths, query, batch_id), changed)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -56,15 +56,14 @@ def test_every_micro_batch_sees_the_same_in_a_new_process_and_in_one_that_read_o
     here = PathSettings(run_dir=str(tmp_path_factory.mktemp("log")))
     create_tables(here, (TIMERS,))
     write(here, batches)
-    write(here, [{"z": 1}] * 2, job="reassembly")
     write(here, [{"z": 1}] * 2, query="another")
-    long_lived = TimerLog(here, "ack", "q")
+    long_lived = TimerLog(here, "q")
     for batch_id in asked:
         expected = Timers()
         for changes in batches[:batch_id]:
             for key, due in changes.items():
                 expected.apply(TimerChange(key, PLACE, due))
-        assert state(TimerLog(here, "ack", "q").before(batch_id)) == state(expected)
+        assert state(TimerLog(here, "q").before(batch_id)) == state(expected)
         assert state(long_lived.before(batch_id)) == state(expected)
 
 
@@ -79,10 +78,10 @@ def test_what_is_read_does_not_grow_with_the_log(paths: PathSettings, monkeypatc
         return true_read(self, file, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DeltaFollower, "read", counted)
-    log = TimerLog(paths, "ack", "q")
+    log = TimerLog(paths, "q")
     assert state(log.before(50)) == {TimerChange("a", PLACE, 50)}
     assert len(read) <= 4, "from the last time all was restated"
-    record(BatchSink(paths, "q", 50), "ack", [TimerChange("b", PLACE, 7)])
+    record(BatchSink(paths, "q", 50), [TimerChange("b", PLACE, 7)])
     read.clear()
     assert state(log.before(51)) == {TimerChange("a", PLACE, 50), TimerChange("b", PLACE, 7)}
     assert len(read) == 1
@@ -91,17 +90,17 @@ def test_what_is_read_does_not_grow_with_the_log(paths: PathSettings, monkeypatc
 def test_a_log_that_was_compacted_meanwhile_says_the_same(paths: PathSettings) -> None:
     create_tables(paths, (TIMERS,))
     write(paths, [{"a": 1}, {"b": 2}, {"a": None}])
-    log = TimerLog(paths, "ack", "q")
+    log = TimerLog(paths, "q")
     before = state(log.before(2))
     DeltaTable(paths.table(TIMERS.name)).optimize.compact()
     assert before == {TimerChange("a", PLACE, 1), TimerChange("b", PLACE, 2)}
-    assert state(log.before(3)) == state(TimerLog(paths, "ack", "q").before(3)) == {TimerChange("b", PLACE, 2)}
+    assert state(log.before(3)) == state(TimerLog(paths, "q").before(3)) == {TimerChange("b", PLACE, 2)}
 
 
 def test_a_log_whose_commits_were_removed_before_they_were_read_says_the_same(paths: PathSettings) -> None:
     create_tables(paths, (TIMERS,))
     write(paths, [{"a": 1, "b": 2}])
-    idle = TimerLog(paths, "ack", "q")
+    idle = TimerLog(paths, "q")
     assert state(idle.before(1)) == {TimerChange("a", PLACE, 1), TimerChange("b", PLACE, 2)}
     write(paths, [{}, {"a": None}, {"c": 3}])
     table = open_table(paths, TIMERS)
@@ -123,7 +122,7 @@ def test_files_that_another_writer_made_are_read_beside_our_own(paths: PathSetti
     pq.write_table(
         rows.cast(pa.schema([f.with_nullable(True) for f in rows.schema])), first, use_deprecated_int96_timestamps=True
     )
-    assert {change.key for change in state(TimerLog(paths, "ack", "q").before(3))} == {"a", "b", "c"}
+    assert {change.key for change in state(TimerLog(paths, "q").before(3))} == {"a", "b", "c"}
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -141,9 +140,9 @@ def test_no_micro_batch_to_come_misses_what_is_forgotten(
     create_tables(here, (TIMERS,))
     write(here, [{"z": 1}] * 2, query="without a checkpoint")
     write(here, batches)
-    running = TimerLog(here, "ack", "q")
+    running = TimerLog(here, "q")
     running.before(committed + 1)
-    expected = [state(TimerLog(here, "ack", "q").before(coming)) for coming in range(committed + 1, 13)]
+    expected = [state(TimerLog(here, "q").before(coming)) for coming in range(committed + 1, 13)]
     there = len(rows_of(open_table(here, TIMERS)))
     told = forget(here, {"q": committed, "another": -1}, dry_run=True)
     assert len(rows_of(open_table(here, TIMERS))) == there
@@ -152,7 +151,7 @@ def test_no_micro_batch_to_come_misses_what_is_forgotten(
     assert len(left) == there - told
     assert all(row["query_id"] == "q" for row in left)
     assert all(row["batch_id"] >= committed // 4 * 4 for row in left if committed > 0)
-    assert [state(TimerLog(here, "ack", "q").before(coming)) for coming in range(committed + 1, 13)] == expected
+    assert [state(TimerLog(here, "q").before(coming)) for coming in range(committed + 1, 13)] == expected
     assert [state(running.before(coming)) for coming in range(committed + 1, 13)] == expected
     assert forget(here, {}) == len(left)
 
@@ -164,11 +163,11 @@ def test_what_a_job_appends_meanwhile_does_not_hinder_forgetting(
     write(paths, [{"a": 1}] * 6)
     opened = open_table(paths, TIMERS)
     monkeypatch.setattr(timers, "open_table", lambda *_: opened)
-    record(BatchSink(paths, "q", 6), "ack", [TimerChange("b", PLACE, 7)])
-    record(BatchSink(paths, "new", 0), "reassembly", [TimerChange("c", PLACE, 7)])
+    record(BatchSink(paths, "q", 6), [TimerChange("b", PLACE, 7)])
+    record(BatchSink(paths, "new", 0), [TimerChange("c", PLACE, 7)])
     assert forget(paths, {"q": 5, "new": -1}) == 4
-    assert state(TimerLog(paths, "ack", "q").before(7)) == {TimerChange("a", PLACE, 1), TimerChange("b", PLACE, 7)}
-    assert state(TimerLog(paths, "reassembly", "new").before(1)) == {TimerChange("c", PLACE, 7)}
+    assert state(TimerLog(paths, "q").before(7)) == {TimerChange("a", PLACE, 1), TimerChange("b", PLACE, 7)}
+    assert state(TimerLog(paths, "new").before(1)) == {TimerChange("c", PLACE, 7)}
 
 
 def test_keys_are_woken_in_their_partition_when_they_are_due() -> None:

@@ -113,14 +113,52 @@ class PendingProto(_message.Message):
     def __init__(self, row: _Optional[str] = ...) -> None: ...
 
 class BucketProto(_message.Message):
-    __slots__ = ("version", "tokens", "settings")
+    __slots__ = ("version", "tokens", "settings", "due")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
     version: int
     tokens: _containers.RepeatedScalarFieldContainer[bytes]
     settings: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, version: _Optional[int] = ..., tokens: _Optional[_Iterable[bytes]] = ..., settings: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    due: _containers.RepeatedCompositeFieldContainer[DuePlaceProto]
+    def __init__(self, version: _Optional[int] = ..., tokens: _Optional[_Iterable[bytes]] = ..., settings: _Optional[_Iterable[bytes]] = ..., due: _Optional[_Iterable[_Union[DuePlaceProto, _Mapping]]] = ...) -> None: ...
+
+class DuePlaceProto(_message.Message):
+    __slots__ = ("kafka_topic", "kafka_partition", "slots")
+    KAFKA_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KAFKA_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    kafka_topic: str
+    kafka_partition: int
+    slots: _containers.RepeatedCompositeFieldContainer[DueSlotProto]
+    def __init__(self, kafka_topic: _Optional[str] = ..., kafka_partition: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[DueSlotProto, _Mapping]]] = ...) -> None: ...
+
+class DueSlotProto(_message.Message):
+    __slots__ = ("number", "least_us", "pages")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LEAST_US_FIELD_NUMBER: _ClassVar[int]
+    PAGES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    least_us: int
+    pages: int
+    def __init__(self, number: _Optional[int] = ..., least_us: _Optional[int] = ..., pages: _Optional[int] = ...) -> None: ...
+
+class DuePageProto(_message.Message):
+    __slots__ = ("channels",)
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    channels: _containers.RepeatedCompositeFieldContainer[DueChannelProto]
+    def __init__(self, channels: _Optional[_Iterable[_Union[DueChannelProto, _Mapping]]] = ...) -> None: ...
+
+class DueChannelProto(_message.Message):
+    __slots__ = ("key", "due_us", "is_end")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DUE_US_FIELD_NUMBER: _ClassVar[int]
+    IS_END_FIELD_NUMBER: _ClassVar[int]
+    key: _containers.RepeatedScalarFieldContainer[str]
+    due_us: int
+    is_end: bool
+    def __init__(self, key: _Optional[_Iterable[str]] = ..., due_us: _Optional[int] = ..., is_end: _Optional[bool] = ...) -> None: ...
 
 class ChannelSnapshotProto(_message.Message):
     __slots__ = ("page", "state", "size")

@@ -1,7 +1,7 @@
-"""Stores the timers of keyed state, and creates a row for each timer that is due.
+"""Stores the timers of the keyed sets, and creates a row for each timer that is due.
 
-Reassembly and ack append changes of their timers to ``timers``, a log with the micro-batch of each change. Ingest's
-clock rows show how far event time has advanced; :func:`due_rows` makes a row for every key whose timer is due by then.
+The job appends changes of its timers to ``timers``, a log with the micro-batch of each change. Ingest's clock rows show
+how far event time has advanced; :func:`due_rows` makes a row for every key whose timer is due by then.
 
 A micro-batch reads only changes of earlier micro-batches, so a replay runs the same timers as the first time, even
 after a crash that followed the append. Tasks read the log in Python and cache it: a stream-static join would scan it in
@@ -69,10 +69,10 @@ class Timers:
 
 
 class TimerLog:
-    """Reads the log of one job and query, and continues where the last read ended."""
+    """Reads the log of one query, and continues where the last read ended."""
 
-    def __init__(self, paths: PathSettings, job: str, query_id: str) -> None:
-        self._table = DeltaFollower(paths, TIMERS, "batch_id", {"job": job})
+    def __init__(self, paths: PathSettings, query_id: str) -> None:
+        self._table = DeltaFollower(paths, TIMERS, "batch_id")
         self._query_id = query_id
         self._keys = Timers()
         self._read = -1
@@ -108,19 +108,18 @@ def _changes(rows: pa.Table) -> Iterator[TimerChange]:
 _logs = PerQuery(TimerLog)
 
 
-def record(sink: BatchSink, job: str, changes: list[TimerChange]) -> None:
+def record(sink: BatchSink, changes: list[TimerChange]) -> None:
     """Append the changes of this micro-batch, at most one per touched key; every hundredth micro-batch appends all
     timers.
 
     Must be called in every micro-batch."""
     if sink.batch_id and last_restated(sink.batch_id + 1) == sink.batch_id:
         stated = Timers()
-        for change in [*timers_before(sink.paths, job, sink.query_id, sink.batch_id), *changes]:
+        for change in [*timers_before(sink.paths, sink.query_id, sink.batch_id), *changes]:
             stated.apply(change)
         changes = [*stated]
     rows = [
         {
-            "job": job,
             "query_id": sink.query_id,
             "batch_id": sink.batch_id,
             "key": change.key,
@@ -148,22 +147,22 @@ def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool =
     return delete_rows(table, gone, dry_run=dry_run)
 
 
-def timers_of(paths: PathSettings, job: str) -> Timers:
+def timers_of(paths: PathSettings) -> Timers:
     """The timers before the running micro-batch, for tasks of its query."""
     now = running()
-    return Timers() if now is None else timers_before(paths, job, *now)
+    return Timers() if now is None else timers_before(paths, *now)
 
 
-def timers_before(paths: PathSettings, job: str, query_id: str, batch_id: int) -> Timers:
+def timers_before(paths: PathSettings, query_id: str, batch_id: int) -> Timers:
     """The timers before ``batch_id``. They are cached, so the caller must not change them."""
-    return _logs.get(paths, job, query_id).before(batch_id)
+    return _logs.get(paths, query_id).before(batch_id)
 
 
 def due_rows(
-    paths: PathSettings, job: str, columns: Iterable[str], row_of: Callable[[str], dict[str, Any]]
+    paths: PathSettings, columns: Iterable[str], row_of: Callable[[str], dict[str, Any]]
 ) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    """A function for ``mapInPandas`` that takes clock rows and returns one row, with ``columns``, for every key of
-    ``job`` whose timer is due by then.
+    """A function for ``mapInPandas`` that takes clock rows and returns one row, with ``columns``, for every key
+    whose timer is due by then.
 
     ``row_of`` returns the key's own columns; Kafka coordinates and event time are those of the clock row."""
     names = [*columns]
@@ -172,7 +171,7 @@ def due_rows(
         ticks = [tick for frame in frames for tick in frame.itertuples(index=False)]
         if not ticks:
             return
-        timers = timers_of(paths, job)
+        timers = timers_of(paths)
         rows = [
             {**tick._asdict(), **row_of(key)}
             for tick in ticks
