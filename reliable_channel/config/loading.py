@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
+from reliable_channel.config.fixed import FIXED, find_fixed
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
 from reliable_channel.core.errors import ConfigurationError
 
@@ -84,6 +85,7 @@ class _Environment(EnvSettingsSource):
             field = Settings.model_fields.get(section)
             if field is not None and is_dataclass(field.annotation) and isinstance(content, dict):
                 given[section] = {key: _from_json(value) for key, value in content.items()}
+        _refuse_fixed(given)
         return given
 
 
@@ -92,6 +94,15 @@ def _from_json(value: Any) -> Any:
         with suppress(ValueError):
             return json.loads(value)
     return value
+
+
+def _refuse_fixed(content: dict[str, Any]) -> None:
+    """Refuse keys that are constants of the code."""
+    if names := sorted(find_fixed(content)):
+        raise ConfigurationError(
+            f"{', '.join(names)} {'are no settings' if len(names) > 1 else 'is no setting'} (any more).",
+            "Leave it out: the code has a fixed value. `reliable-channel config show` shows the settings.",
+        )
 
 
 class _Given(PydanticBaseSettingsSource):
@@ -105,6 +116,7 @@ class _Given(PydanticBaseSettingsSource):
         return self._content.get(field_name), field_name, False
 
     def __call__(self) -> dict[str, Any]:
+        _refuse_fixed(self._content)
         return self._content
 
 
@@ -236,7 +248,7 @@ def _remedy(error: ValidationError) -> str:
     for item in error.errors():
         if item["type"] in _UNKNOWN:
             path = [str(part) for part in item["loc"][:-1]]
-            if keys := _keys(_annotation(path)):
+            if keys := [key for key in _keys(_annotation(path)) if ".".join([*path, key]) not in FIXED]:
                 where = f"Keys of {'.'.join(path)}" if path else "Sections"
                 known[".".join(path)] = f"{where} are {', '.join(keys)}."
     return " ".join(known.values()) or "Correct the value."

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, SecretStr
 from pydantic_core import PydanticUndefined
 
+from reliable_channel.config.fixed import FIXED
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
 
 _HEAD = f"""# Configuration
@@ -89,7 +90,7 @@ def _default(section: Any, name: str, given: Any) -> Any:
 def _section(path: tuple[str, ...], section: Any, given: Any) -> str:
     name = ".".join(path)
     lines = [f"{'#' * (1 + len(path))} {name}", "", _plain(inspect.getdoc(section) or ""), ""]
-    own = keys(section, given)
+    own = [key for key in keys(section, given) if f"{name}.{key.name}" not in FIXED]
     if own:
         variable = ENVIRONMENT_PREFIX + "__".join(path).upper() + "__…"
         lines += [f"`{variable}`", "", "| key | type | default | meaning |", "|---|---|---|---|"]

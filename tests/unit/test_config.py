@@ -5,15 +5,19 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from reliable_channel.config import load
+from reliable_channel.config import StoreNodeSettings, load
+from reliable_channel.config.fixed import FIXED
+from reliable_channel.config.loading import _annotation, _keys
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
+from reliable_channel.messaging.config import MessagingConfig
 
 SECRET = "hunter2-and-more"
 
@@ -295,3 +299,21 @@ def test_a_channel_can_be_tied_to_a_pubsub_topic(tmp_path: Path) -> None:
 
 def test_every_section_is_documented_in_yaml() -> None:
     assert set(yaml.safe_load(load("local").to_yaml())) == set(type(load("local")).model_fields)
+
+
+@pytest.mark.parametrize("key", sorted(FIXED))
+def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Path) -> None:
+    *sections, last = key.split(".")
+    content: Any = {last: 1}
+    for section in reversed(sections):
+        content = {section: [content] if section == "nodes" else content}
+    with pytest.raises(ConfigurationError, match=rf"{re.escape(key)} is no setting"):
+        load(write(tmp_path, yaml.safe_dump(content)))
+    section = {"store.nodes": StoreNodeSettings, "messaging": MessagingConfig}.get(".".join(sections))
+    assert last in _keys(section or _annotation(sections))
+
+
+def test_a_constant_in_the_environment_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__SDS__TRACKING", "1")
+    with pytest.raises(ConfigurationError, match=r"RELIABLE_CHANNEL__SDS__TRACKING: sds\.tracking is no setting"):
+        load("local")
