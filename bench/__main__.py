@@ -45,17 +45,17 @@ def main(arguments: list[str] | None = None) -> int:
     SIZES.workloads, SIZES.output = tuple(options.workload), options.output
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.output.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[Result]] = {}
+    results_by_bench: dict[str, list[Result]] = {}
     broken: list[str] = []
     stopped = False
     try:
         for name in options.only or names:
-            _run(name, found.setdefault(name, []), options.output / f"{name}.json", console, broken)
+            _run(name, results_by_bench.setdefault(name, []), options.output / f"{name}.json", console, broken)
     except KeyboardInterrupt:
         stopped = True
     table = Table("bench", "figure", "value", "unit", "target", "met", title="Benchmarks")
     table.columns[2].justify = table.columns[4].justify = "right"
-    for name, results in found.items():
+    for name, results in results_by_bench.items():
         for result in results:
             table.add_row(name, result.name, *_cells(result))
     console.print(table)
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"[red]broken[/red] {line}", highlight=False)
     if stopped:
         return 130
-    missed = any(result.met is False for results in found.values() for result in results)
+    missed = any(result.met is False for results in results_by_bench.values() for result in results)
     return 1 if broken else 3 if missed and options.strict else 0
 
 

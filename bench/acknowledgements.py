@@ -120,7 +120,7 @@ class Network:
                 heapq.heappush(self._flying, (at, self._number, other, outgoing.data))
 
 
-def _played(network: Network) -> dict[str, int]:
+def _play(network: Network) -> dict[str, int]:
     """Play the bursts; returns when (ms) each send began, by its id."""
     began: dict[str, int] = {}
     for burst in range(BURSTS):
@@ -142,7 +142,7 @@ def quiet_listeners() -> Iterator[Result]:
     for listeners in (1, 5, 20):
         for name, config, targets in (("", NOW, (1.05, 2.0)), (", interval alone", BEFORE, (None, None))):
             network = _network(listeners, config)
-            began = _played(network)
+            began = _play(network)
             label = f"{listeners} listener{'s' if listeners > 1 else ''}{name}"
             segments = BURSTS * SEGMENTS
             transmissions = 1 + network.sent[OutgoingReason.RESEND] / segments
@@ -167,7 +167,7 @@ def lossy_networks() -> Iterator[Result]:
     """Measure networks that lose every fifth copy; a send error is false if some listener has received all segments."""
     for name, config in (("", NOW), (", interval alone", BEFORE), (", js-waku's timings", JS_WAKU)):
         network = _network(5, config, loss=0.2)
-        began = _played(network)
+        began = _play(network)
         label = f"5 listeners, 20 % loss{name}"
         false = [send_id for send_id in network.failed if network.received[send_id]]
         target = 0.0 if config is not BEFORE else None

@@ -21,9 +21,9 @@ from typing import Any
 
 from bench.jobs.children import Child, child
 from bench.jobs.compare import CHAIN_TARGET, Best, best_of
-from bench.jobs.stages import Stage, prepared
+from bench.jobs.stages import Stage, prepare
 from bench.jobs.traffic import workloads
-from bench.pipeline import BACKLOG, BACKLOG_BATCHES, PATIENCE_S, produced
+from bench.pipeline import BACKLOG, BACKLOG_BATCHES, PATIENCE_S, fill_topic
 from bench.registry import SIZES, Result, bench
 
 BASELINE = "7987fde"
@@ -46,7 +46,7 @@ def beside_the_baseline() -> Iterator[Result]:
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         then = _checkout(Path(place) / "baseline")
-        settings = prepared(place)
+        settings = prepare(place)
         with running_broker(settings) as there:
             yield from _job_by_job(there, Path(place), then)
             yield from _as_they_run(there, Path(place), then)
@@ -58,8 +58,8 @@ def _job_by_job(there: Any, place: Path, then: Path) -> Iterator[Result]:
         "servers": there.kafka.servers,
         "cores": 2,
         "repetitions": 1,
-        "workloads": [produced(there, workload) for workload in chosen],
-        "warm_up": [produced(there, w, "warm-") for w in workloads(0.25) if w.name == "pairs"],
+        "workloads": [fill_topic(there, workload) for workload in chosen],
+        "warm_up": [fill_topic(there, w, "warm-") for w in workloads(0.25) if w.name == "pairs"],
     }
     for each in (*spec["workloads"], *spec["warm_up"]):
         each["through_state"] = False
@@ -72,22 +72,22 @@ def _job_by_job(there: Any, place: Path, then: Path) -> Iterator[Result]:
     before, now = best_of(stages[then]), best_of(stages[None])
     for workload in chosen:
         for job in ("ingest", "reassembly", "ack"):
-            was, is_now = _spent(before, workload.name, job), _spent(now, workload.name, job)
+            was, is_now = _measure_cpu(before, workload.name, job), _measure_cpu(now, workload.name, job)
             target = None if job == "ingest" else TARGET
             name = f"{workload.name}, {job}: today / {BASELINE}"
             yield Result(name, was[0] / is_now[0], "ratio", target)
             yield Result(f"{name}, CPU", was[1] / is_now[1], "ratio")
             yield Result(f"{workload.name}, {job}: today", is_now[0], "s")
         for side, best, target in ((BASELINE, before, None), ("today", now, CHAIN_TARGET)):
-            all_jobs = sum(_spent(best, workload.name, job)[0] for job in ("ingest", "reassembly", "ack"))
-            copy = _spent(best, workload.name, "floor")[0]
+            all_jobs = sum(_measure_cpu(best, workload.name, job)[0] for job in ("ingest", "reassembly", "ack"))
+            copy = _measure_cpu(best, workload.name, "floor")[0]
             yield Result(f"{workload.name}, all jobs / a copy: {side}", copy / all_jobs, "ratio", target)
 
 
 def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
     for workload in (w for w in workloads(1) if w.name in (SIZES.workloads or RUNNING)):
         messages = max(64, int(BACKLOG * SIZES.scale))
-        made = produced(there, replace(workload, messages=messages), "backlog-")
+        made = fill_topic(there, replace(workload, messages=messages), "backlog-")
         spec = {
             "servers": there.kafka.servers,
             "cores": 2,
@@ -126,15 +126,15 @@ def _as_they_run(there: Any, place: Path, then: Path) -> Iterator[Result]:
 
 def _micro_batches(process: Child) -> dict[str, float]:
     """Job → median seconds of its full micro-batches, which have the same number of records."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for answer in process.answers():
         if "enough" in answer:
             process.close_input()
         for job, batches in answer.get("batches", {}).items():
             most = max((batch["rows"] for batch in batches), default=0)
-            found[job] = median([batch["ms"] for batch in batches if batch["rows"] > most / 2] or [0.0]) / 1_000
+            seconds[job] = median([batch["ms"] for batch in batches if batch["rows"] > most / 2] or [0.0]) / 1_000
     process.finish(PATIENCE_S)
-    return found
+    return seconds
 
 
 def _jobs(job: str) -> tuple[str, ...]:
@@ -148,10 +148,10 @@ def _in_turn(then: Path, here: Path) -> Iterator[tuple[Path | None, Path]]:
     yield None, here / "today"
 
 
-def _spent(best: Best, workload: str, job: str) -> tuple[float, float]:
+def _measure_cpu(best: Best, workload: str, job: str) -> tuple[float, float]:
     """Seconds and CPU seconds of a job or of the ``floor``."""
-    found = [best[workload, 2, name] for name in _jobs(job) if (workload, 2, name) in best]
-    return sum(stage.seconds for stage in found), sum(stage.cpu_s for stage in found)
+    stages = [best[workload, 2, name] for name in _jobs(job) if (workload, 2, name) in best]
+    return sum(stage.seconds for stage in stages), sum(stage.cpu_s for stage in stages)
 
 
 def _checkout(place: Path) -> Path:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.jobs.channels import Case, MicroBatch
 from bench.jobs.children import child
-from bench.jobs.stages import prepared
+from bench.jobs.stages import prepare
 from bench.registry import SIZES, Result, bench
 
 WARM_UP, MEASURED = 5, 8
@@ -38,31 +38,31 @@ SHORT, LONG = 1.5, 1.3
 def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Case]]:
     """Target, many channels, few channels; ``only``: ``short`` logs, ``long`` ones, or neither (``held``)."""
 
-    def scaled(count: int) -> int:
+    def scale_count(count: int) -> int:
         return max(16, int(count * scale))
 
-    records, log = scaled(4_000), scaled(1_000)
-    few = scaled(400)
-    found = {
+    records, log = scale_count(4_000), scale_count(1_000)
+    few = scale_count(400)
+    pairs_by_name = {
         "short": (
             SHORT,
-            Case(f"{records} records, {scaled(2_000)} channels", records, scaled(2_000), 0),
+            Case(f"{records} records, {scale_count(2_000)} channels", records, scale_count(2_000), 0),
             Case(f"{records} records, 16 channels", records, 16, 0),
         ),
         "long": (
             LONG,
-            Case(f"{few} records, {scaled(200)} channels with logs of {log}", few, scaled(200), log),
+            Case(f"{few} records, {scale_count(200)} channels with logs of {log}", few, scale_count(200), log),
             Case(f"{few} records, 16 channels with logs of {log}", few, 16, log),
         ),
     }
-    return [pair for name, pair in found.items() if not only or name in only]
+    return [pair for name, pair in pairs_by_name.items() if not only or name in only]
 
 
 @bench
 def channels() -> Iterator[Result]:
     """Compare many channels with few, and measure the checkpoint's size."""
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepared(place)
+        prepare(place)
         if not (chosen := pairs(SIZES.scale, SIZES.workloads)):
             return
         spec = {
@@ -78,7 +78,7 @@ def channels() -> Iterator[Result]:
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     for target, many, few in chosen:
-        yield from compared(target, *(measured(batches, case) for case in (many, few)))
+        yield from compare(target, *(select_measured(batches, case) for case in (many, few)))
 
 
 @bench
@@ -90,7 +90,7 @@ def held() -> Iterator[Result]:
     count = max(HELD_RATE, int(HELD * SIZES.scale))
     seconds = max(60, int(HELD_S * SIZES.scale))
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepared(place)
+        prepare(place)
         spec = {
             "run_dir": place,
             "cores": 2,
@@ -122,12 +122,12 @@ def held() -> Iterator[Result]:
     yield Result(f"{what}: first micro-batch after a restart", figures["restarted_s"], "s")
 
 
-def measured(batches: Sequence[MicroBatch], case: Case) -> list[MicroBatch]:
+def select_measured(batches: Sequence[MicroBatch], case: Case) -> list[MicroBatch]:
     """The measured micro-batches of a case."""
     return [batch for batch in batches if batch.case == case.name][-MEASURED:]
 
 
-def compared(target: float, many: Sequence[MicroBatch], few: Sequence[MicroBatch]) -> Iterator[Result]:
+def compare(target: float, many: Sequence[MicroBatch], few: Sequence[MicroBatch]) -> Iterator[Result]:
     """The figures of a pair of cases."""
     for case in (many, few):
         yield Result(f"ack, {case[0].case}: a micro-batch", median(b.seconds for b in case), "s")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.children import child
-from bench.jobs.stages import prepared
+from bench.jobs.stages import prepare
 from bench.registry import SIZES, Result, bench
 
 JS = Path(__file__).parent / "js"
@@ -36,10 +36,10 @@ def js_waku() -> Iterator[Result]:
     if shutil.which("npm") is None:
         sys.stderr.write("  npm was not found (Debian: nodejs npm): js-waku is left out.\n")
         return
-    installed(JS)
+    install(JS)
     measured = max(200, int(MEASURED * SIZES.scale))
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepared(place)
+        settings = prepare(place)
         with running_broker(settings) as there:
             cases: list[dict[str, Any]] = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
             for case in cases:
@@ -53,13 +53,13 @@ def js_waku() -> Iterator[Result]:
             for case in cases[len(WARM_UP) :]:
                 topic, log = case["topic"], case["log"]
                 ours = answers[topic]
-                theirs = consumed(servers, topic, log, measured, Path(place) / f"{topic}.sqlite")
+                theirs = consume(servers, topic, log, measured, Path(place) / f"{topic}.sqlite")
                 if {ours["rows"], theirs["rows"]} != {measured}:
                     raise AssertionError(f"{measured} messages were sent, delivered are {ours} and {theirs}.")
-                yield from compared(log, ours, theirs)
+                yield from compare(log, ours, theirs)
 
 
-def installed(place: Path) -> None:
+def install(place: Path) -> None:
     """Install the Node.js packages of the lock file, once."""
     lock, mark = place / "package-lock.json", place / "node_modules" / ".installed"
     if not mark.exists() or mark.read_bytes() != lock.read_bytes():
@@ -67,7 +67,7 @@ def installed(place: Path) -> None:
         shutil.copyfile(lock, mark)
 
 
-def consumed(servers: str, topic: str, log: int, measured: int, database: Path) -> dict[str, Any]:
+def consume(servers: str, topic: str, log: int, measured: int, database: Path) -> dict[str, Any]:
     """Run the Node.js process and return its measurements."""
     command = ["node", "consumer.mjs", servers, topic, str(log), str(measured), str(database)]
     done = subprocess.run(command, cwd=JS, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -77,7 +77,7 @@ def consumed(servers: str, topic: str, log: int, measured: int, database: Path) 
     return answer
 
 
-def compared(log: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Result]:
+def compare(log: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Result]:
     """The figures for a log of this length."""
     for name, one in (("all three jobs", ours), ("js-waku into SQLite", theirs)):
         yield Result(f"log of {log}: {name}", one["records"] / one["seconds"], "records/s")

@@ -60,8 +60,8 @@ _COMPLETED = 10
 @bench
 def open_sets() -> Iterator[Result]:
     """Measure opening, completing and expiring a set of two segments with few and with many open sets."""
-    found = {count: _sets(count) for count in (1_000, 10_000)}
-    few, many = found.values()
+    sets = {count: _sets(count) for count in (1_000, 10_000)}
+    few, many = sets.values()
     for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
         yield Result(f"a set among 10 000 open ones: {what}", many[what], unit)
         yield Result(f"{what}: 10 000 / 1 000 open", many[what] / few[what], "ratio", 1.5, lower_is_better=True)
@@ -146,7 +146,7 @@ def _refetch_round(count: int) -> float:
     with tempfile.TemporaryDirectory() as run_dir:
         settings = load("local", paths={"run_dir": run_dir})
         _request(settings, count)
-        return best_of(lambda: _asked(settings), seconds=0.0, repetitions=3, clock=time.process_time)
+        return best_of(lambda: _ask_all(settings), seconds=0.0, repetitions=3, clock=time.process_time)
 
 
 def _request(settings: Settings, count: int) -> None:
@@ -169,7 +169,7 @@ def _request(settings: Settings, count: int) -> None:
     append_rows(settings.paths, SDS_MESSAGES, as_arrow(came, SDS_MESSAGES))
 
 
-def _asked(settings: Settings) -> None:
+def _ask_all(settings: Settings) -> None:
     assert len(open_requests(settings, [])) == MAX_REQUESTS
 
 
@@ -186,7 +186,7 @@ def lookups() -> Iterator[Result]:
         for batches in (young, young * _AGE):
             for batch in range(written, batches):
                 _write(paths, batch)
-            times[batches] = _measured(paths, batches)
+            times[batches] = _measure(paths, batches)
             written = batches + _MEASURED
     for what in (
         "open keys, read on",
@@ -226,7 +226,7 @@ def _write(paths: PathSettings, batch: int) -> None:
     record(BatchSink(paths, "query", batch), opened + closed)
 
 
-def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
+def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
     """The CPU seconds of the look-ups of the next micro-batches; their writes are not counted."""
     wanted = [os.urandom(32) for _ in range(2_000)]
 
@@ -234,7 +234,7 @@ def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
     log, rebuilt = TimerLog(paths, "query"), CompletedSends(paths)
-    found = {
+    seconds = {
         "open keys, a new worker": _cpu(lambda: log.before(batches)),
         "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),
     }
@@ -243,7 +243,7 @@ def _measured(paths: PathSettings, batches: int) -> dict[str, float]:
         _write(paths, batch)
         keys.append(_cpu(lambda batch=batch: log.before(batch + 1)))  # type: ignore[misc]
         memory.append(_cpu(lambda batch=batch: rebuilt.rows(wanted, since(batch))))  # type: ignore[misc]
-    return found | {"open keys, read on": min(keys), "rebuilt before, read on": min(memory)}
+    return seconds | {"open keys, read on": min(keys), "rebuilt before, read on": min(memory)}
 
 
 def _cpu(action: Callable[[], object]) -> float:

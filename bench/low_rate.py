@@ -17,9 +17,9 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from bench.jobs.children import child
-from bench.jobs.stages import prepared
+from bench.jobs.stages import prepare
 from bench.jobs.traffic import produce_steadily, records, workloads
-from bench.pipeline import PATIENCE_S, produced
+from bench.pipeline import PATIENCE_S, fill_topic
 from bench.registry import SIZES, Result, bench
 
 RATE = 100
@@ -40,14 +40,14 @@ def low_rate() -> Iterator[Result]:
 
     pairs = next(workload for workload in workloads(1) if workload.name == "pairs")
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepared(place)
+        settings = prepare(place)
         with running_broker(settings) as there:
-            yield from measured(there, Path(place), replace(pairs, name="low-rate", messages=16), {})
+            yield from measure(there, Path(place), replace(pairs, name="low-rate", messages=16), {})
 
 
-def measured(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
+def measure(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
     """The figures of one run; ``spark``: settings of the session."""
-    topic = produced(there, workload)["topic"]
+    topic = fill_topic(there, workload)["topic"]
     warm_s, seconds, idle_s = (each * min(1.0, SIZES.scale) for each in (WARM_S, MEASURED_S, IDLE_S))
     spec = {"servers": there.kafka.servers, "run_dir": str(place), "cores": 2, "topic": topic}
     spec |= {"warm_s": warm_s, "seconds": seconds, "idle_s": idle_s, "spark": spark}

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.children import child
-from bench.jobs.compare import Best, best_of, ratios, shown, steady
-from bench.jobs.stages import Stage, prepared
+from bench.jobs.compare import Best, as_json, best_of, ratios, steady
+from bench.jobs.stages import Stage, prepare
 from bench.jobs.traffic import Workload, produce, produce_steadily, records, workloads
 from bench.registry import SIZES, Result, bench
 
@@ -58,20 +58,20 @@ def pipeline() -> Iterator[Result]:
     from reliable_channel.runtime.broker import running_broker
 
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepared(place)
+        settings = prepare(place)
         with running_broker(settings) as there:
             chosen = [w for w in workloads(SIZES.scale) if not SIZES.workloads or w.name in SIZES.workloads]
             if chosen:
-                yield from _compared(there, Path(place), chosen)
+                yield from _compare(there, Path(place), chosen)
             if not SIZES.workloads or {"pairs", STEADY} & {*SIZES.workloads}:
                 yield from _steady(there, Path(place) / STEADY)
 
 
-def _compared(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result]:
+def _compare(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result]:
     """Yield the stages of every chosen workload, and their ratios."""
     stages: list[Stage] = []
-    specs = [produced(there, workload) for workload in chosen]
-    warm = [produced(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
+    specs = [fill_topic(there, workload) for workload in chosen]
+    warm = [fill_topic(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
     usable = len(os.sched_getaffinity(0))
     SIZES.output.mkdir(parents=True, exist_ok=True)
     kept = SIZES.output / "pipeline-stages.jsonl"
@@ -87,7 +87,7 @@ def _compared(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Resul
     yield from ratios(best_of(stages))
 
 
-def produced(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
+def fill_topic(there: Any, workload: Workload, prefix: str = "") -> dict[str, Any]:
     """Create the topic of a workload and fill it; returns the specification for the measured process."""
     from reliable_channel.runtime.topics import ensure_topics
 
@@ -122,7 +122,7 @@ def _stages(there: Any, run_dir: Path, cores: int, specs: list[dict[str, Any]], 
 
 
 def _keep(stage: Stage, file: Path) -> None:
-    row = shown(stage)
+    row = as_json(stage)
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
     told = (
@@ -139,7 +139,7 @@ def _print_stages(best: Best) -> None:
     columns = ("workload", "cores", "stage", "records", "rows/s", "MB/s", "s", "CPU s", "others' CPU s", "peak MB")
     table = Table(*columns, title="Pipeline stages")
     for stage in best.values():
-        row = shown(stage)
+        row = as_json(stage)
         del row["repetition"]
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
@@ -151,7 +151,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
     template = next(w for w in workloads(1) if w.name == "pairs")
     backlog = replace(template, name=STEADY, messages=max(64, int(BACKLOG * SIZES.scale)))
     traffic = replace(backlog, messages=ENDLESS)
-    prepared = produced(there, backlog)
+    prepared = fill_topic(there, backlog)
     spec = {
         "servers": there.kafka.servers,
         "run_dir": str(run_dir),

@@ -45,39 +45,39 @@ def twenty_questions() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
         paths = PathSettings(data_dir=place)
         make_tables(Path(place), int(ROWS * SIZES.scale), COMMITS // 5 if SIZES.quick else COMMITS)
-        written = yield from _asked(paths, "as written")
+        written = yield from _ask_all(paths, "as written")
         for table in TABLES:
             _merge_files(paths, table, z_order=False)
-        yield from _asked(paths, "compacted")
+        yield from _ask_all(paths, "compacted")
         for table in TABLES:
             _merge_files(paths, table, z_order=True)
-        ordered = yield from _asked(paths, "z-ordered")
+        ordered = yield from _ask_all(paths, "z-ordered")
     for scope in SCOPES:
         yield Result(f"{scope}, all questions: z-ordered / as written", ordered[scope] / written[scope], "ratio")
 
 
-def narrowed(sql: str, scope: str) -> str:
+def narrow(sql: str, scope: str) -> str:
     """Restrict a question to the rows of a scope, in each of its tables that has the necessary columns."""
 
-    def part(found: re.Match[str]) -> str:
-        columns = BY_NAME[found[2]].names()
+    def part(name: re.Match[str]) -> str:
+        columns = BY_NAME[name[2]].names()
         time = next((name for name in ("event_time", "first_seen") if name in columns), None)
         if not scope or time is None or "content_topic" not in columns:
-            return found[0]
-        rows = f"(SELECT * FROM {found[2]} WHERE {scope.format(time)})"  # noqa: S608
-        return f"{found[1]} {rows} {found[3] or found[2]}"
+            return name[0]
+        rows = f"(SELECT * FROM {name[2]} WHERE {scope.format(time)})"  # noqa: S608
+        return f"{name[1]} {rows} {name[3] or name[2]}"
 
     # Names of tables and aliases are in lower case, SQL keywords in upper case.
     return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(BY_NAME)})\b(?:\s+([a-z]\w*))?", part, sql)
 
 
-def _asked(paths: PathSettings, layout: str) -> Generator[Result, None, dict[str, float]]:
+def _ask_all(paths: PathSettings, layout: str) -> Generator[Result, None, dict[str, float]]:
     """Yield the figures of one layout; returns the total CPU seconds of all questions, by scope."""
     sums = {}
     for scope, rows in SCOPES.items():
         total = np.zeros(3)
         for question in questions():
-            sql, took = narrowed(question.duckdb, rows), []
+            sql, took = narrow(question.duckdb, rows), []
             for _ in range(RUNS):
                 started = time.process_time()
                 _answer(paths, sql)

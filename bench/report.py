@@ -65,14 +65,14 @@ def make_tables(place: Path, rows: int, commits: int = 10) -> None:
 
 
 def _array(field: pa.Field, columns: dict[str, pa.Array], count: int) -> pa.Array:
-    found = columns.get(field.name)
-    if found is None:
+    column = columns.get(field.name)
+    if column is None:
         return pa.nulls(count, field.type)
     if pa.types.is_list(field.type) and not pa.types.is_list(
-        found.type
+        column.type
     ):  # a name in one table, a list of names in another
-        found = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), found)
-    return found.cast(field.type)
+        column = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), column)
+    return column.cast(field.type)
 
 
 def _columns(numbers: np.ndarray, count: int, random: np.random.Generator) -> dict[str, pa.Array]:

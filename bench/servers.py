@@ -108,9 +108,9 @@ class _Client:
     def post(self, path: str, body: bytes) -> None:
         self._connection.request("POST", path, body, {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
-        found = answer.read()
+        body = answer.read()
         if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {found[:200]!r}")
+            raise RuntimeError(f"{path}: {answer.status} {body[:200]!r}")
 
 
 def _first_page_s(port: int) -> float:
@@ -132,7 +132,7 @@ def _status(port: int) -> int:
 def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Measure the rate per second of each call: the median of one-second slices, alternating, after a short warm-up, so
     that other load affects all of them equally."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    rates_by_name: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(50):
             call()
@@ -142,8 +142,8 @@ def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
             while time.perf_counter() - started < 1.0:
                 call()
                 done += 1
-            found[name].append(done / (time.perf_counter() - started))
-    return {name: statistics.median(rates) for name, rates in found.items()}
+            rates_by_name[name].append(done / (time.perf_counter() - started))
+    return {name: statistics.median(rates) for name, rates in rates_by_name.items()}
 
 
 def _pages(port: int, hashes: list[str]) -> Callable[[], None]:
@@ -151,10 +151,10 @@ def _pages(port: int, hashes: list[str]) -> Callable[[], None]:
 
     def next_page() -> None:
         nonlocal cursor
-        found = client.get(f"/store/v3/messages?includeData=true&pageSize=20&pubsubTopic={_PUBSUB}&cursor={cursor}")
-        if len(found["messages"]) != 20 or "message" not in found["messages"][0]:
+        page = client.get(f"/store/v3/messages?includeData=true&pageSize=20&pubsubTopic={_PUBSUB}&cursor={cursor}")
+        if len(page["messages"]) != 20 or "message" not in page["messages"][0]:
             raise RuntimeError("a page is not what was asked for")
-        cursor = found.get("paginationCursor", "")
+        cursor = page.get("paginationCursor", "")
 
     return next_page
 
@@ -169,8 +169,8 @@ def _look_ups(port: int, hashes: list[str]) -> Callable[[], None]:
     client, choice = _Client(port), random.Random(1)
 
     def one() -> None:
-        found = client.get(f"/store/v3/messages?includeData=true&hashes={choice.choice(hashes)}")
-        if len(found["messages"]) != 1:
+        page = client.get(f"/store/v3/messages?includeData=true&hashes={choice.choice(hashes)}")
+        if len(page["messages"]) != 1:
             raise RuntimeError("a look-up finds nothing")
 
     return one
@@ -247,8 +247,8 @@ def _write_envelopes(place: Path, count: int) -> list[str]:
             message = WakuMessage(
                 noise.randbytes(200), f"/bench/1/{number % 50}/proto", None, _START_NS + number * 1_000
             )
-            found, value = message_hash(_PUBSUB, message), encode_waku_message(message)
-            hashes.append("0x" + found.hex())
+            digest, value = message_hash(_PUBSUB, message), encode_waku_message(message)
+            hashes.append("0x" + digest.hex())
             rows.append(
                 {
                     "kafka_topic": "bench",
@@ -256,7 +256,7 @@ def _write_envelopes(place: Path, count: int) -> list[str]:
                     "kafka_offset": number,
                     "pubsub_topic": _PUBSUB,
                     "content_topic": message.content_topic,
-                    "message_hash": found,
+                    "message_hash": digest,
                     "value": value,
                     "value_bytes": len(value),
                     "sender_timestamp_ns": message.timestamp,
@@ -264,7 +264,7 @@ def _write_envelopes(place: Path, count: int) -> list[str]:
                 }
             )
             entry = {"messageHash": hashes[-1], "message": message_to_json(message), "pubsubTopic": _PUBSUB}
-            entries.append((message.timestamp, found, json.dumps(entry)))
+            entries.append((message.timestamp, digest, json.dumps(entry)))
         write_deltalake(str(table), pa.Table.from_pylist(rows, schema), mode="append")
         floor.executemany("INSERT INTO envelopes VALUES (?, ?, ?)", entries)
     floor.commit()
@@ -289,9 +289,9 @@ def _serve_floor(place: Path) -> None:
             if hashes := query.get("hashes"):
                 where, values = "hash = ?", (bytes.fromhex(hashes[2:]),)
             elif cursor := query.get("cursor"):
-                found = bytes.fromhex(cursor[2:])
-                (after,) = database.execute("SELECT timestamp_ns FROM envelopes WHERE hash = ?", (found,)).fetchone()
-                where, values = "(timestamp_ns, hash) > (?, ?)", (after, found)  # type: ignore[assignment]
+                digest = bytes.fromhex(cursor[2:])
+                (after,) = database.execute("SELECT timestamp_ns FROM envelopes WHERE hash = ?", (digest,)).fetchone()
+                where, values = "(timestamp_ns, hash) > (?, ?)", (after, digest)  # type: ignore[assignment]
             else:
                 where, values = "1", ()  # type: ignore[assignment]
             rows = database.execute(

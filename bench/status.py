@@ -33,14 +33,14 @@ def status() -> Iterator[Result]:
     with tempfile.TemporaryDirectory() as place:
         _fill(place, commits)
         for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
-            asked = [_asked(place, option) for _ in range(RUNS)]
+            asked = [_measure_status(place, option) for _ in range(RUNS)]
             label = f"{name}: {commits} commits per table"
             seconds = statistics.median(wall for wall, _ in asked)
             yield Result(f"{label}, wall", seconds, "s", TARGET_S, lower_is_better=True)
             yield Result(f"{label}, CPU", min(cpu for _, cpu in asked), "s")
 
 
-def _asked(place: str, option: str) -> tuple[float, float]:
+def _measure_status(place: str, option: str) -> tuple[float, float]:
     """The wall and CPU time (s) of one call."""
     environment = {
         **os.environ,

@@ -13,7 +13,7 @@ from statistics import median
 
 from bench.jobs.children import child
 from bench.jobs.rounds import Round
-from bench.jobs.stages import prepared
+from bench.jobs.stages import prepare
 from bench.registry import SIZES, Result, bench
 
 KEPT = (20_000, 200_000)
@@ -30,7 +30,7 @@ def verdicts() -> Iterator[Result]:
     """Compare rounds with few new messages over many kept ones and over few."""
     few, many = (max(1_000, int(kept * SIZES.scale)) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepared(place)
+        prepare(place)
         spec = {"run_dir": place, "cores": 2, "kept": [few, many], "new": NEW, "rounds": WARM_UP + MEASURED}
         rounds: list[Round] = []
         with child("bench.jobs.rounds", spec) as process:
@@ -39,7 +39,7 @@ def verdicts() -> Iterator[Result]:
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     for kept in (few, many):
-        first = next(found for found in rounds if found.kept == kept)
+        first = next(one for one in rounds if one.kept == kept)
         yield Result(f"verdicts, {kept:,} messages kept: a round over all of them", first.seconds, "s")
         yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones", _typical(rounds, kept, "seconds"), "s")
         yield Result(f"verdicts, {kept:,} messages kept: {NEW} new ones, CPU", _typical(rounds, kept, "cpu_s"), "s")
@@ -51,4 +51,4 @@ def verdicts() -> Iterator[Result]:
 
 def _typical(rounds: list[Round], kept: int, what: str) -> float:
     """The typical figures of the measured rounds."""
-    return float(median([getattr(found, what) for found in rounds if found.kept == kept][-MEASURED:]))
+    return float(median([getattr(one, what) for one in rounds if one.kept == kept][-MEASURED:]))

@@ -45,22 +45,22 @@ def faults(site: Path) -> list[str]:
     for file in sorted(site.rglob("*.html")):
         pages[file] = Page()
         pages[file].feed(file.read_text(encoding="utf-8"))
-    found = []
+    problems = []
     for file, page in pages.items():
         here = file.relative_to(site)
         for reference in page.loaded:
             if urlsplit(reference).netloc:
-                found.append(f"{here} loads {reference} from a network")
+                problems.append(f"{here} loads {reference} from a network")
         for reference in (*page.links, *page.loaded):
-            if fault := _broken(site, file, reference, pages):
-                found.append(f"{here} links to {reference}: {fault}")
+            if fault := _explain_broken(site, file, reference, pages):
+                problems.append(f"{here} links to {reference}: {fault}")
     for file in sorted(site.rglob("*.css")):
         for address in re.findall(r"url\([\"']?(https?:[^)\"']+)", file.read_text(encoding="utf-8")):
-            found.append(f"{file.relative_to(site)} loads {address} from a network")
-    return found
+            problems.append(f"{file.relative_to(site)} loads {address} from a network")
+    return problems
 
 
-def _broken(site: Path, file: Path, reference: str, pages: dict[Path, Page]) -> str | None:
+def _explain_broken(site: Path, file: Path, reference: str, pages: dict[Path, Page]) -> str | None:
     parts = urlsplit(reference)
     if parts.scheme or parts.netloc or not (parts.path or parts.fragment):
         return None
@@ -78,12 +78,12 @@ def _broken(site: Path, file: Path, reference: str, pages: dict[Path, Page]) -> 
 
 def main(arguments: list[str]) -> int:
     site = Path(arguments[0]).resolve()
-    found = faults(site)
-    for fault in found:
+    problems = faults(site)
+    for fault in problems:
         print(fault, file=sys.stderr)
-    if not found:
+    if not problems:
         print(f"{len(list(site.rglob('*.html')))} pages in {arguments[0]}, all links lead somewhere.")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -40,21 +40,21 @@ NOT_LOADED = re.compile(r"^(lib|_)(arrow_)?flight")
 
 def dependencies(root: str) -> dict[str, Distribution]:
     """The installed distributions that ``root`` needs, directly or not, by normalized name; without ``LEFT_OUT``."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
 
     def visit(name: str, extras: frozenset[str]) -> None:
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in LEFT_OUT or (key in found and not extras):
+        if key in LEFT_OUT or (key in distributions and not extras):
             return
-        found[key] = there = distribution(name)
+        distributions[key] = there = distribution(name)
         for text in there.requires or []:
             needed = Requirement(text)
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in (extras or {""})):
                 visit(needed.name, frozenset(needed.extras))
 
     visit(root, frozenset({"pipeline"}))
-    del found[root]
-    return found
+    del distributions[root]
+    return distributions
 
 
 def pack(target: Path) -> int:

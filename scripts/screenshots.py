@@ -34,7 +34,7 @@ from reliable_channel.simulation.check.tables import read_observed, read_verdict
 from reliable_channel.simulation.check.terminal import next_steps, render
 from reliable_channel.simulation.check.verdicts import check_verdicts
 from reliable_channel.simulation.truth import Truth
-from reliable_channel.transport.http.server import served
+from reliable_channel.transport.http.server import serve_in_thread
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs" / "assets" / "screens"
@@ -60,13 +60,13 @@ def main() -> None:
     for folder in (SCREENS, ALL):
         folder.mkdir(parents=True, exist_ok=True)
     (SCREENS / "terminal.svg").write_text(terminal(place), encoding="utf-8")
-    WALK.write_text(_PRINTED.sub(lambda found: printed(found, place), WALK.read_text("utf-8")), "utf-8")
+    WALK.write_text(_PRINTED.sub(lambda block: print_block(block, place), WALK.read_text("utf-8")), "utf-8")
     paths = PathSettings(data_dir=str(place / "tables"))
     report = (ALL / "report.html").resolve()
     report.write_text(report_page(paths), encoding="utf-8")
     (message,) = TableSnapshot(paths).select(MESSAGE)
     channel = {name: message[name] for name in ("pubsub_topic", "content_topic", "channel_id")}
-    with browser() as opened, served(create_app(paths)) as server:
+    with browser() as opened, serve_in_thread(create_app(paths)) as server:
         pages = {
             "overview": f"{server}/",
             "channels": f"{server}/channels",
@@ -99,11 +99,11 @@ def terminal(place: Path) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
 
 
-def printed(found: re.Match[str], place: Path) -> str:
+def print_block(block: re.Match[str], place: Path) -> str:
     """A command of the walk with what it prints now."""
-    command = found["command"].replace("build/demo", str(place))
+    command = block["command"].replace("build/demo", str(place))
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
-    return found[0].replace(f"```text\n{found['text']}```", f"```text\n{done.stdout.rstrip()}\n```")
+    return block[0].replace(f"```text\n{block['text']}```", f"```text\n{done.stdout.rstrip()}\n```")
 
 
 def report_page(paths: PathSettings) -> str:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bench.jobs.stages import on_topic, pinned, settings_for, spent
+from bench.jobs.stages import measure_seconds, on_topic, pin_cores, settings_for
 from bench.jobs.traffic import HEADERS, Record, Workload, records
 from bench.jobs.usage import cpu_seconds
 
@@ -34,7 +34,7 @@ def write(client: Mapping[str, Any], topic: str, part: Iterable[Record]) -> None
 def main(arguments: list[str]) -> int:
     """Fill the topic, run the jobs, fill it again, measure."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.lake.read import dataset_of, open_table
     from reliable_channel.lake.tables import DELIVERED_MESSAGES
     from reliable_channel.pipeline.runner.queries import CHAIN, start
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
             for count in (log, measured):
                 write(settings.kafka.clients().producer, topic, islice(conversation, count))
                 cpu_s = -cpu_seconds()
-                seconds = sum(spent(start(spark, settings, query, once=True)) for query in CHAIN)
+                seconds = sum(measure_seconds(start(spark, settings, query, once=True)) for query in CHAIN)
                 cpu_s += cpu_seconds()
             rows = dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows() - log
             answer = {"topic": topic, "records": measured, "seconds": seconds, "cpu_s": cpu_s, "rows": rows}

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.jobs.stages import pinned, settings_for
+from bench.jobs.stages import pin_cores, settings_for
 from bench.jobs.usage import cpu_seconds
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Running:
 
         table: Any = self._reads
         given = as_arrow(list(self._traffic.rows(rows)), table)
-        self._written()
+        self._count_written()
         cpu_s = cpu_seconds()
         append_rows(self._settings.paths, table, given)
         progress = self._next()
@@ -153,7 +153,9 @@ class Running:
         if taken < rows:
             raise AssertionError(f"{self.case.name}: a micro-batch of {taken} rows, {rows} were given.")
         milliseconds = progress.durationMs["triggerExecution"]
-        return MicroBatch(self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._written())
+        return MicroBatch(
+            self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._count_written()
+        )
 
     def _next(self) -> Any:
         deadline = time.monotonic() + PATIENCE_S
@@ -167,7 +169,7 @@ class Running:
             time.sleep(0.05)
         raise TimeoutError(f"{self.case.name}: no micro-batch within {PATIENCE_S:.0f} s.")
 
-    def _written(self) -> int:
+    def _count_written(self) -> int:
         """The bytes of the checkpoint's files that are new or changed since the last call."""
         now: dict[str, tuple[int, int]] = {}
         for path in self._checkpoint.rglob("*"):
@@ -185,7 +187,7 @@ class Running:
 def main(arguments: list[str]) -> int:
     """Run every pair of cases, ``batches`` micro-batches each."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.runtime.spark import spark_session
 
     settings = settings_for(Path(spec["run_dir"]), "127.0.0.1:9", spec["cores"])

@@ -40,7 +40,7 @@ def best_of(stages: Iterable[Stage]) -> Best:
     return best
 
 
-def shown(stage: Stage) -> dict[str, Any]:
+def as_json(stage: Stage) -> dict[str, Any]:
     """A stage as a row for people and for JSON."""
     return {
         "workload": stage.workload,
@@ -60,22 +60,22 @@ def shown(stage: Stage) -> dict[str, Any]:
 def ratios(best: Best) -> Iterator[Result]:
     """Yield every comparison that the measured stages allow."""
     for workload, cores in dict.fromkeys((workload, cores) for workload, cores, _ in best):
-        found = {stage: s for (w, c, stage), s in best.items() if (w, c) == (workload, cores)}
+        stages = {stage: s for (w, c, stage), s in best.items() if (w, c) == (workload, cores)}
         label = f"{workload}, {_cores(cores)}"
-        floor = found.get("floor")
-        if floor is not None and "ingest" in found:
-            yield from _pair(f"{label}: ingest / floor", [floor], [found["ingest"]], INGEST_TARGETS.get(workload))
-        if floor is not None and all(job in found for job in JOBS):
-            jobs = [found[job] for job in JOBS]
+        floor = stages.get("floor")
+        if floor is not None and "ingest" in stages:
+            yield from _pair(f"{label}: ingest / floor", [floor], [stages["ingest"]], INGEST_TARGETS.get(workload))
+        if floor is not None and all(job in stages for job in JOBS):
+            jobs = [stages[job] for job in JOBS]
             yield Result(f"{label}: all three together", floor.records / sum(s.seconds for s in jobs), "rows/s")
             yield from _pair(f"{label}: all three / floor", [floor], jobs, CHAIN_TARGET)
-        if THROUGH_STATE in found and "reassembly" in found:
+        if THROUGH_STATE in stages and "reassembly" in stages:
             target = COMBINER_TARGET if workload == "pairs" else None
             name = f"{label}: reassembly / all through state"
-            yield from _pair(name, [found[THROUGH_STATE]], [found["reassembly"]], target)
-        if workload == "hot" and "ack" in found:
+            yield from _pair(name, [stages[THROUGH_STATE]], [stages["reassembly"]], target)
+        if workload == "hot" and "ack" in stages:
             yield Result(
-                f"one hot channel, {_cores(cores)}: ack", found["ack"].records / found["ack"].seconds, "rows/s"
+                f"one hot channel, {_cores(cores)}: ack", stages["ack"].records / stages["ack"].seconds, "rows/s"
             )
     for workload in dict.fromkeys(workload for workload, _, _ in best):
         if workload != "hot" and all((workload, cores, job) in best for cores in (1, 2) for job in JOBS):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.jobs.channels import PUBSUB_TOPIC, START_US, message_row
-from bench.jobs.stages import pinned, settings_for
+from bench.jobs.stages import pin_cores, settings_for
 from bench.jobs.usage import cpu_seconds, memory_mb
 
 if TYPE_CHECKING:
@@ -145,11 +145,11 @@ class DoneRows:
 
 def latencies(sent: Sequence[tuple[int, float]], done: Sequence[tuple[int, float]], since: float) -> list[float]:
     """Seconds from sending to the end of the micro-batch, for every call after ``since``."""
-    found = []
+    latencies = []
     for rows, at in sent:
         if at >= since:
-            found.append(next(ended for taken, ended in done if taken >= rows) - at)
-    return found
+            latencies.append(next(ended for taken, ended in done if taken >= rows) - at)
+    return latencies
 
 
 def size_of(directory: Path) -> int:
@@ -166,7 +166,7 @@ def size_of(directory: Path) -> int:
 def main(arguments: list[str]) -> int:
     """Fill the state, warm up, measure, and measure a restart."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from pyspark.sql import functions as F  # noqa: N812
 
     from reliable_channel.lake.create import create_tables
@@ -184,8 +184,8 @@ def main(arguments: list[str]) -> int:
         by_bucket: dict[int, list[int]] = defaultdict(list)
         key = (F.lit(PUBSUB_TOPIC), F.format_string("/bench/1/%d/proto", "id"), F.lit("channel"))
         bucket = stream.bucket_of(settings, *key)
-        for found in spark.range(channels).select("id", bucket.alias("bucket")).collect():
-            by_bucket[found.bucket].append(found.id)
+        for row_of_range in spark.range(channels).select("id", bucket.alias("bucket")).collect():
+            by_bucket[row_of_range.bucket].append(row_of_range.id)
         filled = filling(stream.configured(settings), rules, dict(by_bucket), texts)
         query = replace(ACK, transform=lambda s: stream.acknowledged(s, filled))
         table: Any = ACK.reads

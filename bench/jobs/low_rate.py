@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.jobs.stages import on_topic, pinned, settings_for
+from bench.jobs.stages import on_topic, pin_cores, settings_for
 from bench.jobs.steady import began, latencies
 from bench.jobs.usage import busy_seconds, cpu_seconds
 
@@ -26,7 +26,7 @@ SETTLE_S = 10.0
 def main(arguments: list[str]) -> int:
     """Warm up, measure under traffic, measure idle."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
 
@@ -34,20 +34,20 @@ def main(arguments: list[str]) -> int:
     settings = settings_for(run_dir, spec["servers"], spec["cores"], trigger_interval_ms=TRIGGER_MS, **spec["spark"])
     settings = on_topic(settings, spec["topic"], run_dir / "low-rate")
     stop = threading.Event()
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
 
     def observe() -> None:
         stop.wait(spec["warm_s"])
-        found["since"], found["cpu_s"], busy = time.time(), -cpu_seconds(), -busy_seconds()
+        answer["since"], answer["cpu_s"], busy = time.time(), -cpu_seconds(), -busy_seconds()
         stop.wait(spec["seconds"])
-        found["cpu_s"] += cpu_seconds()
-        found["others_s"] = max(0.0, busy + busy_seconds() - found["cpu_s"])
-        found["batches"] = {query.name: _measured(query, found["since"]) for query in spark.streams.active}
+        answer["cpu_s"] += cpu_seconds()
+        answer["others_s"] = max(0.0, busy + busy_seconds() - answer["cpu_s"])
+        answer["batches"] = {query.name: _select_measured(query, answer["since"]) for query in spark.streams.active}
         print(json.dumps({"measured": True}), flush=True)
         stop.wait(SETTLE_S)
-        found["idle_cpu_s"] = -cpu_seconds()
+        answer["idle_cpu_s"] = -cpu_seconds()
         stop.wait(spec["idle_s"])
-        found["idle_cpu_s"] += cpu_seconds()
+        answer["idle_cpu_s"] += cpu_seconds()
         stop.set()
 
     with spark_session(settings, "bench") as spark:
@@ -56,12 +56,12 @@ def main(arguments: list[str]) -> int:
         observer.start()
         run_continuously(spark, settings, stop)
         observer.join()
-    found["latency_s"] = latencies(settings.paths.table("delivered_messages"), found["since"])
-    print(json.dumps(found), flush=True)
+    answer["latency_s"] = latencies(settings.paths.table("delivered_messages"), answer["since"])
+    print(json.dumps(answer), flush=True)
     return 0
 
 
-def _measured(query: Any, since: float) -> list[dict[str, Any]]:
+def _select_measured(query: Any, since: float) -> list[dict[str, Any]]:
     """The measures of every micro-batch with rows that began after ``since`` (Unix s)."""
     from reliable_channel.pipeline import counters
     from reliable_channel.pipeline.runner.measures import measures

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.jobs.stages import pinned, settings_for
+from bench.jobs.stages import pin_cores, settings_for
 from bench.jobs.usage import cpu_seconds
 from reliable_channel.config import Settings
 from reliable_channel.lake.append import append_rows
@@ -97,7 +97,7 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
 def main(arguments: list[str]) -> int:
     """Run a round over everything for each number of kept messages, then ``rounds`` rounds alternately."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.runtime.spark import spark_session
 
     settings = settings_for(Path(spec["run_dir"]), "127.0.0.1:9", spec["cores"])

@@ -47,7 +47,7 @@ class Stage:
     others_s: float
 
 
-def prepared(run_dir: str) -> Settings:
+def prepare(run_dir: str) -> Settings:
     """Return the local configuration with this run directory; downloads missing jars."""
     from reliable_channel.config import load
     from reliable_channel.runtime import jars
@@ -67,7 +67,7 @@ def settings_for(run_dir: Path, servers: str, cores: int, **spark: Any) -> Setti
     return settings.with_servers(servers)
 
 
-def pinned(cores: int) -> None:
+def pin_cores(cores: int) -> None:
     """Pin this process, and all processes it starts from now on, to the first ``cores`` available processors."""
     os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:cores]))
 
@@ -101,7 +101,7 @@ def all_through_state() -> Query:
     return replace(REASSEMBLY, transform=lambda settings: reassembled(settings, combined=False))
 
 
-def spent(query: StreamingQuery) -> float:
+def measure_seconds(query: StreamingQuery) -> float:
     """Wait for the query's end; returns the seconds of its micro-batches."""
     from reliable_channel.pipeline.runner.run import wait_for
 
@@ -121,7 +121,7 @@ def measure(
 
     def once(name: str, begin: Callable[[], StreamingQuery]) -> Stage:
         with Usage() as usage:
-            seconds = spent(begin())
+            seconds = measure_seconds(begin())
         workload, records, size = spec["name"], spec["records"], spec["bytes"]
         return Stage(
             workload,
@@ -156,15 +156,15 @@ def check(settings: Settings, spec: dict[str, Any]) -> None:
     from reliable_channel.lake.tables import DELIVERED_MESSAGES, ENVELOPES
 
     for table, wanted in ((ENVELOPES, spec["records"]), (DELIVERED_MESSAGES, spec["messages"])):
-        found = dataset_of(open_table(settings.paths, table)).count_rows()
-        if found != wanted:
-            raise AssertionError(f"{spec['name']}: {found} rows in {table.name}, {wanted} expected.")
+        rows = dataset_of(open_table(settings.paths, table)).count_rows()
+        if rows != wanted:
+            raise AssertionError(f"{spec['name']}: {rows} rows in {table.name}, {wanted} expected.")
 
 
 def main(arguments: list[str]) -> int:
     """Warm up, then measure every workload ``repetitions`` times; one line of JSON per stage on stdout."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.runtime.spark import spark_session
 
     run_dir = Path(spec["run_dir"])

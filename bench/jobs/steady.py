@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.jobs.stages import on_topic, pinned, settings_for
+from bench.jobs.stages import on_topic, pin_cores, settings_for
 from bench.jobs.usage import Usage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def collect(spark: SparkSession, progress: dict[str, dict[int, dict[str, Any]]])
 def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
-    pinned(spec["cores"])
+    pin_cores(spec["cores"])
     from reliable_channel.core.sds import SdsParameters
     from reliable_channel.core.segmentation import SegmentationConfig
     from reliable_channel.lake.read import dataset_of, open_table
@@ -117,10 +117,10 @@ def main(arguments: list[str]) -> int:
                 "state_rows": batch.get("state_rows", 0),
                 "state_bytes": batch.get("state_memory_bytes", 0),
             }
-            for _, batch in sorted(found.items())
+            for _, batch in sorted(batches.items())
             if began(batch) >= since
         ]
-        for name, found in progress.items()
+        for name, batches in progress.items()
     }
     answer = {"batches": batches, "latency_s": latencies(settings.paths.table("delivered_messages"), since),
               "cpu_s": usage.cpu_s, "others_s": usage.others_s, "peak_mb": usage.peak_mb}  # fmt: skip
@@ -139,7 +139,7 @@ def latencies(table: str, since: float) -> list[float]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found: list[float] = []
+    latencies: list[float] = []
     for log in sorted((Path(table) / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         committed = next(action["commitInfo"]["timestamp"] for action in actions if "commitInfo" in action)
@@ -147,8 +147,8 @@ def latencies(table: str, since: float) -> list[float]:
             if "add" in action:
                 rows = pq.read_table(Path(table) / action["add"]["path"], columns=["event_time"])
                 times = rows["event_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-                found += [committed / 1_000 - at / 1_000_000 for at in times if at >= since * 1_000_000]
-    return found
+                latencies += [committed / 1_000 - at / 1_000_000 for at in times if at >= since * 1_000_000]
+    return latencies
 
 
 if __name__ == "__main__":

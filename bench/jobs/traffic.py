@@ -57,15 +57,15 @@ def workloads(scale: float) -> tuple[Workload, ...]:
     They are large enough that the work dominates and not Spark's start: a stage of two seconds spends one of them on
     planning, compiling and opening state. (Steady traffic measures the cost of small micro-batches.)"""
 
-    def scaled(count: int) -> int:
+    def scale_count(count: int) -> int:
         return max(16, int(count * scale))
 
     return (
-        Workload("small", scaled(100_000), 200),
-        Workload("filters", scaled(12_000), 200, filters=True),
-        Workload("pairs", scaled(20_000), 320, PAIRS),
-        Workload("large", scaled(120), 800_000, PARITY, lost_every=2),
-        Workload("hot", scaled(40_000), 200, channels=1),
+        Workload("small", scale_count(100_000), 200),
+        Workload("filters", scale_count(12_000), 200, filters=True),
+        Workload("pairs", scale_count(20_000), 320, PAIRS),
+        Workload("large", scale_count(120), 800_000, PARITY, lost_every=2),
+        Workload("hot", scale_count(40_000), 200, channels=1),
     )
 
 

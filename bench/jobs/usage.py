@@ -26,13 +26,13 @@ def process_tree(root: int) -> dict[int, list[str]]:
             continue
         stats[int(entry.name)] = fields
         children[int(fields[1])].append(int(entry.name))
-    found, to_visit = {}, [root]
+    descendants, to_visit = {}, [root]
     while to_visit:
         pid = to_visit.pop()
         if pid in stats:
-            found[pid] = stats[pid]
+            descendants[pid] = stats[pid]
             to_visit += children[pid]
-    return found
+    return descendants
 
 
 def cpu_seconds() -> float:

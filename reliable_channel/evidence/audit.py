@@ -65,7 +65,7 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
         row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
     }
     now_asked = list(chosen)[:MAX_HASHES]
-    carried = _carried(settings, now_asked, oldest)
+    carried = _read_contents(settings, now_asked, oldest)
     without_time = [hash_ for hash_ in now_asked if chosen[hash_]["sender_timestamp_ns"] is None]
     others = _other_hashes(seen.filter((time >= oldest) & (time <= newest)), without_time)
     return [
@@ -100,11 +100,11 @@ def threshold_of(share: float) -> bytes | None:
     return None if wanted >= 2**64 else wanted.to_bytes(8, "big")
 
 
-def _carried(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[str, str]]:
+def _read_contents(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[str, str]]:
     """Look up channel and SDS id of the messages in these envelopes."""
     if not hashes:
         return {}
     rows = public_dataset(open_table(settings.paths, SDS_MESSAGES))
     among = (pc.field("event_time") >= oldest) & pc.field("envelope_hash").isin(hashes)
-    found = rows.to_table(columns=["envelope_hash", "channel_id", "sds_id"], filter=among).to_pylist()
-    return {row["envelope_hash"]: (row["channel_id"], row["sds_id"]) for row in found}
+    contents = rows.to_table(columns=["envelope_hash", "channel_id", "sds_id"], filter=among).to_pylist()
+    return {row["envelope_hash"]: (row["channel_id"], row["sds_id"]) for row in contents}

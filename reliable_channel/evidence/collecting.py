@@ -63,7 +63,7 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
     taken = 0
     while any(consumer.position(place) < end[place] for place in places):
         polled = poll_records(consumer, topic, POLL_MS)
-        records = [EvidenceRecord(r.partition, r.offset, r.value) for found in polled.values() for r in found]
+        records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
         if not records:
             break
         taken += write(settings.paths, topic, records, settings.kafka.topics.envelopes)

@@ -232,9 +232,9 @@ def _rows(fragment: Any) -> Iterator[IndexRow]:
     begin = 0
     for batch in fragment.to_batches(columns=_INDEX_COLUMNS, batch_size=BATCH_ROWS):
         columns = [batch.column(name).to_pylist() for name in _INDEX_COLUMNS]
-        for row, (timestamp_ns, found, pubsub_topic, content_topic, ephemeral) in enumerate(
+        for row, (timestamp_ns, message_hash, pubsub_topic, content_topic, ephemeral) in enumerate(
             zip(*columns, strict=True), begin
         ):
-            if found is not None and len(found) == 32 and not ephemeral:
-                yield IndexRow(timestamp_ns or 0, found, pubsub_topic or "", content_topic or "", row)
+            if message_hash is not None and len(message_hash) == 32 and not ephemeral:
+                yield IndexRow(timestamp_ns or 0, message_hash, pubsub_topic or "", content_topic or "", row)
         begin += batch.num_rows

@@ -46,20 +46,20 @@ class EnvelopeFiles:
         wanted: dict[int, list[int]] = defaultdict(list)
         for row in rows:
             wanted[bisect_right(starts, row) - 1].append(row)
-        found: dict[int, bytes] = {}
+        values: dict[int, bytes] = {}
         for group, in_group in wanted.items():
             offsets = [row - starts[group] for row in in_group]
-            if only_kept and self._kept((path, group)) is None:
+            if only_kept and self._get_kept((path, group)) is None:
                 raise BlockingIOError
-            found |= zip(in_group, self._group_values(path, metadata, group, offsets), strict=True)
-        return [found[row] for row in rows]
+            values |= zip(in_group, self._group_values(path, metadata, group, offsets), strict=True)
+        return [values[row] for row in rows]
 
     def _group_values(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
         key = (path, group)
-        kept = self._kept(key)
+        kept = self._get_kept(key)
         if kept is None:
             with self._reading:
-                kept = self._kept(key)  # another thread may have read it meanwhile
+                kept = self._get_kept(key)  # another thread may have read it meanwhile
                 if kept is None:
                     if _column_bytes(metadata, group) > self._group_bytes:
                         return self._in_batches(path, metadata, group, offsets)
@@ -79,7 +79,7 @@ class EnvelopeFiles:
     def _in_batches(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
         import pyarrow.parquet as pq
 
-        found: dict[int, bytes] = {}
+        values: dict[int, bytes] = {}
         with self._filesystem.open_input_file(path) as file:
             batches = pq.ParquetFile(file, metadata=metadata).iter_batches(
                 _BATCH_ROWS, row_groups=[group], columns=[_COLUMN], use_threads=False
@@ -87,11 +87,11 @@ class EnvelopeFiles:
             begin = 0
             for batch in batches:
                 end = begin + batch.num_rows
-                found |= {o: batch.column(0)[o - begin].as_py() for o in offsets if begin <= o < end}
-                if len(found) == len(set(offsets)):
+                values |= {o: batch.column(0)[o - begin].as_py() for o in offsets if begin <= o < end}
+                if len(values) == len(set(offsets)):
                     break
                 begin = end
-        return [found[offset] for offset in offsets]
+        return [values[offset] for offset in offsets]
 
     def _footer(self, path: str, only_kept: bool) -> tuple[Any, list[int]]:
         import pyarrow.parquet as pq
@@ -112,12 +112,12 @@ class EnvelopeFiles:
                 self._footers.popitem(last=False)
         return footer
 
-    def _kept(self, key: tuple[str, int]) -> Any | None:
+    def _get_kept(self, key: tuple[str, int]) -> Any | None:
         with self._lock:
-            found = self._groups.get(key)
-            if found is not None:
+            group = self._groups.get(key)
+            if group is not None:
                 self._groups.move_to_end(key)
-            return found
+            return group
 
     def _keep(self, key: tuple[str, int], values: Any) -> None:
         with self._lock:

@@ -61,9 +61,9 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)
     taken = 0
-    for partition, found in sorted(by_partition.items()):
+    for partition, in_partition in sorted(by_partition.items()):
         rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
-        for record in found:
+        for record in in_partition:
             made = rows_from(record, envelopes_topic)
             if made is not None:
                 rows[made[0].name] += [(record.offset, row) for row in made[1]]
@@ -71,7 +71,7 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
         for table in WRITTEN:
             start = _position(paths, table, topic, partition)
             new = [row for offset, row in rows[table.name] if offset >= start]
-            transaction = Transaction(_app(topic, partition), found[-1].offset + 1)
+            transaction = Transaction(_app(topic, partition), in_partition[-1].offset + 1)
             if table is SOURCE_GAPS and new:
                 _replace_gaps(paths, new, transaction)
             else:
@@ -94,62 +94,62 @@ def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = foreign_json.loads(record.value)
+        fields = foreign_json.loads(record.value)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         return None
-    match found.get("kind"):
+    match fields.get("kind"):
         case "sender" | "dispatch":
-            return _sender_event(found)
+            return _sender_event(fields)
         case "loss":
-            return _loss(found)
+            return _loss(fields)
         case "gap":
-            return _gap(found, record, envelopes_topic)
+            return _gap(fields, record, envelopes_topic)
         case "sightings":
-            return _sightings(found)
+            return _sightings(fields)
     return None
 
 
-def _sightings(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at, vantage, hashes = _us(found.get("at_ms")), _text(found.get("vantage")), found.get("hashes")
-    if at is None or not vantage or found.get("source") not in SOURCES or not isinstance(hashes, list):
+def _sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at, vantage, hashes = _us(fields.get("at_ms")), _text(fields.get("vantage")), fields.get("hashes")
+    if at is None or not vantage or fields.get("source") not in SOURCES or not isinstance(hashes, list):
         return None
-    common = {"vantage": vantage, "source": found["source"], "seen_at": at}
-    common |= {name: _text(found.get(name)) for name in ("node", "pubsub_topic")}
+    common = {"vantage": vantage, "source": fields["source"], "seen_at": at}
+    common |= {name: _text(fields.get(name)) for name in ("node", "pubsub_topic")}
     known = [known for value in hashes if (known := _hash(value)) is not None]
     return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
 
 
-def _sender_event(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at = _us(found.get("at_ms"))
-    row: dict[str, Any] = {name: _text(found.get(name)) for name in _TEXTS}
+def _sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at = _us(fields.get("at_ms"))
+    row: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
     if at is None or not row["event"]:
         return None
-    row |= {name: _hash(found.get(name)) for name in _HASHES}
+    row |= {name: _hash(fields.get(name)) for name in _HASHES}
     return SENDER_EVENTS, [{**row, "event_time": at}]
 
 
-def _loss(found: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+def _loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     """One row for each segment that the recipient held; without one, no row can be attributed to a message."""
-    at, reported_by, ids = _us(found.get("at_ms")), _text(found.get("reported_by")), found.get("sds_ids")
+    at, reported_by, ids = _us(fields.get("at_ms")), _text(fields.get("reported_by")), fields.get("sds_ids")
     if at is None or not reported_by or not isinstance(ids, list):
         return None
-    reason, detail = _text(found.get("reason")), _text(found.get("detail"))
-    row: dict[str, Any] = {name: _text(found.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
-    row |= {"entire_message_hash": _hash(found.get("entire_message_hash")), "event": "lost", "event_time": at}
+    reason, detail = _text(fields.get("reason")), _text(fields.get("detail"))
+    row: dict[str, Any] = {name: _text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
+    row |= {"entire_message_hash": _hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
     held = dict.fromkeys(_text(sds_id) for sds_id in ids)
     return SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in held if sds_id]
 
 
 def _gap(
-    found: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
+    fields: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
 ) -> tuple[Table, list[dict[str, Any]]] | None:
-    name, status, to_time = _text(found.get("name")), _text(found.get("status")), _us(found.get("to_ms"))
+    name, status, to_time = _text(fields.get("name")), _text(fields.get("status")), _us(fields.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
-    vantage, cause, attempts = _text(found.get("vantage")), found.get("cause"), found.get("attempts")
+    vantage, cause, attempts = _text(fields.get("vantage")), fields.get("cause"), fields.get("attempts")
     row = {
         "kafka_topic": envelopes_topic,
         "kafka_partition": OF_A_BRIDGE,
@@ -158,24 +158,24 @@ def _gap(
         "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",
         "name": f"{vantage}/{name}" if vantage else name,
         "status": status,
-        "from_time": _us(found.get("from_ms")),
+        "from_time": _us(fields.get("from_ms")),
         "to_time": to_time,
-        "ingest_time": _us(found.get("at_ms")),
+        "ingest_time": _us(fields.get("at_ms")),
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
-        **_queried_topics(found, status),
+        **_queried_topics(fields, status),
     }
     return SOURCE_GAPS, [row]
 
 
-def _queried_topics(found: dict[str, Any], status: str) -> dict[str, list[str] | None]:
+def _queried_topics(fields: dict[str, Any], status: str) -> dict[str, list[str] | None]:
     """The topics of which a store returned everything, with message hashes; none if no store did."""
-    stores = found.get("stores")
+    stores = fields.get("stores")
     if status != "filled" or not isinstance(stores, dict) or "complete" not in stores.values():
         return {}
     named: dict[str, list[str]] = {}
     for name in ("pubsub_topics", "content_topics"):
-        values = found.get(name)
+        values = fields.get(name)
         named[name] = [text for one in values if (text := _text(one))] if isinstance(values, list) else []
     return {"pubsub_topics": named["pubsub_topics"] or None, "content_topics": named["content_topics"] or None}
 
@@ -199,10 +199,10 @@ def _hash(value: Any) -> bytes | None:
     if not isinstance(value, str) or len(value) != 64:
         return None
     try:
-        found = bytes.fromhex(value)  # which skips spaces
+        digest = bytes.fromhex(value)  # which skips spaces
     except ValueError:
         return None
-    return found if len(found) == 32 else None
+    return digest if len(digest) == 32 else None
 
 
 def _us(value: Any) -> int | None:

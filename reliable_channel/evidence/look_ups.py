@@ -45,12 +45,12 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
     by_hint: dict[bytes, list[Request]] = {}
     for request in requests:
         by_hint.setdefault(request.retrieval_hint, []).append(request)
-    found: dict[bytes, StoreEntry] = {}
+    entries: dict[bytes, StoreEntry] = {}
     written: set[bytes] = set()
 
     def take(page: StorePage) -> None:
-        new = {e.message_hash: e for e in page.entries if e.message is not None and e.message_hash not in found}
-        found.update(new)
+        new = {e.message_hash: e for e in page.entries if e.message is not None and e.message_hash not in entries}
+        entries.update(new)
         wanted = [
             entry
             for entry in new.values()
@@ -60,7 +60,7 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
         written.update(entry.message_hash for entry in wanted)
 
     answers = client.look_up([*by_hint], on_page=take)
-    holds = {r: (e := found.get(r.retrieval_hint)) is None or _holds(settings, e, r) for r in requests}
+    holds = {r: (e := entries.get(r.retrieval_hint)) is None or _holds(settings, e, r) for r in requests}
     rows = [
         row_of_hash(
             answer,

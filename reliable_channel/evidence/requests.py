@@ -51,14 +51,14 @@ def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[R
         if attempt > newest.get(key := tuple(message), (0,))[0]:
             newest[key] = (attempt, hint, at)
     done = {(key_of(row), row["attempt"]) for row in asked}
-    wanted = {key: found for key, found in newest.items() if (key, found[0]) not in done}
+    wanted = {key: request for key, request in newest.items() if (key, request[0]) not in done}
     here = find_arrived(settings, {key[3] for key in wanted})
-    found = [
+    requests = [
         Request(*key, hint if hint is not None and is_message_hash(hint) else b"", attempt, at)
         for key, (attempt, hint, at) in wanted.items()
         if key not in here
     ]
-    return in_turns(sorted(found, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
+    return in_turns(sorted(requests, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
 
 
 def in_turns(requests: Iterable[Request]) -> list[Request]:

@@ -176,7 +176,7 @@ def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "")
         formatting += ["--standalone", "--cluster-id", cluster, "--config", str(place.properties)]
         done = subprocess.run(formatting, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
-            raise _explained(done.stdout + done.stderr, port, place)
+            raise _explain_output(done.stdout + done.stderr, port, place)
     heap = settings.kafka.broker.heap
     return [*runtime, f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", "-cp", classpath, "kafka.Kafka",
             str(place.properties)]  # fmt: skip
@@ -216,10 +216,10 @@ def _refuse_taken(port: int) -> None:
         try:
             attempt.bind((HOST, port))
         except OSError:
-            raise _taken(port) from None
+            raise _port_fault(port) from None
 
 
-def _taken(port: int) -> EnvironmentFault:
+def _port_fault(port: int) -> EnvironmentFault:
     return EnvironmentFault(
         f"Port {port} on {HOST} is taken by another program.",
         "Stop it, or choose another port: RELIABLE_CHANNEL__KAFKA__BROKER__PORT.",
@@ -234,7 +234,7 @@ def _until_ready(process: subprocess.Popen[bytes], place: BrokerFiles, kafka: Ka
         while time.monotonic() < deadline:
             advance(0, "")
             if process.poll() is not None:
-                raise _explained(_tail(place.output) + _tail(place.log), port, place)
+                raise _explain_output(_tail(place.output) + _tail(place.log), port, place)
             if _listens(port) and probe(kafka, 10.0):
                 return
             time.sleep(0.1)
@@ -247,7 +247,7 @@ def _listens(port: int) -> bool:
         return attempt.connect_ex((HOST, port)) == 0
 
 
-def _explained(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
+def _explain_output(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
     """Reduce the broker's output to one sentence."""
     lower = output.lower()
     if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:
@@ -256,7 +256,7 @@ def _explained(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
             "Free some space, or set paths.run_dir elsewhere.",
         )
     if "address already in use" in lower:
-        return _taken(port)
+        return _port_fault(port)
     errors = [line for line in output.splitlines() if "Exception" in line or " ERROR " in line or " FATAL " in line]
     detail = (errors or output.splitlines() or ["no output"])[-1].strip()[:200]
     return EnvironmentFault(

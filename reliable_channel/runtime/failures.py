@@ -107,20 +107,20 @@ class PythonDidNotStart(EnvironmentFault):
     nothing was computed yet, so the query may be restarted."""
 
 
-def explained(query: str, error: Exception) -> ReliableChannelError:
+def explain_failure(query: str, error: Exception) -> ReliableChannelError:
     """Convert the ``error`` of a streaming query to an ``EnvironmentFault``, or return this package's own error that it
     contains."""
     text = str(error)
     if isinstance(error.__cause__, ReliableChannelError):
         return error.__cause__
-    if (found := _RECORD_TIME.search(text)) is not None:
-        topic, partition, offset = found.groups()
+    if (record := _RECORD_TIME.search(text)) is not None:
+        topic, partition, offset = record.groups()
         return EnvironmentFault(
             f"The query {query} failed: Spark cannot read the time of the record in {topic}, partition {partition},"
             f" offset {offset}.",
             "Give the topic message.timestamp.type=LogAppendTime, and delete the record (docs/howto/kafka.md).",
         )
-    if (fault := known(f"The query {query}", text)) is not None:
+    if (fault := explain_known_error(f"The query {query}", text)) is not None:
         return fault
     if "Python worker failed to connect back" in text:
         return PythonDidNotStart(
@@ -130,7 +130,7 @@ def explained(query: str, error: Exception) -> ReliableChannelError:
     return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the details.")
 
 
-def known(who: str, text: str) -> EnvironmentFault | None:
+def explain_known_error(who: str, text: str) -> EnvironmentFault | None:
     """Return the fault for a stack trace with a known cause; ``who`` failed."""
     for pattern, cause, remedy in _KNOWN:
         if re.search(pattern, text):

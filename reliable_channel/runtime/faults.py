@@ -60,7 +60,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
         return fault
     if isinstance(error, OSError) and _STORE.search(text_of(error)):
-        said = _shortened(_first_line(error))
+        said = _shorten(_first_line(error))
         return EnvironmentFault(
             f"The object store of the tables or checkpoints refused a request or did not answer: {said}.",
             "Check the endpoint, the bucket and the credentials (docs/scale-out.md, Object stores).",
@@ -74,12 +74,14 @@ def as_fault(error: Exception) -> ReliableChannelError:
     module = type(error).__module__.partition(".")[0]
     # A class of a missing jar is a TypeError in Python: 'JavaPackage' object is not callable.
     if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):
-        from reliable_channel.runtime.failures import known, last_exception
+        from reliable_channel.runtime.failures import explain_known_error, last_exception
 
-        if (fault := known("Writing a table" if module in _DELTA_RS else "Spark", text_of(error))) is not None:
+        if (
+            fault := explain_known_error("Writing a table" if module in _DELTA_RS else "Spark", text_of(error))
+        ) is not None:
             return fault
         if module not in _DELTA_RS:
-            return _unforeseen(error, last_exception(text_of(error)))
+            return _describe_unforeseen(error, last_exception(text_of(error)))
     if type(error).__name__ == "CommitFailedError":
         return EnvironmentFault(
             "Another writer changed a table at the same time.",
@@ -87,15 +89,15 @@ def as_fault(error: Exception) -> ReliableChannelError:
         )
     if module in _DELTA_RS:
         return EnvironmentFault(
-            f"A Delta table cannot be read: {_shortened(_first_line(error))}.",
+            f"A Delta table cannot be read: {_shorten(_first_line(error))}.",
             "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
         )
-    return _unforeseen(error, _first_line(error))
+    return _describe_unforeseen(error, _first_line(error))
 
 
-def _unforeseen(error: Exception, text: str) -> Unforeseen:
+def _describe_unforeseen(error: Exception, text: str) -> Unforeseen:
     return Unforeseen(
-        f"This should not have happened: {type(error).__name__}: {_shortened(text)}.",
+        f"This should not have happened: {type(error).__name__}: {_shorten(text)}.",
         "Run it again with RELIABLE_CHANNEL_DEBUG=1 to see where, and report what it prints.",
     )
 
@@ -132,7 +134,7 @@ def _first_line(error: Exception) -> str:
     return (text_of(error).strip().splitlines() or ["no more is known"])[0]
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…").rstrip(".")
 
 

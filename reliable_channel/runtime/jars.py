@@ -54,20 +54,20 @@ def paths(configuration: str, cache_dir: str) -> list[Path]:
 
 def verify(home: Path, expected: dict[str, str]) -> None:
     """Compare every jar under ``home`` with its checksum; raises ``EnvironmentFault`` naming what differs."""
-    found = {f"{file.parent.name}/{file.name}": file for file in home.glob("*/*.jar")}
-    _refuse_changed(found, expected)
-    if missing := sorted(set(expected) - set(found)):
+    present = {f"{file.parent.name}/{file.name}": file for file in home.glob("*/*.jar")}
+    _refuse_changed(present, expected)
+    if missing := sorted(set(expected) - set(present)):
         raise EnvironmentFault(
             f"The registry did not provide {', '.join(missing)}.", "Try again, or use another mirror."
         )
-    if unknown := sorted(set(found) - set(expected)):
+    if unknown := sorted(set(present) - set(expected)):
         raise EnvironmentFault(
             f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.", "Run `reliable-channel setup --record` and review."
         )
 
 
-def _refuse_changed(found: dict[str, Path], expected: dict[str, str]) -> None:
-    wrong = sorted(name for name, digest in expected.items() if name in found and sha256(found[name]) != digest)
+def _refuse_changed(present: dict[str, Path], expected: dict[str, str]) -> None:
+    wrong = sorted(name for name, digest in expected.items() if name in present and sha256(present[name]) != digest)
     if wrong:
         raise EnvironmentFault(
             f"The checksum of {', '.join(wrong)} is not the one in conf/{_CHECKSUMS}.",
@@ -156,7 +156,7 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
             ivy.kill()
             raise
         if status != 0:
-            raise _explained(tail)
+            raise _explain_output(tail)
 
 
 def _environment() -> dict[str, str]:
@@ -164,7 +164,7 @@ def _environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "JAVA_TOOL_OPTIONS"}
 
 
-def _explained(output: deque[str]) -> EnvironmentFault:
+def _explain_output(output: deque[str]) -> EnvironmentFault:
     """Reduce Ivy's output to one sentence."""
     text = "\n".join(output)
     lower = text.lower()

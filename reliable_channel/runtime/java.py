@@ -21,14 +21,14 @@ def java() -> str:
     Raises ``EnvironmentFault`` if there is none, or only one older than 17.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
-    if found is None:
+    program = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+    if program is None:
         where = f"JAVA_HOME is {home}, where bin/java does not exist." if home else "Java was not found."
         raise EnvironmentFault(where, _REMEDY)
-    version = _version(found)
+    version = _version(program)
     if version < OLDEST:
-        raise EnvironmentFault(f"{found} is Java {version}, too old for Spark and Kafka.", _REMEDY)
-    return found
+        raise EnvironmentFault(f"{program} is Java {version}, too old for Spark and Kafka.", _REMEDY)
+    return program
 
 
 @cache

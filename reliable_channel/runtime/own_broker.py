@@ -19,12 +19,12 @@ def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
     try:
         admin = KafkaAdminClient(**{**kafka.clients().admin, "bootstrap_timeout_ms": int(timeout_s * 1000)})
         try:
-            found = admin.describe_cluster().get("cluster_id")
+            cluster_id = admin.describe_cluster().get("cluster_id")
         finally:
             admin.close()
     except (KafkaError, OSError):
         return None
-    return None if found is None else str(found)
+    return None if cluster_id is None else str(cluster_id)
 
 
 def own_cluster_id(settings: Settings) -> str | None:
@@ -42,8 +42,8 @@ def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | 
     better."""
     if settings.kafka.bootstrap_servers is not None:
         return
-    found = ask(settings.kafka)
-    if found is not None and found != own_cluster_id(settings):
+    cluster_id = ask(settings.kafka)
+    if cluster_id is not None and cluster_id != own_cluster_id(settings):
         raise EnvironmentFault(
             f"The Kafka at {settings.kafka.servers} is not the broker of the run directory {settings.paths.run_dir}.",
             "Set kafka.bootstrap_servers to use it, or kafka.broker.port to start ours elsewhere.",

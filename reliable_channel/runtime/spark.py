@@ -73,7 +73,7 @@ micro-batches is kept: several times the state itself if the state is large."""
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def submitted() -> bool:
+def is_submitted() -> bool:
     """Whether ``spark-submit`` started this process; its JVM then exists already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
@@ -153,7 +153,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = session_conf(settings)
-    if submitted():
+    if is_submitted():
         SparkContext._ensure_initialized()  # else SparkConf does not see the settings of spark-submit
         conf = SparkConf().setIfMissing("spark.app.name", application)
         for key, value in wanted.items():
@@ -201,7 +201,7 @@ def close_session(spark: SparkSession) -> None:
         _end_jvm()
 
 
-def _jvm_ended() -> int | None:
+def _jvm_exit_code() -> int | None:
     """Return the exit code of the JVM that this process started, if it has ended; waits briefly, since it may be
     ending."""
     from pyspark import SparkContext
@@ -227,7 +227,7 @@ def _end_jvm() -> None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    if submitted() or gateway is None:
+    if is_submitted() or gateway is None:
         return
     with suppress(Exception):
         gateway.shutdown()
@@ -253,7 +253,7 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
         yield spark
     except Exception as error:
         of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
-        if (of_spark or isinstance(error, OSError)) and (code := _jvm_ended()) is not None:
+        if (of_spark or isinstance(error, OSError)) and (code := _jvm_exit_code()) is not None:
             raise EnvironmentFault(
                 f"Spark's JVM was killed or crashed (exit code {code}).",
                 "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"

@@ -146,7 +146,7 @@ class Bridge:
             self.stop()
             raise
         for name, work in works:
-            thread = threading.Thread(target=self._guarded, args=(work,), name=f"bridge-{name}", daemon=True)
+            thread = threading.Thread(target=self._run_guarded, args=(work,), name=f"bridge-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -247,7 +247,7 @@ class Bridge:
             self._stopping.wait(INTERVAL_S)
         report(Health(HealthState.UNHEALTHY, "the bridge was stopped"))
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except Interrupted:

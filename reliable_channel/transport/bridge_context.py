@@ -102,8 +102,8 @@ class BridgeContext:
         if not self.vantage:
             return []
         by_topic: dict[str, list[bytes]] = {}
-        for found, pubsub_topic in seen:
-            by_topic.setdefault(pubsub_topic, []).append(found)
+        for message_hash, pubsub_topic in seen:
+            by_topic.setdefault(pubsub_topic, []).append(message_hash)
         records = []
         for pubsub_topic, hashes in by_topic.items():
             for begin in range(0, len(hashes), SIGHTINGS_PER_RECORD):

@@ -166,14 +166,14 @@ class GapFiller:
                 entry.message is not None
                 and entry.pubsub_topic is not None
                 and self._bridge.topics.wants(entry.message.content_topic)
-                and not any(self._bridge.recent.has(found) for found in list_hashes(entry))
+                and not any(self._bridge.recent.has(one) for one in list_hashes(entry))
             ):
                 new[entry.message_hash] = envelope_record(
                     self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
                 )
-                seen += [(found, entry.pubsub_topic) for found in list_hashes(entry)]
+                seen += [(one, entry.pubsub_topic) for one in list_hashes(entry)]
         self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
-        self._bridge.recent.add([found for found, _ in seen])
+        self._bridge.recent.add([one for one, _ in seen])
         self._bridge.count("recovered", len(new))
         return len(new)
 

@@ -62,15 +62,15 @@ def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = foreign_json.loads(value)
-        if not isinstance(found, dict) or found.get("status") != "health":
+        record = foreign_json.loads(value)
+        if not isinstance(record, dict) or record.get("status") != "health":
             return None
-        bridge, detail = found["bridge"], found["detail"]
+        bridge, detail = record["bridge"], record["detail"]
         if not isinstance(bridge, str) or not isinstance(detail, str) or len(bridge) > MAX_NAME:
             return None
-        counts = {name: _count(found.get(name)) for name in _COUNTS}
-        health = Health(HealthState(found["state"]), detail[:MAX_DETAIL], **counts)
-        return BridgeHealth(bridge, health, int(found["at_ms"]))
+        counts = {name: _count(record.get(name)) for name in _COUNTS}
+        health = Health(HealthState(record["state"]), detail[:MAX_DETAIL], **counts)
+        return BridgeHealth(bridge, health, int(record["at_ms"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
 
@@ -85,12 +85,12 @@ class BridgesHealth:
         self._begun = now
         self._latest: dict[str, tuple[int, Health]] = {}
 
-    def heard(self, found: BridgeHealth, now: int) -> None:
+    def heard(self, report: BridgeHealth, now: int) -> None:
         """Store a record that was read at ``now`` (Unix ms). Beyond :data:`MOST_BRIDGES` names the oldest is
         removed."""
         with self._lock:
-            self._latest.pop(found.bridge, None)
-            self._latest[found.bridge] = (now, found.health)
+            self._latest.pop(report.bridge, None)
+            self._latest[report.bridge] = (now, report.health)
             while len(self._latest) > MOST_BRIDGES:
                 del self._latest[next(iter(self._latest))]
 

@@ -110,7 +110,7 @@ class OffsetProgress:
         """The offsets to continue from, by partition, that are not committed yet."""
         return dict(self._next)
 
-    def committed(self) -> None:
+    def clear_offsets(self) -> None:
         """Note offsets as committed."""
         self._next.clear()
 
@@ -194,7 +194,7 @@ class Outbound:
     @staticmethod
     def _commit(reader: OffsetReader, progress: OffsetProgress) -> None:
         reader.commit(progress.committable())
-        progress.committed()
+        progress.clear_offsets()
 
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
         """Dispatch a batch, and the waiting envelopes whose turn it is; returns the records that are done and whose
@@ -273,22 +273,26 @@ class Outbound:
     ) -> bool:
         """Publish one envelope, or give up on it; ``False`` when stopped before that."""
         record = pending.record
-        if not self._joined(record.pubsub_topic, stopping):
+        if not self._wait_until_joined(record.pubsub_topic, stopping):
             return False
         message, outcome = self._deliver(pending, stopping, batch, done)
         if outcome is None:
             return False
-        found = message_hash(record.pubsub_topic, message)
+        envelope_hash = message_hash(record.pubsub_topic, message)
         if outcome.reason is None:
             batch.records.append(
                 envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
             )
-            batch.hashes.append(found)
-            batch.seen.append((found, record.pubsub_topic))
+            batch.hashes.append(envelope_hash)
+            batch.seen.append((envelope_hash, record.pubsub_topic))
             self._bridge.count("dispatched", 1)
             said = None if near is None else (near.used, near.limit, near.until)
             batch.records += self._result(
-                pending, DispatchStatus.ACCEPTED, timestamp=message.timestamp, envelope_hash=found.hex(), near=said
+                pending,
+                DispatchStatus.ACCEPTED,
+                timestamp=message.timestamp,
+                envelope_hash=envelope_hash.hex(),
+                near=said,
             )
         else:
             batch.records += self._result(
@@ -297,7 +301,7 @@ class Outbound:
                 reason=outcome.reason,
                 detail=outcome.detail,
                 timestamp=message.timestamp,
-                envelope_hash=found.hex(),
+                envelope_hash=envelope_hash.hex(),
             )
         batch.done.append(pending.raw)
         return True
@@ -347,8 +351,8 @@ class Outbound:
         begun_ms = self._bridge.now_ms()
         while True:
             # Before it is out: its echo, or a store, may be quicker than its copy.
-            found = message_hash(record.pubsub_topic, message)
-            self._bridge.recent.claim(found)
+            envelope_hash = message_hash(record.pubsub_topic, message)
+            self._bridge.recent.claim(envelope_hash)
             try:
                 outcome = self._publish(record.pubsub_topic, message)
             except NodeUnreachable as error:
@@ -359,26 +363,26 @@ class Outbound:
                 outcome = Published()  # the network has it
             if outcome.reason is None:
                 return message, outcome
-            self._limit.refused(outcome.detail, self._bridge.node)
+            self._limit.note_refusal(outcome.detail, self._bridge.node)
             over = self._bridge.now_ms() - begun_ms >= self._policy.give_up_after_ms
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 batch.records.append(self._evidence(pending, message, outcome, final))
             if final:
-                self._bridge.recent.release(found)
+                self._bridge.recent.release(envelope_hash)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
                 self._bridge.count("failed", 1)
                 return message, outcome
             self._write(batch, done)
             if stopping.wait(backoff.next_wait()):
-                self._bridge.recent.release(found)
+                self._bridge.recent.release(envelope_hash)
                 return message, None
             fresh = self._fresh(message)
             if fresh is not message:
-                self._bridge.recent.release(found)  # should it be out after all, it is an envelope of its own
+                self._bridge.recent.release(envelope_hash)  # should it be out after all, it is an envelope of its own
             message = fresh
 
-    def _joined(self, pubsub_topic: str, stopping: threading.Event) -> bool:
+    def _wait_until_joined(self, pubsub_topic: str, stopping: threading.Event) -> bool:
         """Wait until the node has joined a topic that this bridge reads; ``False`` when stopped before that."""
         while self._bridge.reads(pubsub_topic) and not self._bridge.subscribed.wait(0.1):
             if stopping.is_set():

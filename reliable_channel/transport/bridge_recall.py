@@ -36,9 +36,9 @@ def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> Las
             for record in reader.poll(1_000):
                 if record.key != f"sightings:{vantage}".encode() or record.value is None:
                     continue
-                if (found := sighting(record.value, node)) is not None:
-                    at_ms = max(at_ms, found.at_ms)
-                    hashes.extend(found.hashes)
+                if (seen := sighting(record.value, node)) is not None:
+                    at_ms = max(at_ms, seen.at_ms)
+                    hashes.extend(seen.hashes)
     finally:
         reader.close()
     return LastSeen(at_ms, tuple(hashes)) if at_ms else None
@@ -47,9 +47,9 @@ def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> Las
 def sighting(value: bytes, node: str) -> LastSeen | None:
     """The sightings at this node in a record; ``None`` for another node's, and for other records."""
     try:
-        found = foreign_json.loads(value)
-        if found["node"] != node:
+        record = foreign_json.loads(value)
+        if record["node"] != node:
             return None
-        return LastSeen(int(found["at_ms"]), tuple(map(bytes.fromhex, found["hashes"])))
+        return LastSeen(int(record["at_ms"]), tuple(map(bytes.fromhex, record["hashes"])))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -81,14 +81,14 @@ class BridgeState:
             ) from None
         self._lock_file = lock
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            if found["version"] not in _READABLE:
+            state = json.loads(self._path.read_text(encoding="utf-8"))
+            if state["version"] not in _READABLE:
                 raise ValueError("version")
-            self.acknowledged_ms = found["acknowledged_ms"]
-            self.gaps = tuple(BridgeGap(**gap) for gap in found["gaps"])
-            self.recent = tuple(bytes.fromhex(text) for text in found["recent"])
-            self.content_topics = tuple(str(topic) for topic in found.get("content_topics", []))
-            self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in found.get("dispatched", [])}
+            self.acknowledged_ms = state["acknowledged_ms"]
+            self.gaps = tuple(BridgeGap(**gap) for gap in state["gaps"])
+            self.recent = tuple(bytes.fromhex(text) for text in state["recent"])
+            self.content_topics = tuple(str(topic) for topic in state.get("content_topics", []))
+            self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in state.get("dispatched", [])}
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError) as error:
@@ -170,7 +170,7 @@ class BridgeState:
             "version": _VERSION,
             "acknowledged_ms": self.acknowledged_ms,
             "gaps": [asdict(gap) for gap in self.gaps],
-            "recent": [found.hex() for found in self.recent],
+            "recent": [one.hex() for one in self.recent],
             "content_topics": list(self.content_topics),
             "dispatched": [[*place, digest] for place, digest in self.dispatched.items()],
         }

@@ -101,11 +101,11 @@ class CountFile:
 
     def read(self) -> RateLimitSnapshot | None:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            numbers = [found[name] for name in ("epoch", "epoch_size_ms", "used")]
+            count = json.loads(self._path.read_text(encoding="utf-8"))
+            numbers = [count[name] for name in ("epoch", "epoch_size_ms", "used")]
             if any(type(number) is not int for number in numbers) or numbers[1] < 1:
                 raise ValueError
-            return RateLimitSnapshot(numbers[0], numbers[1], numbers[2], bool(found["announced"]))
+            return RateLimitSnapshot(numbers[0], numbers[1], numbers[2], bool(count["announced"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -144,7 +144,7 @@ class DispatchLimit(Generic[Item]):
     def submit(self, item: Item, traffic: Traffic, now: int) -> list[RateLimitEvent[Item]]:
         """Decide about one more item and the items that wait before it. Raises ``EnvironmentFault`` when the count
         cannot be read, and dispatches nothing then."""
-        with self._lock, self._counted():
+        with self._lock, self._load_and_store_count():
             return self._manager.submit(item, traffic, now)
 
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
@@ -153,7 +153,7 @@ class DispatchLimit(Generic[Item]):
             due = self._manager.next_due()
             if due is None or now < due:
                 return []
-            with self._counted():
+            with self._load_and_store_count():
                 return self._manager.tick(now)
 
     def next_due(self) -> int | None:
@@ -166,22 +166,22 @@ class DispatchLimit(Generic[Item]):
         with self._lock:
             return self._manager.drain()
 
-    def node_has_rln(self, found: bool | None, node: str) -> None:
+    def node_has_rln(self, has_rln: bool | None, node: str) -> None:
         """Note whether RLN is on at the Waku node, ``None`` if unknown: with ``enabled`` unset, the limit is on if RLN
         is. One line in the log states the result."""
         with self._lock:
-            if self._asked and found in (None, self._rln):
+            if self._asked and has_rln in (None, self._rln):
                 return
             self._asked = True
-            self._rln = found
+            self._rln = has_rln
             configured, limit = self.config.enabled, self.config
-            if found and configured is False:
+            if has_rln and configured is False:
                 _log.warning(
                     "RLN is on at %s, and rate_limit.enabled is false: "
                     "the node refuses what is over its membership's limit.",
                     node,
                 )
-            elif found and configured is None:
+            elif has_rln and configured is None:
                 self._manager.config = replace(limit, enabled=True)
                 _log.warning(
                     "RLN is on at %s: %d envelopes are dispatched per epoch of %d s (rate_limit).",
@@ -189,16 +189,16 @@ class DispatchLimit(Generic[Item]):
                     limit.messages_per_epoch,
                     limit.epoch_size_ms // 1000,
                 )
-            elif found is None and configured is None:
+            elif has_rln is None and configured is None:
                 _log.info("%s does not say whether RLN is on: there is no rate limit until it refuses for RLN.", node)
 
-    def refused(self, detail: str, node: str) -> None:
+    def note_refusal(self, detail: str, node: str) -> None:
         """Note a node's refusal: one that mentions RLN shows that RLN is on."""
         if not self._rln and _RLN.search(detail):
             self.node_has_rln(True, node)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def _load_and_store_count(self) -> Iterator[None]:
         """Load the stored count, and store the new count before anything is dispatched under it."""
         if not self._manager.config.enabled:
             yield

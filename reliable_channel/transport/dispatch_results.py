@@ -67,28 +67,28 @@ def read_result(value: bytes | None) -> DispatchResult | None:
     if not value or len(value) > MAX_RECORD_BYTES:
         return None
     try:
-        found = foreign_json.loads(value)
-        return _result(found) if isinstance(found, dict) else None
+        fields = foreign_json.loads(value)
+        return _result(fields) if isinstance(fields, dict) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def _result(found: dict[str, Any]) -> DispatchResult | None:
-    request_id, detail = found["request_id"], found.get("detail") or ""
+def _result(fields: dict[str, Any]) -> DispatchResult | None:
+    request_id, detail = fields["request_id"], fields.get("detail") or ""
     if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID or not isinstance(detail, str):
         return None
-    reason = found.get("reason")
-    near = found.get("near")
-    used = found.get("utilization") or 0.0
+    reason = fields.get("reason")
+    near = fields.get("near")
+    used = fields.get("utilization") or 0.0
     result = DispatchResult(
         request_id,
-        DispatchStatus(found["status"]),
-        _integer(found["at_ms"]),
-        None if found.get("timestamp") is None else _integer(found["timestamp"]),
+        DispatchStatus(fields["status"]),
+        _integer(fields["at_ms"]),
+        None if fields.get("timestamp") is None else _integer(fields["timestamp"]),
         None,
         None if reason is None else FailureReason(reason),
         detail[:MAX_DETAIL],
-        None if found.get("until_ms") is None else _integer(found["until_ms"]),
+        None if fields.get("until_ms") is None else _integer(fields["until_ms"]),
         min(1.0, max(0.0, float(used))),
         None if near is None else (_integer(near[0]), _integer(near[1]), _integer(near[2])),
     )

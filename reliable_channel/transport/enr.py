@@ -28,7 +28,7 @@ def relay_topics(enr: object) -> frozenset[str] | None:
     except ValueError:
         return None
     named = dict(zip(content[2::2], content[3::2], strict=False))  # after signature and sequence number
-    return frozenset({*_listed(named.get(b"rs", b"")), *_in_bits(named.get(b"rsv", b""))})
+    return frozenset({*_shards_of_list(named.get(b"rs", b"")), *_shards_of_bits(named.get(b"rsv", b""))})
 
 
 def _items(data: bytes) -> Iterator[bytes]:
@@ -51,7 +51,7 @@ def _items(data: bytes) -> Iterator[bytes]:
         at += size
 
 
-def _listed(value: bytes) -> Iterator[str]:
+def _shards_of_list(value: bytes) -> Iterator[str]:
     """``rs``: cluster (2 bytes), how many, the shards (2 bytes each)."""
     if len(value) >= 3 and len(value) == 3 + 2 * value[2]:
         cluster = int.from_bytes(value[:2], "big")
@@ -59,7 +59,7 @@ def _listed(value: bytes) -> Iterator[str]:
             yield f"/waku/2/rs/{cluster}/{int.from_bytes(value[at : at + 2], 'big')}"
 
 
-def _in_bits(value: bytes) -> Iterator[str]:
+def _shards_of_bits(value: bytes) -> Iterator[str]:
     """``rsv``: cluster (2 bytes), a bit for each of 1024 shards, the least significant first."""
     if len(value) == 2 + _BIT_VECTOR_BYTES:
         cluster = int.from_bytes(value[:2], "big")

@@ -101,7 +101,7 @@ def sightings_record(
         "node": node,
         "source": source.value,
         "pubsub_topic": pubsub_topic,
-        "hashes": [found.hex() for found in hashes],
+        "hashes": [one.hex() for one in hashes],
         "at_ms": at_ms,
     }
     return f"sightings:{vantage}".encode(), _json(value)

@@ -98,8 +98,8 @@ class MemoryNetwork:
 
     def publish(self, sender: str, message: WakuMessage, pubsub_topic: str) -> None:
         """Give one envelope to the network, as a node or as a stranger who is not one."""
-        found = message_hash(pubsub_topic, message)
-        if not self.gossip_seen.add(found):
+        envelope_hash = message_hash(pubsub_topic, message)
+        if not self.gossip_seen.add(envelope_hash):
             return
         if self.store_keeps(message):
             self.store.add(pubsub_topic, message)
@@ -204,9 +204,9 @@ class MemoryNode(NodeBase):
         """One delivered copy."""
         if not self._started or message.content_topic not in self._subscribed:
             return
-        found = message_hash(pubsub_topic, message)
-        if self._seen.add(found):
-            envelope = ReceivedEnvelope(message, pubsub_topic, found, Source.RELAY, now_ms(self._clock))
+        envelope_hash = message_hash(pubsub_topic, message)
+        if self._seen.add(envelope_hash):
+            envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, Source.RELAY, now_ms(self._clock))
             self._emit(Received(envelope))
 
     def _ask(self, one: Accepted) -> None:

@@ -30,6 +30,6 @@ def private_directory(path: Path | str) -> None:
 def _restrict(path: Path, mode: int) -> None:
     """Remove the permissions of a path that ``mode`` does not allow."""
     with contextlib.suppress(PermissionError):  # another user's
-        found = path.stat().st_mode & 0o777
-        if found & ~mode:
-            path.chmod(found & mode)
+        mode_now = path.stat().st_mode & 0o777
+        if mode_now & ~mode:
+            path.chmod(mode_now & mode)

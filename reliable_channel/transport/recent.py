@@ -41,5 +41,5 @@ class RecentHashes:
 
     def newest(self, count: int) -> list[bytes]:
         """Up to ``count`` hashes, oldest first, for a state file."""
-        found = list(self._seen)
-        return found[max(0, len(found) - count) :]
+        hashes = list(self._seen)
+        return hashes[max(0, len(hashes) - count) :]

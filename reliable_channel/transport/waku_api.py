@@ -17,7 +17,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
-from reliable_channel.transport.waku_json import listed, message_from_json, message_to_json
+from reliable_channel.transport.waku_json import as_list, message_from_json, message_to_json
 
 FILTER_TOPICS_PER_CALL = 100
 UNSUBSCRIBE_TIMEOUT_S = 3.0
@@ -112,11 +112,11 @@ class WakuApi:
             body["pubsubTopic"] = pubsub_topic
         if not self._lightpush_v1:
             response = self.http.post("/lightpush/v3/message", body)
-            found = response.json()
-            if response.status == 404 or (response.status == 400 and not isinstance(found, dict)):
+            answer = response.json()
+            if response.status == 404 or (response.status == 400 and not isinstance(answer, dict)):
                 pass  # go-waku says 404 to an unknown path, nwaku 400 in text
             elif response.ok:
-                return _pushed(found)
+                return _read_lightpush(answer)
             else:
                 return _lightpush_failure(response.status, _description(response))
         response = self.http.post("/lightpush/v1/message", body)
@@ -159,8 +159,8 @@ class WakuApi:
         """``listenAddresses`` and ``enrUri``; empty when the node does not say."""
         for path in ("/debug/v1/info", "/info"):
             response = self.http.get(path)
-            if response.ok and isinstance(found := response.json(), dict):
-                return found
+            if response.ok and isinstance(body := response.json(), dict):
+                return body
         return {}
 
     def version(self) -> str:
@@ -168,8 +168,8 @@ class WakuApi:
         for path in ("/debug/v1/version", "/version"):
             response = self.http.get(path)
             if response.ok:
-                found = response.json()
-                return (found if isinstance(found, str) else response.text)[:100]
+                body = response.json()
+                return (body if isinstance(body, str) else response.text)[:100]
         return ""
 
     def peers(self) -> list[dict[str, Any]] | None:
@@ -177,7 +177,7 @@ class WakuApi:
         response = self.http.get("/admin/v1/peers")
         if not response.ok:
             return None
-        return [peer for peer in listed(response.json()) if isinstance(peer, dict)]
+        return [peer for peer in as_list(response.json()) if isinstance(peer, dict)]
 
 
 def segment(topic: str) -> str:
@@ -191,13 +191,13 @@ def _filter(pubsub_topic: str, content_topics: list[str]) -> dict[str, Any]:
 
 def _description(response: HttpResponse) -> str:
     """The error text, from any of the fields that nodes use."""
-    found = response.json()
-    if isinstance(found, dict):
+    body = response.json()
+    if isinstance(body, dict):
         for key in ("statusDesc", "status_desc", "error_message", "error"):
-            if isinstance(found.get(key), str):
-                return str(found[key])[:300]
+            if isinstance(body.get(key), str):
+                return str(body[key])[:300]
         return ""
-    return found[:300] if isinstance(found, str) else response.text
+    return body[:300] if isinstance(body, str) else response.text
 
 
 def _refusal(response: HttpResponse) -> CallRefused | None:
@@ -216,17 +216,17 @@ def _read(response: HttpResponse) -> Read:
         return Read((), subscribed=False)
     if not response.ok:
         raise NodeUnreachable(f"Reading messages failed (HTTP {response.status}: {_description(response)}).")
-    found = response.json()
-    if found is None and response.body.strip() not in (b"", b"null"):  # reading has removed them: no loss is silent
+    body = response.json()
+    if body is None and response.body.strip() not in (b"", b"null"):  # reading has removed them: no loss is silent
         raise NodeUnreachable(f"Reading messages failed: {len(response.body)} bytes that are no JSON.")
-    decoded = [message_from_json(value) for value in listed(found)]
+    decoded = [message_from_json(value) for value in as_list(body)]
     return Read(
         tuple(one for one in decoded if not isinstance(one, Malformed)),
         refused=tuple(one for one in decoded if isinstance(one, Malformed)),
     )
 
 
-def _pushed(body: Any) -> Published:
+def _read_lightpush(body: Any) -> Published:
     """lightpush v3, HTTP 200: ``relayPeerCount`` when the service node sent it on."""
     if not isinstance(body, dict):
         return Published()

@@ -7,7 +7,7 @@ from typing import Any
 from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
 from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi
-from reliable_channel.transport.waku_json import listed
+from reliable_channel.transport.waku_json import as_list
 
 RELAY = "/vac/waku/relay/"
 LIGHTPUSH = "/vac/waku/lightpush/"
@@ -48,7 +48,7 @@ def node_has_rln(api: WakuApi) -> bool | None:
         reported = answer.json()
     except NodeUnreachable:
         return None
-    entries = listed(reported.get("protocolsHealth")) if isinstance(reported, dict) else []
+    entries = as_list(reported.get("protocolsHealth")) if isinstance(reported, dict) else []
     for entry in entries:
         for name, state in entry.items() if isinstance(entry, dict) else ():
             if name.lower().replace("_", " ").startswith("rln"):
@@ -58,11 +58,11 @@ def node_has_rln(api: WakuApi) -> bool | None:
 
 def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:
     """The admin API's list: nwaku ``connected: "Connected"``, go-waku ``connected: true``, ``protocols`` maybe null."""
-    connected = [peer for peer in peers if _connected(peer.get("connected"))]
+    connected = [peer for peer in peers if _is_connected(peer.get("connected"))]
 
     def serving(protocol: str) -> int:
         return sum(
-            any(isinstance(p, str) and p.startswith(protocol) for p in listed(peer.get("protocols")))
+            any(isinstance(p, str) and p.startswith(protocol) for p in as_list(peer.get("protocols")))
             for peer in connected
         )
 
@@ -74,7 +74,7 @@ def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:
 def judge_report(reported: dict[str, Any], mode: Mode) -> Health:
     """nwaku's ``/health``: ``connectionStatus`` (≥ 0.38) is its count of peers in three steps, else the protocols."""
     protocols: dict[str, str] = {}
-    for entry in listed(reported.get("protocolsHealth")):
+    for entry in as_list(reported.get("protocolsHealth")):
         if isinstance(entry, dict):
             protocols.update({k: v for k, v in entry.items() if k != "desc" and isinstance(v, str)})
     needed = ("Relay",) if mode is Mode.RELAY else ("Lightpush Client", "Filter Client")
@@ -89,5 +89,5 @@ def judge_report(reported: dict[str, Any], mode: Mode) -> Health:
     return Health(HealthState.MINIMALLY_HEALTHY, detail)
 
 
-def _connected(value: Any) -> bool:
+def _is_connected(value: Any) -> bool:
     return value is True or (isinstance(value, str) and value.lower() == "connected")

@@ -115,11 +115,11 @@ def hash_from_text(text: Any) -> bytes | None:
             return bytes.fromhex(digits)
         except ValueError:
             return None
-    found = decode_base64(text)
-    return found if found is not None and len(found) == 32 else None
+    digest = decode_base64(text)
+    return digest if digest is not None and len(digest) == 32 else None
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """A list that may be ``null`` or missing."""
     return value if isinstance(value, list) else []
 

@@ -80,19 +80,19 @@ class WakuReceiver:
                 for pubsub_topic in sorted({pubsub_topic for pubsub_topic, _ in topics}):
                     read, cause = self._read_relay(pubsub_topic)
                     lost, refused = lost or cause, refused + len(read.refused)
-                    held = self._held(held, read)
+                    held = self._fill_level(held, read)
                     self._keep(envelopes, read.messages, pubsub_topic, Source.RELAY)
             else:
                 lost = self._hold_filters({(p, c) for p, c in topics if c is not None})
                 for pubsub_topic, content_topic in sorted(self._filtered):
                     read, cause = self._read_filter(pubsub_topic, content_topic)
                     lost, refused = lost or cause, refused + len(read.refused)
-                    held = self._held(held, read)
+                    held = self._fill_level(held, read)
                     self._keep(envelopes, read.messages, pubsub_topic, Source.FILTER)
             if held and held >= self._capacity():
                 lost = lost or "cache_full"
         except NodeUnreachable as error:
-            raise ReadInterrupted(self._classified(error), self._batch(envelopes, lost, refused)) from None
+            raise ReadInterrupted(self._classify(error), self._batch(envelopes, lost, refused)) from None
         return self._batch(envelopes, lost, refused)
 
     def leave(self) -> None:
@@ -157,7 +157,7 @@ class WakuReceiver:
             self._filtered -= {(pubsub_topic, c) for c in gone}
         return lost
 
-    def _held(self, before: int, read: Read) -> int:
+    def _fill_level(self, before: int, read: Read) -> int:
         """How full the fullest cache of this round was: nwaku has one for all topics, go-waku one for each."""
         here = len(read.messages) + len(read.refused)
         return before + here if here and self._api.dialect() is NodeDialect.NWAKU else max(before, here)
@@ -169,7 +169,7 @@ class WakuReceiver:
             return NWAKU_CACHE
         return GO_WAKU_FILTER_CACHE if self._mode is Mode.EDGE else GO_WAKU_RELAY_CACHE
 
-    def _classified(self, error: NodeUnreachable) -> NodeUnreachable:
+    def _classify(self, error: NodeUnreachable) -> NodeUnreachable:
         """The fault, or a more specific one for a node whose relay hangs while the rest of it answers."""
         if self._mode is Mode.RELAY and isinstance(error, NodeTimedOut):
             try:
@@ -194,8 +194,8 @@ class WakuReceiver:
     ) -> None:
         at = now_ms(self._clock)
         for message in messages:
-            found = hash_candidates(pubsub_topic, message)[0]
-            envelopes.append(ReceivedEnvelope(message, pubsub_topic, found, source, at))
+            envelope_hash = hash_candidates(pubsub_topic, message)[0]
+            envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source, at))
 
     @staticmethod
     def _batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:

@@ -189,16 +189,16 @@ class WakuRestNode(NodeBase):
             backoff.reset()
             self._emit(self._sent(one.request_id, message, one.pubsub_topic))
             return
-        found = message_hash(one.pubsub_topic, message)
-        self._limit.refused(published.detail, self._api.name)
-        self._emit(self._failed(one.request_id, published.reason, published.detail, found))
+        envelope_hash = message_hash(one.pubsub_topic, message)
+        self._limit.note_refusal(published.detail, self._api.name)
+        self._emit(self._failed(one.request_id, published.reason, published.detail, envelope_hash))
         if published.reason is FailureReason.RATE_LIMITED:
             stopping.wait(backoff.next_wait())  # everything behind it would be refused as well
 
     def _publish(self, topic: str, message: WakuMessage) -> Published:
         try:
             if self._mode is Mode.RELAY:
-                own = any(topic == wanted for wanted, _ in self._wanted())
+                own = any(topic == wanted for wanted, _ in self._list_topics())
                 if own:
                     # nwaku refuses for good what is published before it has joined the topic.
                     with self._tried:
@@ -221,7 +221,7 @@ class WakuRestNode(NodeBase):
                 self._limit.node_has_rln(node_has_rln(self._api), self._api.name)
                 health_wait = self._pace.health_s
             wait = self._pace.poll_s
-            wanted = self._wanted()
+            wanted = self._list_topics()
             try:
                 batch = receiver.read(wanted)
                 if backoff.faults:
@@ -246,7 +246,7 @@ class WakuRestNode(NodeBase):
                 self._wake.clear()
         receiver.leave()
 
-    def _wanted(self) -> list[tuple[str, str]]:
+    def _list_topics(self) -> list[tuple[str, str]]:
         return [(self.pubsub_topic_for(topic), topic) for topic in sorted(self._subscribed)]
 
     def _deliver(self, batch: Batch) -> None:

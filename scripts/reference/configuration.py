@@ -46,7 +46,7 @@ class Key:
 
 def markdown() -> str:
     """All sections, each with its keys; sections inside sections follow with their path as heading."""
-    return "\n".join([_HEAD, *(_section(*found) for found in sections(Settings, (), None))])
+    return "\n".join([_HEAD, *(_section(*one) for one in sections(Settings, (), None))])
 
 
 def sections(model: Any, path: tuple[str, ...], given: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -64,14 +64,14 @@ def sections(model: Any, path: tuple[str, ...], given: Any) -> Iterator[tuple[tu
 def keys(section: Any, given: Any = None) -> list[Key]:
     """The keys of a section that are no sections themselves; defaults are those of ``given``, else of the class."""
     said = _attribute_docs(section)
-    found = []
+    keys = []
     for name, annotation in _annotations(section).items():
         if _section_of(annotation) is not None or _is_callable(annotation):
             continue
         described = section.model_fields[name].description if issubclass(section, BaseModel) else None
         meaning = " ".join((said.get(name) or described or "").split())
-        found.append(Key(name, _kind(annotation), _shown(name, _default(section, name, given)), meaning))
-    return found
+        keys.append(Key(name, _kind(annotation), _format_default(name, _default(section, name, given)), meaning))
+    return keys
 
 
 def _default(section: Any, name: str, given: Any) -> Any:
@@ -127,9 +127,9 @@ def _section_of(annotation: Any) -> Any:
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     for inner in get_args(annotation) if get_origin(annotation) in (Union, UnionType, list, tuple) else ():
-        found = _section_of(inner) if inner is not Ellipsis else None
-        if found is not None:
-            return found
+        inner_section = _section_of(inner) if inner is not Ellipsis else None
+        if inner_section is not None:
+            return inner_section
     return None
 
 
@@ -165,7 +165,7 @@ _OF_THE_MACHINE = {
 """Defaults that depend on the machine, and what to say of them instead."""
 
 
-def _shown(name: str, default: Any) -> str:
+def _format_default(name: str, default: Any) -> str:
     if default is PydanticUndefined:
         return "**required**"
     if name in _OF_THE_MACHINE:
@@ -200,7 +200,7 @@ def _attribute_docs(section: type) -> dict[str, str]:
     """Strings that stand below the fields of a class: their documentation in the source."""
     body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
     assert isinstance(body, ast.ClassDef)  # noqa: S101  for the type checker
-    found = {}
+    meanings = {}
     for before, after in zip(body.body, body.body[1:], strict=False):
         if (
             isinstance(before, ast.AnnAssign)
@@ -209,5 +209,5 @@ def _attribute_docs(section: type) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
             and isinstance(after.value.value, str)
         ):
-            found[before.target.id] = after.value.value
-    return found
+            meanings[before.target.id] = after.value.value
+    return meanings

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from reliable_channel.transport.http.server import served as running
+from reliable_channel.transport.http.server import serve_in_thread as running
 
 __all__ = ["running"]

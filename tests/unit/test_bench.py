@@ -17,7 +17,7 @@ from bench.jobs.compare import best_of, ratios, steady
 from bench.jobs.held import as_text, filling, key_of, latencies, row
 from bench.jobs.stages import THROUGH_STATE, Stage
 from bench.low_rate import figures
-from bench.questions import narrowed
+from bench.questions import narrow
 from bench.registry import REGISTERED, Result
 from reliable_channel.config import load
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
@@ -157,5 +157,5 @@ def test_a_question_about_one_topic_asks_each_of_its_tables_for_that_topic_only(
     topic = "(SELECT * FROM {} WHERE content_topic = 'c' AND event_time > 1)"
     sql = "FROM {} a JOIN {} USING (sds_id) JOIN pipeline_metrics m"
     asked = sql.format(topic.format("acks"), topic.format("deliveries") + " deliveries")
-    assert narrowed(sql.format("acks", "deliveries"), "content_topic = 'c' AND {0} > 1") == asked
-    assert narrowed(asked, "") == asked
+    assert narrow(sql.format("acks", "deliveries"), "content_topic = 'c' AND {0} > 1") == asked
+    assert narrow(asked, "") == asked

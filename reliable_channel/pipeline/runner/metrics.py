@@ -35,7 +35,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner.measures import measures
-from reliable_channel.runtime.failures import known
+from reliable_channel.runtime.failures import explain_known_error
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.http.server import HttpServer, listening
 
@@ -146,7 +146,7 @@ class MetricsListener(StreamingQueryListener):
         try:
             self.record(json.loads(event.progress.json))
         except Exception as error:  # Whatever failed, it must not stop the query.
-            fault = known("Writing the metrics of a micro-batch", str(error))
+            fault = explain_known_error("Writing the metrics of a micro-batch", str(error))
             _log.warning(
                 "%s", fault.cause if fault else "The metrics of a micro-batch were not written.", exc_info=not fault
             )

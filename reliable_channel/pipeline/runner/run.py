@@ -19,7 +19,7 @@ from reliable_channel.pipeline.ingest import ticks
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.runner.queries import CHAIN, Query, start
 from reliable_channel.pipeline.runner.turns import Turns
-from reliable_channel.runtime.failures import PythonDidNotStart, explained
+from reliable_channel.runtime.failures import PythonDidNotStart, explain_failure
 from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interrupts
 
 _STOP_PATIENCE_S = 60.0
@@ -142,7 +142,7 @@ def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = l
             raise_if_interrupted()
         raise_if_interrupted()
     except StreamingQueryException as error:
-        raise explained(query.name or "query", error) from error
+        raise explain_failure(query.name or "query", error) from error
     except (KeyboardInterrupt, SystemExit):
         query.stop()
         raise

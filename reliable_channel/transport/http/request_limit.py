@@ -97,7 +97,7 @@ class RequestLimit:
             return
         client = _client_of(scope)
         if self.running >= self._most and not self._free_slot(client):
-            await self._refused("Too many requests at once; try again later.")(scope, receive, send)
+            await self._refuse("Too many requests at once; try again later.")(scope, receive, send)
             return
         started = False
 
@@ -113,7 +113,7 @@ class RequestLimit:
             await self._app(scope, receive, noting)
         except asyncio.CancelledError:
             if not started:
-                await self._refused(TOOK_LONG if place.gave_way else _STOPPING)(scope, receive, send)
+                await self._refuse(TOOK_LONG if place.gave_way else _STOPPING)(scope, receive, send)
             elif not place.gave_way:  # what gave way ends here, and the server closes its connection
                 raise
         finally:
@@ -131,7 +131,7 @@ class RequestLimit:
         oldest.give_way()
         return True
 
-    def _refused(self, reason: str) -> Response:
+    def _refuse(self, reason: str) -> Response:
         kind, body = self._refusal(503, reason)
         return Response(body, 503, {"Retry-After": "1", "Connection": "close"}, kind)
 

@@ -82,7 +82,7 @@ def url_of(host: str, sock: socket.socket) -> str:
 
 
 @contextmanager
-def served(app: ASGIApp, **options: Any) -> Iterator[str]:
+def serve_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
     """The address (on a free port of loopback) of ``HttpServer(app, **options)``, which answers on a thread of its own
     until the block ends. Raises ``EnvironmentFault`` when it does not start."""
     with listening("127.0.0.1", 0) as sock:

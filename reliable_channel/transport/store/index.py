@@ -86,10 +86,10 @@ class EnvelopeIndex:
         """Empty the index unless it is of this table and version."""
         made_for = f"{_VERSION}:{table_id}"
         try:
-            found = self._writer.execute("SELECT value FROM about WHERE name = 'made_for'").fetchone()
+            row = self._writer.execute("SELECT value FROM about WHERE name = 'made_for'").fetchone()
         except sqlite3.OperationalError:  # no such table: a new file
-            found = None
-        if found == (made_for,):
+            row = None
+        if row == (made_for,):
             return
         with self._writing():
             names = self._writer.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -175,11 +175,11 @@ class EnvelopeIndex:
                 marks = ",".join("?" * len(selection.hashes))
                 hashes = [f"hash IN ({marks})", *conditions]
                 if selection.content_topics is not None:
-                    numbers = [str(i) for i in map(self._known, selection.content_topics) if i is not None]
+                    numbers = [str(i) for i in map(self._topic_id, selection.content_topics) if i is not None]
                     hashes.append(f"content IN ({','.join(numbers) or 'NULL'})")
                 walks = [self._walk(hashes, [*selection.hashes, *values], forward, limit)]
             elif selection.content_topics is not None:
-                known = [i for i in map(self._known, dict.fromkeys(selection.content_topics)) if i is not None]
+                known = [i for i in map(self._topic_id, dict.fromkeys(selection.content_topics)) if i is not None]
                 walks = [self._walk(["content = ?", *conditions], [i, *values], forward, limit) for i in known]
             else:
                 walks = [self._walk(conditions, values, forward, limit, by_time=selection.pubsub_topic is None)]
@@ -203,7 +203,7 @@ class EnvelopeIndex:
         conditions: list[str] = []
         values: list[int | bytes] = []
         if selection.pubsub_topic is not None:
-            known = self._known(selection.pubsub_topic)
+            known = self._topic_id(selection.pubsub_topic)
             conditions.append("pubsub = ?")
             values.append(-1 if known is None else known)
         if selection.start_time_ns is not None:
@@ -237,9 +237,9 @@ class EnvelopeIndex:
             f"GROUP BY timestamp_ns, hash ORDER BY timestamp_ns {way}, hash {way} LIMIT ?",
             (*values, limit),
         )
-        return [Position(timestamp_ns, found) for timestamp_ns, found in rows]
+        return [Position(timestamp_ns, message_hash) for timestamp_ns, message_hash in rows]
 
-    def _known(self, topic: str) -> int | None:
+    def _topic_id(self, topic: str) -> int | None:
         row = self._db.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
         return None if row is None else int(row[0])
 

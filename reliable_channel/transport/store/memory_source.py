@@ -21,18 +21,18 @@ class MemorySource:
 
     def add(self, pubsub_topic: str, message: WakuMessage) -> bytes:
         """Store an envelope; returns its message hash."""
-        found = message_hash(pubsub_topic, message)
+        envelope_hash = message_hash(pubsub_topic, message)
         with self._lock:
-            if found not in self._envelopes:
-                self._envelopes[found] = (pubsub_topic, message)
-                insort(self._order, Position(message.timestamp or 0, found))
-        return found
+            if envelope_hash not in self._envelopes:
+                self._envelopes[envelope_hash] = (pubsub_topic, message)
+                insort(self._order, Position(message.timestamp or 0, envelope_hash))
+        return envelope_hash
 
-    def remove(self, found: bytes) -> None:
+    def remove(self, envelope_hash: bytes) -> None:
         """Remove an envelope, to simulate a store that lost it."""
         with self._lock:
-            if (entry := self._envelopes.pop(found, None)) is not None:
-                self._order.remove(Position(entry[1].timestamp or 0, found))
+            if (entry := self._envelopes.pop(envelope_hash, None)) is not None:
+                self._order.remove(Position(entry[1].timestamp or 0, envelope_hash))
 
     def __len__(self) -> int:
         return len(self._order)
@@ -50,13 +50,13 @@ class MemorySource:
 
     def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
         with self._lock:
-            found: list[Position] = []
+            positions: list[Position] = []
             for place in self._walk(selection, after, forward):
                 if self._matches(selection, place):
-                    found.append(place)
-                    if len(found) == limit:
+                    positions.append(place)
+                    if len(positions) == limit:
                         break
-            return found
+            return positions
 
     def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
         with self._lock:

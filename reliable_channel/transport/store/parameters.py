@@ -107,7 +107,7 @@ class PageRequest:
 
 def read_parameters(pairs: Iterable[tuple[str, str]]) -> PageRequest:
     """The request of these names and values, in their order. Raises :class:`BadParameter`."""
-    query = _known(pairs)
+    query = _select_known(pairs)
     peer = query.get("peerAddr", "")
     if peer and (problem := problem_of(peer)) is not None:
         raise BadParameter(f"Failed parsing remote peer info: {problem}")
@@ -136,7 +136,7 @@ def read_parameters(pairs: Iterable[tuple[str, str]]) -> PageRequest:
     )
 
 
-def _known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def _select_known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     query: dict[str, str] = {}
     for name, value in pairs:
         meant = _NAMES.get(name.lower())
@@ -168,8 +168,8 @@ def _integer(text: str, what: str) -> int:
 def _time(text: str) -> int | None:
     if not text:
         return None
-    found = _integer(text, "time")
-    return found if found > 0 else None
+    time_ns = _integer(text, "time")
+    return time_ns if time_ns > 0 else None
 
 
 def _page_size(text: str) -> int:
@@ -186,7 +186,7 @@ def _hash(text: str) -> bytes:
             raise BadParameter(f"Exception converting hex string to bytes: {letter} is not a hexadecimal character")
     if len(digits) % 2:
         raise BadParameter("Exception converting hex string to bytes: hex string must have even length")
-    found = bytes.fromhex(digits)
-    if len(found) != HASH_BYTES:
-        raise BadParameter(f"waku message hash parsing error: invalid hash length: {len(found)}")
-    return found
+    digest = bytes.fromhex(digits)
+    if len(digest) != HASH_BYTES:
+        raise BadParameter(f"waku message hash parsing error: invalid hash length: {len(digest)}")
+    return digest

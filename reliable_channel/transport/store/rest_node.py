@@ -18,11 +18,11 @@ from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, No
 from reliable_channel.transport.store.model import MAX_PAGE_SIZE, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.waku_api import NodeDialect, WakuApi
 from reliable_channel.transport.waku_json import (
+    as_list,
     decode_base64,
     hash_from_text,
     hash_to_hex,
     hash_to_urlsafe,
-    listed,
     message_from_json,
 )
 
@@ -87,7 +87,7 @@ class RestStoreNode:
                 response = self._http.get("/store/v3/messages", self._parameters(query, dialect))
                 if not (response.status == 404 or (response.status == 400 and not response.body)):
                     try:
-                        return self._page(query, self._checked(response))
+                        return self._page(query, self._read_body(response))
                     except StoreNodeError as error:
                         if query.hashes or not _v1_may_answer(error, dialect):
                             raise
@@ -107,7 +107,7 @@ class RestStoreNode:
         if v3_fault is None and response.status != 404:
             self._v1 = True
         try:
-            return self._page_v1(query, self._checked(response))
+            return self._page_v1(query, self._read_body(response))
         except StoreNodeError:
             if v3_fault is not None:
                 raise v3_fault from None
@@ -122,67 +122,67 @@ class RestStoreNode:
     def _parameters(self, query: StoreQuery, dialect: NodeDialect) -> dict[str, str]:
         write = hash_to_hex if dialect is NodeDialect.NWAKU else hash_to_urlsafe
         # Times are cut locally, so data is needed where a time is given.
-        found = {
+        parameters = {
             "includeData": _flag(query.include_data or query.end_time_ns is not None),
             "pageSize": str(query.page_size),
         }
-        found["ascending"] = _flag(query.forward)
+        parameters["ascending"] = _flag(query.forward)
         if query.hashes:
-            found["hashes"] = ",".join(write(h) for h in query.hashes)
-            found["pageSize"] = str(MAX_PAGE_SIZE)
+            parameters["hashes"] = ",".join(write(h) for h in query.hashes)
+            parameters["pageSize"] = str(MAX_PAGE_SIZE)
         else:
-            found |= self._filters(query)
+            parameters |= self._filters(query)
         if query.cursor is not None:
-            found["cursor"] = write(query.cursor)
+            parameters["cursor"] = write(query.cursor)
         if self.peer_address is not None:
-            found["peerAddr"] = self.peer_address
-        return found
+            parameters["peerAddr"] = self.peer_address
+        return parameters
 
     def _filters(self, query: StoreQuery) -> dict[str, str]:
-        found: dict[str, str] = {}
+        parameters: dict[str, str] = {}
         if query.pubsub_topic is not None:
-            found["pubsubTopic"] = query.pubsub_topic
+            parameters["pubsubTopic"] = query.pubsub_topic
         if query.content_topics:
-            found["contentTopics"] = ",".join(query.content_topics)
+            parameters["contentTopics"] = ",".join(query.content_topics)
         if query.start_time_ns is not None and query.start_time_ns > 0:
-            found["startTime"] = str(query.start_time_ns)
+            parameters["startTime"] = str(query.start_time_ns)
         if query.end_time_ns is not None:
             # 1 ns wider: the specification leaves the end out, running nodes do not.
-            found["endTime"] = str(min(query.end_time_ns + 1, _MAX_TIME_NS))
-        return found
+            parameters["endTime"] = str(min(query.end_time_ns + 1, _MAX_TIME_NS))
+        return parameters
 
     def _parameters_v1(self, query: StoreQuery) -> dict[str, str]:
-        found = {"pageSize": str(query.page_size), "ascending": _flag(query.forward), **self._filters(query)}
+        parameters = {"pageSize": str(query.page_size), "ascending": _flag(query.forward), **self._filters(query)}
         if query.cursor is not None:
             place = self._v1_cursors.get(query.cursor)
             if place is None:
                 raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, "not a cursor of this Store v1 node")
-            found |= place
+            parameters |= place
         if self.peer_address is not None:
-            found["peerAddr"] = self.peer_address
-        return found
+            parameters["peerAddr"] = self.peer_address
+        return parameters
 
     # reading
 
-    def _checked(self, response: HttpResponse) -> dict[str, Any]:
+    def _read_body(self, response: HttpResponse) -> dict[str, Any]:
         """The answer's body, or the fault that it reports."""
         body = response.json()
-        found = body if isinstance(body, dict) else {}
+        answer = body if isinstance(body, dict) else {}
         text = next(
             (
-                found[key]
+                answer[key]
                 for key in ("statusDesc", "status_desc", "error_message")
-                if isinstance(found.get(key), str) and found[key]
+                if isinstance(answer.get(key), str) and answer[key]
             ),
-            response.text if not found else "",
+            response.text if not answer else "",
         )
         if response.ok:
-            code = found.get("statusCode", found.get("status_code", 200))
+            code = answer.get("statusCode", answer.get("status_code", 200))
             if code not in (200, None, 0):
                 raise StoreNodeError(self.name, _fault_inside(code), f"status {code} inside HTTP 200: {text}")
             if not isinstance(body, dict):
                 raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the answer is no JSON object")
-            return found
+            return answer
         if "cursor not found" in text:
             raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, text)
         if "contentTopics are required" in text:
@@ -195,9 +195,9 @@ class RestStoreNode:
         raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}")
 
     def _page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
-        found = [self._entry(query, value) for value in listed(body.get("messages"))[: 2 * MAX_PAGE_SIZE]]
+        entries = [self._entry(query, value) for value in as_list(body.get("messages"))[: 2 * MAX_PAGE_SIZE]]
         cursor = hash_from_text(body.get("paginationCursor", body.get("pagination_cursor")))
-        return self._sorted(query, found, None if query.hashes else cursor)
+        return self._sort_page(query, entries, None if query.hashes else cursor)
 
     def _entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
         """One entry, ``None`` when it does not match the query."""
@@ -217,16 +217,16 @@ class RestStoreNode:
         return self._fitting(query, StoreEntry(stated_hash, message, pubsub_topic, verified=True))
 
     def _page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
-        found: list[StoreEntry | None] = []
-        for value in listed(body.get("messages"))[: 2 * MAX_PAGE_SIZE]:
+        entries: list[StoreEntry | None] = []
+        for value in as_list(body.get("messages"))[: 2 * MAX_PAGE_SIZE]:
             message = message_from_json(value)
             if isinstance(message, Malformed) or query.pubsub_topic is None:
-                found.append(None)
+                entries.append(None)
                 continue
             # v1 returns no meta, so the hash of what was sent with one is lost (docs/spec/waku-rest.md *Store v3*).
             computed = hash_candidates(query.pubsub_topic, message)[0]
-            found.append(self._fitting(query, StoreEntry(computed, message, query.pubsub_topic, verified=False)))
-        return self._sorted(query, found, self._remember_v1(body.get("cursor")))
+            entries.append(self._fitting(query, StoreEntry(computed, message, query.pubsub_topic, verified=False)))
+        return self._sort_page(query, entries, self._remember_v1(body.get("cursor")))
 
     def _remember_v1(self, cursor: Any) -> bytes | None:
         """v1's cursor of three values, kept under a name of 32 bytes."""
@@ -255,14 +255,14 @@ class RestStoreNode:
             return None
         return entry if query.include_data else StoreEntry(entry.message_hash, verified=entry.verified)
 
-    def _sorted(self, query: StoreQuery, found: list[StoreEntry | None], cursor: bytes | None) -> StorePage:
-        kept = {entry.message_hash: entry for entry in found if entry is not None}
+    def _sort_page(self, query: StoreQuery, given: list[StoreEntry | None], cursor: bytes | None) -> StorePage:
+        kept = {entry.message_hash: entry for entry in given if entry is not None}
         entries = list(kept.values())
         if all(entry.message is not None for entry in entries):
             entries.sort(key=lambda one: ((one.message.timestamp or 0) if one.message else 0, one.message_hash))
         if cursor is not None and cursor == query.cursor:
             raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the cursor does not move")
-        refused = sum(entry is None for entry in found)
+        refused = sum(entry is None for entry in given)
         return StorePage(tuple(entries), cursor, self.name, refused)
 
 

@@ -80,7 +80,7 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
     app = Starlette(
         routes=[Route(path, call, methods=["GET", "HEAD"]) for path, call in calls.items()],
         middleware=middleware,
-        exception_handlers={HTTPException: _refused, Exception: _unforeseen},
+        exception_handlers={HTTPException: _refuse, Exception: _answer_unforeseen},
     )
     app.router.redirect_slashes = False
     return app
@@ -133,7 +133,7 @@ def _small_page(source: EnvelopeSource, asked: PageRequest) -> StorePage | None:
         return None
 
 
-async def _refused(request: Request, error: Any) -> Response:
+async def _refuse(request: Request, error: Any) -> Response:
     if error.status_code == 404:
         return PlainTextResponse(f"Unknown path: {request.url.path[:200]}", 400)
     if error.status_code == 405:
@@ -141,7 +141,7 @@ async def _refused(request: Request, error: Any) -> Response:
     return PlainTextResponse(str(error.detail), error.status_code, error.headers)
 
 
-async def _unforeseen(request: Request, error: Exception) -> Response:
+async def _answer_unforeseen(request: Request, error: Exception) -> Response:
     _log.exception("%s %s failed", request.method, request.url.path)
     return PlainTextResponse("Internal error.", 500)
 
@@ -159,10 +159,10 @@ def _response(code: int, description: str, messages: list[dict[str, Any]] | None
 
 
 def _entry_to_json(entry: StoreEntry) -> dict[str, Any]:
-    found: dict[str, Any] = {"messageHash": hash_to_hex(entry.message_hash)}
+    answer: dict[str, Any] = {"messageHash": hash_to_hex(entry.message_hash)}
     if entry.message is not None:
         # Always there on nwaku; `timestamp` is left out when the sender gave none, as its absence is part of the hash.
         defaults = {"version": 0, "ephemeral": False}
-        found["message"] = defaults | message_to_json(entry.message)
-        found["pubsubTopic"] = entry.pubsub_topic
-    return found
+        answer["message"] = defaults | message_to_json(entry.message)
+        answer["pubsubTopic"] = entry.pubsub_topic
+    return answer

@@ -79,9 +79,9 @@ def read_page(
         after = source.position(cursor)
         if after is None:
             raise UnknownCursorError("cursor not found")
-    found = source.select(selection, after, forward, page_size + 1)
-    page = found[:page_size]
-    last = page[-1].message_hash if len(found) > page_size else None
+    positions = source.select(selection, after, forward, page_size + 1)
+    page = positions[:page_size]
+    last = page[-1].message_hash if len(positions) > page_size else None
     if not forward:
         page.reverse()
     data = source.load([place.message_hash for place in page]) if include_data else {}

@@ -17,7 +17,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.files import Bounds, TaskFiles, indexed
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
-from reliable_channel.runtime.failures import explained
+from reliable_channel.runtime.failures import explain_failure
 from tests.support.error_page import expected
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -110,4 +110,4 @@ def test_a_table_that_was_deleted_is_named(tmp_path: Path) -> None:
         files.add(SDS_MESSAGES, segments([{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1}]))
         files.finish()
     text = f"An exception was raised by the Python Proxy. Return Message: {type(fault.value).__name__}: {fault.value}"
-    assert expected("A table that was deleted").fullmatch(f"ingest: {explained('ingest', RuntimeError(text))}")
+    assert expected("A table that was deleted").fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")

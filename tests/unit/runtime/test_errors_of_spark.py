@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault, ReliableChannelError
 from reliable_channel.runtime import spark
-from reliable_channel.runtime.failures import explained
+from reliable_channel.runtime.failures import explain_failure
 from reliable_channel.runtime.faults import as_fault, ended_by
 from tests.support.error_page import expected
 
@@ -159,4 +159,4 @@ def test_an_object_store_that_does_not_answer(text: str) -> None:
 @pytest.mark.parametrize(("sentence", "text"), SENTENCES)
 def test_what_spark_says_of_an_operators_mistake_is_one_sentence(sentence: re.Pattern[str], text: str) -> None:
     """As Spark 4.2 says it."""
-    assert sentence.fullmatch(f"ingest: {explained('ingest', RuntimeError(text))}")
+    assert sentence.fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")

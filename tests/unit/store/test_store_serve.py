@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.transport.http.client import BoundedHttp
-from reliable_channel.transport.store.client import StoreClient
+from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode
 from tests.support.envelope_rows import PUBSUB_TOPICS, append, some
 
 pytestmark = pytest.mark.e2e
+
+PATIENT = RetryPolicy(attempts=60, longest_wait_s=1.0)
+"""The server answers 503 until the index is complete, which takes long on a busy machine."""
 
 
 def serving(run_dir: Path, port: str = "0") -> subprocess.Popen[str]:
@@ -41,7 +44,7 @@ def test_it_serves_the_table_as_it_grows_and_ends_on_sigterm(tmp_path: Path) -> 
         url = re.search(r"http://127\.0\.0\.1:\d+", line)
         assert url is not None, line
         port = url[0].rsplit(":", 1)[1]
-        client = StoreClient([RestStoreNode(BoundedHttp(url[0]))])
+        client = StoreClient([RestStoreNode(BoundedHttp(url[0]))], PATIENT)
         query = StoreQuery(PUBSUB_TOPICS[0], page_size=7)
         found = [e.message.payload for page in client.pages(query) for e in page.entries if e.message]
         assert sorted(found) == sorted(b"%d" % n for n in range(0, 30, 2))

@@ -18,7 +18,7 @@ from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import HttpResponse
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import Autosharding
-from reliable_channel.transport.waku_api import _lightpush_failure, _publish_failure, _pushed
+from reliable_channel.transport.waku_api import _lightpush_failure, _publish_failure, _read_lightpush
 from reliable_channel.transport.waku_json import (
     hash_from_text,
     hash_to_hex,
@@ -149,9 +149,9 @@ def test_a_protocol_code_of_lightpush_v3_has_its_reason(status: int, detail: str
 
 
 def test_a_push_that_reached_no_relay_peer_is_no_success() -> None:
-    assert _pushed({"relayPeerCount": 0}).reason is FailureReason.NO_PEERS
-    assert _pushed({"relayPeerCount": 2}).reason is None
-    assert _pushed({"statusDesc": "x", "statusCode": 505}).reason is FailureReason.NO_PEERS
+    assert _read_lightpush({"relayPeerCount": 0}).reason is FailureReason.NO_PEERS
+    assert _read_lightpush({"relayPeerCount": 2}).reason is None
+    assert _read_lightpush({"statusDesc": "x", "statusCode": 505}).reason is FailureReason.NO_PEERS
 
 
 def test_autosharding_is_that_of_the_recording() -> None:
