@@ -18,6 +18,9 @@ from reliable_channel.transport.private_files import private_file
 
 SCHEMA_VERSION = 5
 
+IN_MEMORY = Path(":memory:")
+"""The path of a database without a file."""
+
 CHECKPOINT_PAGES = 4_000
 """Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's own
 1 000 are full after four, and then all is written and synchronized once more."""
@@ -95,14 +98,15 @@ class SqlitePersistence:
     plaintext. ``synchronous``: ``NORMAL`` survives the end of the process at any point, ``FULL`` also a power cut."""
 
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
-        self.path = Path(path).expanduser().resolve()
+        self.path = path if path == IN_MEMORY else Path(path).expanduser().resolve()
         self._lock = threading.Lock()
         self._users = 1
         self._held: dict[str, tuple[SenderLock, int]] = {}
         self._open: set[ChannelKey] = set()
         self._ids: dict[ChannelKey, int] = {}
         try:
-            private_file(self.path)
+            if self.path != IN_MEMORY:
+                private_file(self.path)
             self._connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=10.0, cached_statements=64
             )

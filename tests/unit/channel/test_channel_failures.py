@@ -96,11 +96,14 @@ def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: Non
     for number in range(4):
         alice.channel.send(f"message {number}".encode())
         world.run(1_000)
-    (kept,) = persistence._channels.values()
-    for place in (len(kept.journal), 1, 0):
-        kept.journal.insert(
-            place, encode_input(EnvelopeReceived(world.now, envelope(world, f"{BAD}{place}").payload, None))
-        )
+    (key,) = persistence.channels()
+    stored = persistence.load(key)
+    journal = list(stored.journal)
+    for index in (len(journal), 1, 0):
+        journal.insert(index, encode_input(EnvelopeReceived(world.now, envelope(world, f"{BAD}{index}").payload, None)))
+    persistence = MemoryPersistence(keeps_journal=True)
+    persistence.append(key, journal, stored.fingerprint)
+    persistence.mark_reported(key, sorted(stored.reported), stored.sequence)
     del world.recorders["bob"]
     kill(world.node("bob"))
     again = world.join("bob", quick(persistence=persistence))
