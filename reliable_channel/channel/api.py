@@ -66,7 +66,7 @@ def create_reliable_channel(
     """
     config = config or ReliableChannelConfig()
     if (defaults := channels_of(node).defaults) is not None:
-        config = defaults.applied_to(config)
+        config = defaults.apply_to(config)
     clock = clock or SystemClock()
     _check_names(channel_id=channel_id, content_topic=content_topic)
     pubsub_topic = node.pubsub_topic_for(content_topic)
@@ -107,7 +107,7 @@ def create_reliable_channel(
         release()
         raise
 
-    shared.opened(key, channel)
+    shared.add(key, channel)
     if config.auto_start:
         try:
             channel.start()
@@ -249,7 +249,7 @@ class NodeChannels:
                 )
             self._channels[key] = None
 
-    def opened(self, key: ChannelKey, channel: ReliableChannel) -> None:
+    def add(self, key: ChannelKey, channel: ReliableChannel) -> None:
         with self._lock:
             self._channels[key] = channel
 

@@ -151,7 +151,7 @@ class ChannelDefaults:
     sds_config: SdsConfig | SdsParameters | None = None
     rate_limit_config: RateLimitConfig | None = None
 
-    def applied_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
+    def apply_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
         """The configuration of a channel on this node."""
         given = self.sds_config
         if isinstance(given, SdsConfig):

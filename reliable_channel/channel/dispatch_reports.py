@@ -66,14 +66,14 @@ class DispatchReports:
     def apply(self, result: DispatchReport, now: int) -> DispatchDone | DispatchFailed | None:
         """Emit the events of a report; returns the input for the state machine, if any."""
         if isinstance(result, Queued | SendDelayed):
-            self._queued(result, now)
+            self._note_queued(result, now)
             return None
         dispatch = self._in_flight.pop(result.request_id, None)
         if dispatch is None:
             return None
         own = dispatch.send_id is not None and not dispatch.ephemeral
         if isinstance(result, Sent):
-            return self._sent(dispatch, result, own, now)
+            return self._note_sent(dispatch, result, own, now)
         if result.reason is FailureReason.DROPPED:
             self._emit(
                 EphemeralMessageDropped(
@@ -96,7 +96,7 @@ class DispatchReports:
         final = not result.retriable or self._node_retries()
         return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])
 
-    def _queued(self, result: Queued | SendDelayed, now: int) -> None:
+    def _note_queued(self, result: Queued | SendDelayed, now: int) -> None:
         """Note that a segment waits outside this process."""
         dispatch = self._in_flight.get(result.request_id)
         if dispatch is None or dispatch.send_id is None:
@@ -135,7 +135,7 @@ class DispatchReports:
         )
         self._emit(self._problem("slow_rate_limit", detail, now))
 
-    def _sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> DispatchDone | None:
+    def _note_sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> DispatchDone | None:
         if dispatch.send_id is not None:
             self._label(dispatch, result.request_id)
             self._emit(

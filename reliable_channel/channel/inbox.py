@@ -112,7 +112,7 @@ class Inbox:
         self.evicted = EvictedSets(config)
         self._clock_unit_ms = clock_unit_ms
         self.notes: dict[str, Note] = {}
-        self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._delivered_note)
+        self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._find_delivered)
         self.gate = ChunkGate(config.max_set_lifetime_ms) if verify_chunk_chain else None
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
         self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
@@ -151,7 +151,7 @@ class Inbox:
             return self._add(chunk, now)
         effects: list[Effect] = []
         for let in self.gate.add(chunk, now):
-            effects += self._discarded(let, now) if isinstance(let, ChunkDiscarded) else self._add(let, now)
+            effects += self._report_discarded(let, now) if isinstance(let, ChunkDiscarded) else self._add(let, now)
         return effects
 
     def accept_again(self, message: SdsMessage, now: int) -> list[Effect]:
@@ -183,7 +183,7 @@ class Inbox:
             evicted.stage = Stage.REOPENED
         return self._follow(events, now)
 
-    def _discarded(self, discarded: ChunkDiscarded, now: int) -> list[Effect]:
+    def _report_discarded(self, discarded: ChunkDiscarded, now: int) -> list[Effect]:
         sds_id = discarded.chunk.sds_id
         self._drop((sds_id,), owner_of(discarded.chunk.scope[0], discarded.chunk.segment.entire_message_hash))
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
@@ -193,7 +193,7 @@ class Inbox:
     def _give_up(self, chunk: ReceivedChunk, reason: str, now: int) -> list[Effect]:
         """Give up the message of a segment that cannot be used, unless it is finished."""
         lost = self.reassembler.lose(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
-        return [] if lost is None else [self._lost(lost, reason, now)]
+        return [] if lost is None else [self._report_lost(lost, reason, now)]
 
     def _bare(self, message: SdsMessage, sds_id: str, malformed: Malformed, now: int, replaces: bool) -> list[Effect]:
         content = message.content or b""
@@ -208,7 +208,7 @@ class Inbox:
             return []
         return [self._problem(now, "lookalike", f"probably meant as a segment: {why.detail or why.reason}", sds_id)]
 
-    def delivered(self, event: Delivered) -> list[Effect]:
+    def accept_delivery(self, event: Delivered) -> list[Effect]:
         """Process the delivery of a segment by SDS; it may be the last one that a complete message waited for."""
         sds_id = _segment_key(event.message_id, event.sender_id, event.lamport_timestamp, event.repeat)
         note = self.notes.get(sds_id)
@@ -220,7 +220,7 @@ class Inbox:
         """Deliver an ephemeral message at once; it has at most one segment."""
         segment = decode_segment(content, self.config.accepted_dialects)
         payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
-        return Deliver("", self._received(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
+        return Deliver("", self._received_event(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
@@ -250,10 +250,10 @@ class Inbox:
         for evicted in again:
             self.reassembler.revive(*evicted.key)
             self.overdue.append(AskForSegments(evicted.incomplete.scope[0], (), evicted.since_ms))
-        effects += [self._lost(each.incomplete, each.reason, now) for each in lost]
+        effects += [self._report_lost(each.incomplete, each.reason, now) for each in lost]
         if self.gate is not None:
             for discarded in self.gate.expire(now):
-                effects += self._discarded(discarded, now)
+                effects += self._report_discarded(discarded, now)
         return effects
 
     def next_due(self) -> int | None:
@@ -278,7 +278,7 @@ class Inbox:
         for event in events:
             match event:
                 case MessageCompleted():
-                    effects += self._completed(event, now)
+                    effects += self._complete(event, now)
                 case HashMismatch():
                     detail = f"{len(event.held)} segments do not hash to {event.entire_message_hash.hex()}"
                     effects.append(self._problem(now, "hash_mismatch", detail))
@@ -291,7 +291,9 @@ class Inbox:
                     self.overdue.append(self._question(event.incomplete))
                 case SetExpired(incomplete):
                     self.evicted.forget(incomplete.scope, incomplete.entire_message_hash)
-                    effects.append(self._lost(incomplete, "hash_mismatch" if incomplete.mismatch else "expired", now))
+                    effects.append(
+                        self._report_lost(incomplete, "hash_mismatch" if incomplete.mismatch else "expired", now)
+                    )
                 case SetEvicted(incomplete, reason):
                     effects += self._evict(incomplete, reason.value, now)
         return effects
@@ -299,7 +301,7 @@ class Inbox:
     def _evict(self, incomplete: IncompleteSet, reason: str, now: int) -> list[Effect]:
         evicted = EvictedSet(incomplete, reason, self._question(incomplete).since_ms, now)
         given_up = self.evicted.add(evicted, now)
-        effects: list[Effect] = [self._lost(each.incomplete, each.reason, now) for each in given_up]
+        effects: list[Effect] = [self._report_lost(each.incomplete, each.reason, now) for each in given_up]
         if evicted not in given_up:
             self._drop(
                 (segment.sds_id for segment in incomplete.held),
@@ -324,7 +326,7 @@ class Inbox:
                 since = min(since, (segment.lamport - (number or 0)) * self._clock_unit_ms)
         return AskForSegments(incomplete.scope[0], tuple(named.items()), since)
 
-    def _lost(self, incomplete: IncompleteSet, reason: str, now: int) -> Emit:
+    def _report_lost(self, incomplete: IncompleteSet, reason: str, now: int) -> Emit:
         sender_id, whole = incomplete.scope[0], incomplete.entire_message_hash
         ids = tuple(segment.sds_id for segment in incomplete.held)
         self._drop(ids, owner_of(sender_id, whole))
@@ -348,7 +350,7 @@ class Inbox:
             )
         )
 
-    def _completed(self, event: MessageCompleted, now: int) -> list[Effect]:
+    def _complete(self, event: MessageCompleted, now: int) -> list[Effect]:
         sender = event.scope[0]
         self.evicted.forget(event.scope, event.entire_message_hash)
         received = [segment.sds_id for segment in event.received]
@@ -411,14 +413,14 @@ class Inbox:
     def _wait(self, pending: Pending) -> None:
         self.pending.add(pending.key, pending, pending.sds_ids, pending.required)
 
-    def _delivered_note(self, sds_id: str, pending: Pending) -> Note | None:
+    def _find_delivered(self, sds_id: str, pending: Pending) -> Note | None:
         note = self.notes.get(sds_id)
         return note if note is not None and note.delivered and note.is_of(pending.owner) else None
 
     def _deliver(self, pending: Pending, notes: list[Note], now: int) -> Effect:
         own = set(pending.sds_ids)
         self._drop(pending.sds_ids, pending.owner)
-        message = self._received(
+        message = self._received_event(
             pending.payload,
             pending.sender_id,
             pending.sds_ids[-1],
@@ -437,7 +439,7 @@ class Inbox:
             if note is not None and note.is_of(owner) and not self.pending.awaits(sds_id):
                 del self.notes[sds_id]
 
-    def _received(
+    def _received_event(
         self,
         payload: bytes,
         sender_id: str,

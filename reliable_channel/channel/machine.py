@@ -25,9 +25,9 @@ from reliable_channel.channel.sends import (
     SendProgress,
     Sends,
     SendState,
-    acknowledged,
-    exhausted,
-    possibly_acknowledged,
+    acknowledgement_event,
+    exhaustion_text,
+    possible_acknowledgement_event,
 )
 from reliable_channel.channel.steps import (
     Closing,
@@ -143,9 +143,9 @@ class ChannelMachine:
             case SendRequested():
                 return self._send(given, now)
             case EnvelopeReceived():
-                return self._heard(given, now)
+                return self._receive(given, now)
             case DispatchDone():
-                return StepResult(given, tuple(self._dispatched(given, now)))
+                return StepResult(given, tuple(self._finish_dispatch(given, now)))
             case DispatchFailed():
                 return StepResult(given, tuple(self._dispatch_failed(given, now)))
             case Ticked():
@@ -216,27 +216,27 @@ class ChannelMachine:
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():
             sds_id = outgoing.message.message_id
-            found = self.sends.of(sds_id)
-            if sds_id in going or found is None or found[0].failed:
+            position = self.sends.of(sds_id)
+            if sds_id in going or position is None or position[0].failed:
                 continue
-            send, index = found
+            send, index = position
             counts = index == 0 and not send.dispatched
             effects.append(self._dispatch_of(send, replace(outgoing, index=index), counts))
         return effects
 
-    def _dispatched(self, given: DispatchDone, now: int) -> list[Effect]:
+    def _finish_dispatch(self, given: DispatchDone, now: int) -> list[Effect]:
         if not given.own and self.sends.of(given.sds_id) is not None:  # an own segment that a repair request named
             self.sds.set_retrieval_hint(given.sds_id, given.message_hash)
             return []
         self.sds.sent(given.sds_id, now, retrieval_hint=given.message_hash)
-        found = self.sends.of(given.sds_id)
-        if found is None:
+        position = self.sends.of(given.sds_id)
+        if position is None:
             return []
-        send, index = found
+        send, index = position
         send.dispatched.add(index)
-        return self._sent(send, now) if len(send.dispatched) == len(send.sds_ids) else []
+        return self._complete_send(send, now) if len(send.dispatched) == len(send.sds_ids) else []
 
-    def _sent(self, send: SendProgress, now: int) -> list[Effect]:
+    def _complete_send(self, send: SendProgress, now: int) -> list[Effect]:
         if send.sent:
             return []
         send.sent = True
@@ -247,11 +247,11 @@ class ChannelMachine:
         return [Emit(event)]
 
     def _dispatch_failed(self, given: DispatchFailed, now: int) -> list[Effect]:
-        found = self.sends.of(given.sds_id)
+        position = self.sends.of(given.sds_id)
         self.sds.sent(given.sds_id, now)
-        if found is None:
+        if position is None:
             return []
-        send, index = found
+        send, index = position
         effects: list[Effect] = [self._problem(now, "dispatch_failed", given.detail, given.sds_id)]
         if given.final and index not in send.dispatched:
             effects += self._fail(send, f"segment {index + 1} of {len(send.sds_ids)}: {given.detail}", now)
@@ -269,7 +269,7 @@ class ChannelMachine:
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
-    def _heard(self, given: EnvelopeReceived, now: int) -> StepResult:
+    def _receive(self, given: EnvelopeReceived, now: int) -> StepResult:
         message = decode_sds_message(given.data, self.sds_config.wire_family)
         if isinstance(message, Malformed):
             return StepResult(
@@ -322,8 +322,8 @@ class ChannelMachine:
     def _repair(self, now: int) -> list[Effect]:
         """Verified repair: rebuilt segments whose recomputed ids are missed count as received (LIP-109)."""
         effects: list[Effect] = []
-        while found := self.inbox.repairs(self.sds.missing_ids()):
-            for message in found:
+        while rebuilt := self.inbox.repairs(self.sds.missing_ids()):
+            for message in rebuilt:
                 step = self.sds.receive(message, now, repaired=True, id_verified=True)
                 effects += self._follow(step.events, None, now)
         return effects
@@ -340,11 +340,11 @@ class ChannelMachine:
     def _dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
         effects: list[Effect] = []
         for one in outgoing:
-            found = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
-            if found is None:
+            position = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
+            if position is None:
                 effects.append(SdsDispatch(one))
                 continue
-            send, index = found
+            send, index = position
             if send.failed:
                 # Nobody will hear of it again; SDS counts its attempts to the end and forgets the segment.
                 self.sds.sent(one.message.message_id, now)
@@ -361,7 +361,7 @@ class ChannelMachine:
         channel, at = self.channel_id, now
         match event:
             case Delivered():
-                return self.inbox.delivered(event)
+                return self.inbox.accept_delivery(event)
             case EphemeralReceived():
                 return [self.inbox.ephemeral(event.message_id, event.sender_id, event.content or b"", now)]
             case RefetchDue():
@@ -398,29 +398,29 @@ class ChannelMachine:
     def _effects_on_sends(self, event: SdsEvent, now: int) -> list[Effect]:
         match event:
             case PossiblyAcknowledged() | SegmentAcknowledged():
-                found = self.sends.of(event.message_id)
-                if found is None:
+                position = self.sends.of(event.message_id)
+                if position is None:
                     return []
-                send, index = found
+                send, index = position
                 if isinstance(event, PossiblyAcknowledged):
-                    return [Emit(possibly_acknowledged(event, send, index, self.channel_id, now))]
-                return [Emit(acknowledged(event, send, index, self.channel_id, now))]
+                    return [Emit(possible_acknowledgement_event(event, send, index, self.channel_id, now))]
+                return [Emit(acknowledgement_event(event, send, index, self.channel_id, now))]
             case SendDelivered():
-                return self._delivered(event, now)
+                return self._report_delivery(event, now)
             case SendError():
-                known = self.sends.get(event.send_id)
-                if known is None:
+                failed = self.sends.get(event.send_id)
+                if failed is None:
                     return []
-                return self._fail(known, exhausted(event), now)
+                return self._fail(failed, exhaustion_text(event), now)
         return []
 
-    def _delivered(self, event: SendDelivered, now: int) -> list[Effect]:
+    def _report_delivery(self, event: SendDelivered, now: int) -> list[Effect]:
         send = self.sends.get(event.send_id)
         if send is None or send.delivered:
             return []
         # What is acknowledged was sent, whoever died before the node said so: *delivered* follows *sent*
         # (RELIABLE-CHANNEL-API).
-        sent = [] if send.failed else self._sent(send, now)
+        sent = [] if send.failed else self._complete_send(send, now)
         send.delivered = True
         self.sends.settle(send)
         delivered = MessageDelivered(

@@ -107,7 +107,7 @@ class Sends:
         return len(self._sends)
 
 
-def possibly_acknowledged(
+def possible_acknowledgement_event(
     event: PossiblyAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
 ) -> MessagePossiblyAcknowledged:
     """A filter holds segment ``index`` of an own send."""
@@ -123,7 +123,7 @@ def possibly_acknowledged(
     )
 
 
-def acknowledged(
+def acknowledgement_event(
     event: SegmentAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
 ) -> MessageAcknowledged:
     """Segment ``index`` of an own send is acknowledged."""
@@ -140,7 +140,7 @@ def acknowledged(
     )
 
 
-def exhausted(event: SendError) -> str:
+def exhaustion_text(event: SendError) -> str:
     """The error text of a send whose retransmissions are exhausted."""
     lacking = event.required - len(event.acknowledged)
     return (

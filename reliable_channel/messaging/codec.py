@@ -98,7 +98,7 @@ class PlainDecoder:
         return message if message.content_topic == self.content_topic else None
 
 
-def checked(message: WakuMessage) -> WakuMessage:
+def check_envelope(message: WakuMessage) -> WakuMessage:
     """Return the envelope if the network accepts it (14/WAKU2-MESSAGE); ``timestamp`` 0 becomes None.
 
     Raises ``EmptyMessage``, ``MessageTooLarge`` or ``LocalError``."""

@@ -98,7 +98,7 @@ class Confirmation:
         for pubsub_topic, topics in _by_pubsub(confirming).items():
             for begin in range(0, len(topics), TOPICS_PER_QUERY):
                 complete &= self._confirm_topics(pubsub_topic, topics[begin : begin + TOPICS_PER_QUERY], started)
-        missing = [one for one in self._unconfirmed(confirming, started) if one.sent and not one.sending]
+        missing = [one for one in self._find_unconfirmed(confirming, started) if one.sent and not one.sending]
         try:
             missing = self._not_found(missing)
         except StoreUnavailable:
@@ -129,7 +129,7 @@ class Confirmation:
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
         """Mark the records of these topics that the store has; returns whether its answer was complete."""
         pairs = {(pubsub_topic, topic): 0 for topic in topics}
-        open_records = self._unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
+        open_records = self._find_unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
         oldest = min((record.created_ms for record in open_records), default=now)
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
@@ -145,7 +145,7 @@ class Confirmation:
                 self._mark_stored(entry.message_hash)
         return pages < MAX_PAGES
 
-    def _unconfirmed(self, confirming: dict[TopicPair, int], now: int) -> list[MessageRecord]:
+    def _find_unconfirmed(self, confirming: dict[TopicPair, int], now: int) -> list[MessageRecord]:
         """Records of confirmed topics that are not known to be stored and still worth asking for."""
         topics = {content_topic for _, content_topic in confirming}
         return [
@@ -173,7 +173,7 @@ class Confirmation:
         with self._ledger.step():
             for record in self._ledger.records.all_by_hash(found):
                 if not record.stored:
-                    self._stored(record)
+                    self._set_stored(record)
 
     def _keep(self, entry: StoreEntry, pubsub_topic: str, topics: tuple[str, ...]) -> list[MessageRecord]:
         """Make records of a store's entry; none when its hash or topic does not match its content."""
@@ -187,9 +187,9 @@ class Confirmation:
             if not known:
                 record = MessageRecord(message, stored=True, message_hash=entry.message_hash, pubsub_topic=pubsub_topic)
                 return [self._ledger.add(record)]
-            return [one if one.stored else self._stored(one) for one in known]
+            return [one if one.stored else self._set_stored(one) for one in known]
 
-    def _stored(self, record: MessageRecord) -> MessageRecord:
+    def _set_stored(self, record: MessageRecord) -> MessageRecord:
         """Confirm a record, and clear the error that no store had it."""
         lacking = (record.error or "").startswith(NOT_STORED)
         return self._ledger.update(record, stored=True, error=None if lacking else record.error)

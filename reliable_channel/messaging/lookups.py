@@ -20,8 +20,8 @@ class RecordLookups:
 
     def get_by_hash(self, message_hash: str) -> MessageRecord | None:
         """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for text that is not a hash."""
-        found = parse_hash(message_hash)
-        return None if found is None else self._ledger.records.by_hash(found)
+        digest = parse_hash(message_hash)
+        return None if digest is None else self._ledger.records.by_hash(digest)
 
     def get_by_content_topic(
         self, content_topic: str, skip: int = 0, take: int | None = None, *, since: int | None = None

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.records import MessageRecord, bounded
+from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.subscriptions import Subscription, SubscriptionListener, Subscriptions
 from reliable_channel.transport.base import ReceivedEnvelope
 
@@ -33,16 +33,16 @@ class MessageReceiver:
         wanted = self._subscriptions.listening_to(envelope.pubsub_topic, envelope.message.content_topic)
         if not wanted:
             return False
-        takers, error = _decoded(wanted, envelope)
+        takers, error = _decode(wanted, envelope)
         if not takers and error is None:
             return False
         with self._ledger.step():
-            for record, new in self._recorded(envelope, takers, error):
+            for record, new in self._record(envelope, takers, error):
                 for subscription in takers if new else ():
                     self._call(subscription, record)
         return True
 
-    def _recorded(
+    def _record(
         self, envelope: ReceivedEnvelope, takers: list[Subscription], error: str | None
     ) -> list[tuple[MessageRecord, bool]]:
         """The records of this envelope after it was received, and whether each is received for the first time."""
@@ -84,7 +84,7 @@ class MessageReceiver:
         self._ledger.after(call)
 
 
-def _decoded(wanted: list[Subscription], envelope: ReceivedEnvelope) -> tuple[list[Subscription], str | None]:
+def _decode(wanted: list[Subscription], envelope: ReceivedEnvelope) -> tuple[list[Subscription], str | None]:
     """The subscriptions whose decoder takes the message, and the error of those that failed."""
     takers, error = [], None
     for subscription in wanted:
@@ -96,7 +96,7 @@ def _decoded(wanted: list[Subscription], envelope: ReceivedEnvelope) -> tuple[li
                     takers.append(subscription)
             except Exception as failure:
                 # A decoder's text may hold plaintext or keys, so only its kind is kept.
-                error = bounded(f"decoding: {type(failure).__name__}")
+                error = shorten(f"decoding: {type(failure).__name__}")
     return takers, error
 
 

@@ -80,7 +80,7 @@ NOT_STORED = "not_stored"
 """The beginning of the error of a record that was sent and that no store has. It is cleared when a store has it."""
 
 
-def bounded(error: str) -> str:
+def shorten(error: str) -> str:
     """An error text of bounded length, in one line."""
     return " ".join(error.split())[:MAX_ERROR_CHARACTERS]
 

@@ -158,11 +158,11 @@ class SendService:
         self._move(request, Input.TAKE)
         return request
 
-    def begun(self, request: RequestProgress, now: int) -> None:
+    def begin_attempt(self, request: RequestProgress, now: int) -> None:
         """Note that the attempt is passed to the transport now: its time-out begins."""
         request.deadline_ms = now + self._attempt_timeout_ms
 
-    def queued(self, request_id: str) -> bool:
+    def note_queued(self, request_id: str) -> bool:
         """Note that the attempt in flight waits outside this node; returns whether that is new."""
         request = self._requests.get(request_id)
         return request is not None and self._move(request, Input.QUEUED)
@@ -187,7 +187,7 @@ class SendService:
         """Attempts that the transport has not answered within the attempt time-out."""
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
-    def restamped(self, request_id: str) -> None:
+    def note_restamp(self, request_id: str) -> None:
         """Note that the request now has other bytes, for which no earlier attempt can be in doubt."""
         self._requests[request_id].in_doubt = False
 

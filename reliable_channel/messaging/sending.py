@@ -17,7 +17,7 @@ from typing import TypeAlias
 from reliable_channel.core.errors import LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging.codec import checked
+from reliable_channel.messaging.codec import check_envelope
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
@@ -29,7 +29,7 @@ from reliable_channel.messaging.outcome import (
     RetryDecision,
     outcome_of,
 )
-from reliable_channel.messaging.records import NOT_STORED, MessageRecord, bounded
+from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
 from reliable_channel.messaging.requests import PENDING, StoredRequest
 from reliable_channel.messaging.send_service import RequestProgress, RequestState, SendService
 from reliable_channel.messaging.sender_events import SenderEventKind, SenderEventSink, sender_event
@@ -110,8 +110,8 @@ class MessageSender:
         """Record and schedule one envelope, and its first attempt where there is room, in one transaction.
 
         With a ``key`` that was used before, it does nothing and returns the earlier request id. Raises as
-        :func:`checked`, :class:`PendingLimitError`, and ``KeyReusedError``."""
-        message = checked(message)
+        :func:`check_envelope`, :class:`PendingLimitError`, and ``KeyReusedError``."""
+        message = check_envelope(message)
         own_stamp = message.timestamp is None
         if own_stamp:
             message = replace(message, timestamp=self._timestamps.next_ns())
@@ -270,7 +270,7 @@ class MessageSender:
             if record is None or stored is None:
                 self._service.cancel(request.request_id)
                 continue
-            record = self._stamped(record, request, stored)
+            record = self._stamp(record, request, stored)
             self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
             taken.append((request, record))
         return taken
@@ -282,18 +282,18 @@ class MessageSender:
             with self._ledger.locked():
                 if self._service.find(request.request_id) is not request:
                     continue  # cancelled meanwhile
-                self._service.begun(request, self._ledger.now())
+                self._service.begin_attempt(request, self._ledger.now())
             self._hand_over(record)
             made += 1
         return made
 
-    def _stamped(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
+    def _stamp(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
         """The record with the envelope as it is to be dispatched now."""
         age_ms = self._ledger.now() - (record.message.timestamp or 0) // 1_000_000
         if not stored.own_stamp or age_ms < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
             return record
         message = replace(record.message, timestamp=self._timestamps.next_ns())
-        self._service.restamped(request.request_id)
+        self._service.note_restamp(request.request_id)
         return self._ledger.update(record, message=message, message_hash=message_hash(record.pubsub_topic, message))
 
     def _hand_over(self, record: MessageRecord) -> None:
@@ -306,7 +306,7 @@ class MessageSender:
         except LocalError as error:
             self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {error.cause}"))
         except (ReliableChannelError, OSError) as error:
-            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {bounded(str(error))}"))
+            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {shorten(str(error))}"))
         else:
             with self._attempts_lock:
                 early = self._early.pop(inner, [])
@@ -319,7 +319,7 @@ class MessageSender:
         """Note that an attempt waits outside this node, without a time-out."""
         with self._ledger.step():
             record = self._ledger.records.by_request_id(request_id)
-            news = self._service.queued(request_id)
+            news = self._service.note_queued(request_id)
             if record is None:
                 return
             if news:
@@ -327,8 +327,8 @@ class MessageSender:
             if isinstance(event, SendDelayed):
                 until = f"held back until {event.until_ms} ms"
                 self._report(SenderEventKind.RATE_LIMITED, record, until)
-            told = replace(event, request_id=RequestId(request_id))
-            self._ledger.after(lambda: self._announce(told))
+            own_event = replace(event, request_id=RequestId(request_id))
+            self._ledger.after(lambda: self._announce(own_event))
 
     def _finish(self, request_id: str, outcome: AttemptResult, dispatched: WakuMessage | None = None) -> None:
         with self._ledger.step():
@@ -339,21 +339,21 @@ class MessageSender:
                 return
             if dispatched is not None and dispatched != record.message:
                 # A bridge stamps anew what has waited: the record, and store queries, follow what went out.
-                found = message_hash(record.pubsub_topic, dispatched)
-                record = self._ledger.update(record, message=dispatched, message_hash=found)
+                dispatched_hash = message_hash(record.pubsub_topic, dispatched)
+                record = self._ledger.update(record, message=dispatched, message_hash=dispatched_hash)
             if verdict is not RetryDecision.RETRY:
                 self._traffic.pop(request_id, None)
             if verdict is None:
                 if outcome.response is PeerResponse.ACCEPTED and not record.sent and not record.sending:
-                    self._sent(record, now)  # cancelled, and too late
+                    self._note_sent(record, now)  # cancelled, and too late
             elif verdict is RetryDecision.SENT:
-                self._sent(record, now)
+                self._note_sent(record, now)
             elif verdict is RetryDecision.RETRY:
-                self._delayed(record, outcome)
+                self._note_delayed(record, outcome)
             else:
-                self._failed(record, outcome, now)
+                self._note_failed(record, outcome, now)
 
-    def _sent(self, record: MessageRecord, now: int) -> None:
+    def _note_sent(self, record: MessageRecord, now: int) -> None:
         first = not record.sent
         record = self._ledger.update(record, sending=False, queued=False, sent=True, error=None)
         request_id = RequestId(str(record.request_id))
@@ -363,7 +363,7 @@ class MessageSender:
             event = Sent(request_id, record.message, record.pubsub_topic, record.message_hash, now)
             self._ledger.after(lambda: self._announce(event))
 
-    def _delayed(self, record: MessageRecord, outcome: AttemptResult) -> None:
+    def _note_delayed(self, record: MessageRecord, outcome: AttemptResult) -> None:
         request = self._service.find(str(record.request_id))
         if request is None:
             return
@@ -374,7 +374,7 @@ class MessageSender:
         limited = outcome.reason.startswith(FailureReason.RATE_LIMITED)
         self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.reason)
 
-    def _failed(self, record: MessageRecord, outcome: AttemptResult, now: int) -> None:
+    def _note_failed(self, record: MessageRecord, outcome: AttemptResult, now: int) -> None:
         record = self._ledger.update(record, sending=False, queued=False, error=outcome.reason, failed=True)
         request_id = RequestId(str(record.request_id))
         # A message that was sent before, and failed only when it was sent once more, has been sent.
@@ -421,7 +421,7 @@ class MessageSender:
             record.pubsub_topic,
             record.message,
             record.message_hash,
-            bounded(detail),
+            shorten(detail),
         )
         self._ledger.after(lambda: self._sink.record(event))
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.messaging.records import MessageRecord, RecordChange, bounded
+from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
 from reliable_channel.messaging.schema import TABLES, open_database, table
 
 _COLUMNS = (
@@ -155,7 +155,7 @@ class RecordStore:
         """Store other properties of a record (``sending``, ``queued``, ``sent``, ``stored``, ``received``, ``error``,
         or a newer ``message`` with its ``message_hash``; older hashes still find it)."""
         if changes.get("error") is not None:
-            changes["error"] = bounded(changes["error"])
+            changes["error"] = shorten(changes["error"])
         with self.transaction() as connection:
             after = replace(record, **changes, change_seq=self._next_seq)
             ephemeral = bool(after.message.ephemeral)

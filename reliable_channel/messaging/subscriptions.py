@@ -61,16 +61,16 @@ class Subscriptions:
         with self._lock:
             if len(self._active) >= self._limit and subscription.subscription_id not in self._active:
                 raise SubscriptionLimitError(f"{self._limit} subscriptions are active.", "End some first.")
-            before = self._listened()
+            before = self._listening_topics()
             self._active[subscription.subscription_id] = subscription
-            return self._listened() - before
+            return self._listening_topics() - before
 
     def remove(self, subscription_id: str) -> frozenset[str]:
         """Remove a subscription; returns the content topics that have no listener any more. Empty for unknown ids."""
         with self._lock:
-            before = self._listened()
+            before = self._listening_topics()
             self._active.pop(SubscriptionId(subscription_id), None)
-            return before - self._listened()
+            return before - self._listening_topics()
 
     def ids(self) -> list[SubscriptionId]:
         """The ids of all active subscriptions."""
@@ -98,9 +98,9 @@ class Subscriptions:
     def content_topics(self) -> frozenset[str]:
         """All content topics that the node must listen to now."""
         with self._lock:
-            return self._listened()
+            return self._listening_topics()
 
-    def _listened(self) -> frozenset[str]:
+    def _listening_topics(self) -> frozenset[str]:
         return frozenset(
             decoder.content_topic for one in self._active.values() if one.listening for decoder in one.decoders
         )

@@ -30,7 +30,7 @@ from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut
 from reliable_channel.messaging.rest.channel_log import ChannelLog
-from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, documented, not_found
+from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.parameters import (
@@ -179,7 +179,7 @@ class ChannelSessions:
         handle = str(uuid.uuid4())
         with self._lock:
             self._open[handle] = _Open(channel, log, evidence)
-        return self._opened(handle, channel)
+        return self._describe(handle, channel)
 
     def find(self, handle: str) -> _Open:
         """Raises 404."""
@@ -225,7 +225,7 @@ class ChannelSessions:
     def handles(self) -> list[OpenAnswer]:
         """Every open channel."""
         with self._lock:
-            return [self._opened(handle, one.channel) for handle, one in self._open.items()]
+            return [self._describe(handle, one.channel) for handle, one in self._open.items()]
 
     def close(self, handle: str) -> None:
         """Close a channel; unknown ones are ignored."""
@@ -248,7 +248,7 @@ class ChannelSessions:
         return keep
 
     @staticmethod
-    def _opened(handle: str, channel: ReliableChannel) -> OpenAnswer:
+    def _describe(handle: str, channel: ReliableChannel) -> OpenAnswer:
         return OpenAnswer(
             id=handle,
             channel_id=channel.channel_id,
@@ -272,34 +272,34 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
     """The router for the channels of one server."""
     routes = APIRouter(tags=["reliable channels"], dependencies=[Depends(check_query)])
 
-    @routes.post("/channels", responses=documented(404, 408, 409, 413, 415, 429))
+    @routes.post("/channels", responses=document_errors(404, 408, 409, 413, 415, 429))
     def open_channel(body: OpenRequest) -> OpenAnswer:
         """Open a reliable channel and subscribe to its content topic."""
         return sessions.open(body.channel_id, body.content_topic, body.sender_id)
 
-    @routes.get("/channels", responses=documented())
+    @routes.get("/channels", responses=document_errors())
     def channels() -> list[OpenAnswer]:
         """The channels that were opened here."""
         return sessions.handles()
 
-    @routes.get("/channels/{id}", responses=documented(404))
+    @routes.get("/channels/{id}", responses=document_errors(404))
     def channel_status(id_: Handle) -> dict[str, Any]:
         """Numbers of a channel: sends by state, unacknowledged and missing segments, the clock."""
         status = sessions.find(id_).channel.status()
         return {to_camel(key): value for key, value in status.items()}
 
-    @routes.delete("/channels/{id}", responses=documented(413))
+    @routes.delete("/channels/{id}", responses=document_errors(413))
     def close_channel(id_: Handle) -> Status:
         """Close a channel; ignored when there is none of this id."""
         sessions.close(id_)
         return Status()
 
-    @routes.post("/channels/{id}/send", responses=documented(404, 408, 409, 413, 415, 429))
+    @routes.post("/channels/{id}/send", responses=document_errors(404, 408, 409, 413, 415, 429))
     def send_on_channel(id_: Handle, body: ChannelSend, key: IdempotencyHeader = None) -> SendAnswer:
         """Send a message; the answer names the send, events tell what becomes of it."""
         return SendAnswer(request_id=sessions.send(id_, body, key))
 
-    @routes.get("/channels/{id}/sends/{requestId}", responses=documented(404))
+    @routes.get("/channels/{id}/sends/{requestId}", responses=document_errors(404))
     def send_state(
         id_: Handle,
         request_id: SendHandle,
@@ -316,7 +316,7 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
 
 
 def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) -> None:
-    @routes.get("/channels/{id}/events", responses={**_EVENTS, **documented(404, 429)})
+    @routes.get("/channels/{id}/events", responses={**_EVENTS, **document_errors(404, 429)})
     async def channel_events(
         id_: Handle,
         take: Take = None,
@@ -332,7 +332,9 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
         return JSONResponse(found, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
 
     @routes.get(
-        "/channels/{id}/events/stream", responses={**STREAM, **documented(404, 429)}, response_class=StreamingResponse
+        "/channels/{id}/events/stream",
+        responses={**STREAM, **document_errors(404, 429)},
+        response_class=StreamingResponse,
     )
     def channel_event_stream(id_: Handle, since: Since = None, last_event_id: LastEventId = None) -> Response:
         """Server-sent events: the events of a channel. An event named `lost` counts those no longer available."""

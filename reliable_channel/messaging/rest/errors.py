@@ -67,7 +67,7 @@ _HTTP_WORDS = {
 """Full sentences in place of the framework's short texts."""
 
 
-def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
+def document_errors(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entries of error answers, including those that any call may return."""
     return {
         code: {"model": Error, "description": _MEANINGS[code]} for code in sorted({*codes, 400, 401, 403, 500, 503})

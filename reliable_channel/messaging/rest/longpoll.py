@@ -55,23 +55,23 @@ class LongPoll:
         """The first result that satisfies the condition, or the last result after ``wait_ms``. Raises 429 when too many
         calls wait."""
         changed = self._changed
-        found = await run_in_threadpool(look)
-        if satisfied(found) or wait_ms <= 0:
-            return found
+        result = await run_in_threadpool(look)
+        if satisfied(result) or wait_ms <= 0:
+            return result
         self.check_room()
         self.waiting += 1
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                while not satisfied(found) and not self._stopped:
+                while not satisfied(result) and not self._stopped:
                     with waiting():
                         await changed.wait()
                     changed = self._changed
-                    found = await run_in_threadpool(look)
+                    result = await run_in_threadpool(look)
         except TimeoutError:
-            found = await run_in_threadpool(look)
+            result = await run_in_threadpool(look)
         finally:
             self.waiting -= 1
-        return found
+        return result
 
     async def follow(self, look: Callable[[], list[T]], idle_s: float) -> AsyncIterator[list[T]]:
         """Every non-empty result, and an empty one whenever nothing changed for ``idle_s``, until :meth:`stop`. Counts
@@ -81,13 +81,13 @@ class LongPoll:
         try:
             while not self._stopped:
                 changed = self._changed
-                found = await run_in_threadpool(look)
-                if not found:
+                result = await run_in_threadpool(look)
+                if not result:
                     with waiting(), suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), idle_s)
                     if changed.is_set():
                         continue
-                yield found
+                yield result
         finally:
             self.waiting -= 1
 

@@ -44,7 +44,7 @@ def _text(value: str) -> str:
     return value
 
 
-def _decoded(value: str) -> bytes:
+def _decode_base64(value: str) -> bytes:
     return base64.b64decode(value, validate=True)
 
 
@@ -53,7 +53,7 @@ Identifier = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidat
 Payload = Annotated[
     str,
     StringConstraints(pattern=BASE64, max_length=MAX_PAYLOAD_CHARACTERS),
-    AfterValidator(_decoded),
+    AfterValidator(_decode_base64),
     WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_PAYLOAD_CHARACTERS}),
 ]
 MAX_CHANNEL_CHARACTERS = 1_398_104
@@ -62,13 +62,13 @@ MAX_CHANNEL_CHARACTERS = 1_398_104
 ChannelPayload = Annotated[
     str,
     StringConstraints(pattern=BASE64, max_length=MAX_CHANNEL_CHARACTERS),
-    AfterValidator(_decoded),
+    AfterValidator(_decode_base64),
     WithJsonSchema({"type": "string", "pattern": BASE64, "maxLength": MAX_CHANNEL_CHARACTERS}),
 ]
 Meta = Annotated[
     str,
     StringConstraints(pattern=META),
-    AfterValidator(_decoded),
+    AfterValidator(_decode_base64),
     WithJsonSchema({"type": "string", "pattern": META}),
 ]
 

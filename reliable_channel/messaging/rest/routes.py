@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.records import MessageRecord
-from reliable_channel.messaging.rest.errors import documented, not_found
+from reliable_channel.messaging.rest.errors import document_errors, not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import (
     HealthAnswer,
@@ -77,7 +77,7 @@ def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
 
 
 def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
-    @routes.post("/send", responses=documented(404, 408, 409, 413, 415, 429))
+    @routes.post("/send", responses=document_errors(404, 408, 409, 413, 415, 429))
     def send(body: SendRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
         """Schedule a message; the answer names the request."""
         topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
@@ -85,13 +85,13 @@ def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
         encoder = PlainEncoder(topic, body.content_topic)
         return RequestIdentifier(request_id=node.send(encoder, message, key=idempotency_key("send", key, body)))
 
-    @routes.post("/send/cancel", responses=documented(408, 413, 415))
+    @routes.post("/send/cancel", responses=document_errors(408, 413, 415))
     def cancel_request(body: RequestIdentifier) -> Status:
         """Cancel a pending request; ignored for one that is fulfilled or unknown."""
         node.cancel_request(body.request_id)
         return Status()
 
-    @routes.post("/send/retry", responses=documented(404, 408, 409, 413, 415))
+    @routes.post("/send/retry", responses=document_errors(404, 408, 409, 413, 415))
     def retry(body: RequestIdentifier) -> Status:
         """Send a failed or cancelled request again."""
         if node.get_by_request_id(body.request_id) is None:
@@ -100,33 +100,33 @@ def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
             raise HTTPException(409, f"Request '{body.request_id}' is neither failed nor cancelled.")
         return Status()
 
-    @routes.get("/send/requests", responses=documented())
+    @routes.get("/send/requests", responses=document_errors())
     def pending_requests() -> list[str]:
         """The ids of all pending requests."""
         return list(node.get_pending_requests())
 
 
 def _add_subscriptions(routes: APIRouter, node: MessagingNode) -> None:
-    @routes.post("/subscribe", responses=documented(404, 408, 413, 415, 429))
+    @routes.post("/subscribe", responses=document_errors(404, 408, 413, 415, 429))
     def subscribe(body: SubscribeRequest) -> SubscriptionIdentifier:
         """Begin to receive; read with ``/messages?subscriptionId=…``."""
         topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
         return SubscriptionIdentifier(subscription_id=node.subscribe(PlainDecoder(topic, body.content_topic), None))
 
-    @routes.post("/unsubscribe", responses=documented(408, 413, 415))
+    @routes.post("/unsubscribe", responses=document_errors(408, 413, 415))
     def unsubscribe(body: SubscriptionIdentifier) -> Status:
         """End a subscription; ignored when there is none of this id."""
         node.unsubscribe(body.subscription_id)
         return Status()
 
-    @routes.get("/subscriptions", responses=documented())
+    @routes.get("/subscriptions", responses=document_errors())
     def subscriptions() -> list[str]:
         """The ids of all active subscriptions."""
         return list(node.get_active_subscriptions())
 
 
 def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
-    @routes.get("/message", responses={**_ok(RecordOut), **documented(404, 429)})
+    @routes.get("/message", responses={**_ok(RecordOut), **document_errors(404, 429)})
     async def message(
         request_id: RequestKey = None,
         hash_: HashKey = None,
@@ -147,7 +147,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
             raise not_found(f"Message with {name} '{key}' not found")
         return JSONResponse(record_out(found), headers={CURSOR_HEADER: str(found.change_seq)})
 
-    @routes.get("/messages", responses={**_ok(list[RecordOut]), **documented(404, 429)})
+    @routes.get("/messages", responses={**_ok(list[RecordOut]), **document_errors(404, 429)})
     async def messages(
         content_topic: ContentTopicKey = None,
         subscription_id: SubscriptionKey = None,
@@ -172,7 +172,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
             _json_list(node.records_of(found)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
         )
 
-    @routes.get("/messages/stream", responses={**STREAM, **documented(429)}, response_class=StreamingResponse)
+    @routes.get("/messages/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
     def message_stream(
         content_topic: ContentTopicKey = None,
         subscription_id: SubscriptionKey = None,
@@ -194,7 +194,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
 def _add_history(routes: APIRouter, node: MessagingNode) -> None:
     histories = threading.BoundedSemaphore(MAX_HISTORIES)
 
-    @routes.post("/history", responses=documented(404, 408, 413, 415, 429), response_model=list[RecordOut])
+    @routes.post("/history", responses=document_errors(404, 408, 413, 415, 429), response_model=list[RecordOut])
     def history(body: HistoryRequest) -> Response:
         """The messages that stores have of these content topics and times; they become records."""
         if not histories.acquire(blocking=False):
@@ -209,7 +209,7 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
 
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
-    @routes.get("/health", responses={**_ok(HealthAnswer), **documented(429)})
+    @routes.get("/health", responses={**_ok(HealthAnswer), **document_errors(429)})
     async def health(since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""
         seq, status = await poll.until(
@@ -219,7 +219,7 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
         )
         return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
 
-    @routes.get("/health/stream", responses={**STREAM, **documented(429)}, response_class=StreamingResponse)
+    @routes.get("/health/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
     def health_stream(since: Since = None, last_event_id: LastEventId = None) -> Response:
         """Server-sent events: the node's health, and then its changes."""
 

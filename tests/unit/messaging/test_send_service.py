@@ -145,7 +145,7 @@ def test_new_bytes_are_in_doubt_no_longer() -> None:
     made.submit("a")
     made.take(0)
     made.outcome("a", IN_DOUBT, 0)
-    made.restamped("a")
+    made.note_restamp("a")
     made.take(1_000)
     assert made.outcome("a", DUPLICATE, 1_000) is RetryDecision.RETRY
 
