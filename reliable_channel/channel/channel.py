@@ -33,7 +33,7 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
-from reliable_channel.channel.incoming import Arrivals, Decryptor
+from reliable_channel.channel.incoming import Arrivals, EnvelopeReader
 from reliable_channel.channel.journal import Journal, apply_input, is_failure
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingQueue, StageReport
@@ -143,7 +143,7 @@ class ReliableChannel:
         self._machine = machine
         self._journal = Journal(machine, key, config, persistence)
         self._outgoing = OutgoingQueue(key, node, encryption)
-        self._decryptor = Decryptor(machine, key.pubsub_topic, encryption)
+        self._envelope_reader = EnvelopeReader(machine, key.pubsub_topic, encryption)
         self._arrivals = Arrivals()
         self._retrieval = StoreRetrieval(node, key.pubsub_topic, key.content_topic, threaded=threaded)
         self._retrieval.answered = self._on_store_result
@@ -614,7 +614,7 @@ class ReliableChannel:
                 self._apply(given, outcomes)
         if self._arrivals and (self._draining or self._pause_over(now)):
             for _ in range(min(len(self._arrivals), MAX_INPUTS_PER_CYCLE)):
-                received = self._decryptor.decrypt(self._arrivals.take(), now)
+                received = self._envelope_reader.decrypt(self._arrivals.take(), now)
                 if isinstance(received, ChannelProblem):
                     self._report_queue.emit(received)
                 elif received is not None and not self._apply(received, outcomes):

@@ -20,7 +20,7 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.transport.base import ReceivedEnvelope
 
 
-class Decryptor:
+class EnvelopeReader:
     """Reads the SDS message of a received envelope."""
 
     def __init__(self, machine: ChannelMachine, pubsub_topic: str, encryption: Encryption | None) -> None:
