@@ -7,11 +7,11 @@ PB := reliable_channel/core/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
 CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
-QUICK = not node and not waku and not slow and not faults
+QUICK = not node and not waku and not nim and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
-.PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-e2e test-node coverage fuzz soak bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-e2e test-node test-nim coverage fuzz soak bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -37,6 +37,9 @@ test-e2e: setup  ## the tests that need Node or a browser
 
 test-node: setup  ## the tests against running Waku nodes: builds go-waku once (Go 1.23 or newer), then runs them
 	@scripts/test-node.sh
+
+test-nim: setup  ## the tests against nim-sds itself: NIM=compiler NIM_SOURCES=folder of nim-sds and its packages; SEEDS=3
+	@NIM=$(NIM) NIM_SOURCES=$(NIM_SOURCES) SEEDS=$(or $(SEEDS),3) $(BIN)/python -m pytest -m nim tests/interop/test_nim_peer.py
 
 fuzz: setup  ## hostile inputs against every boundary: SECONDS=60, SEED=… to repeat; a failure becomes a test case
 	@$(BIN)/python -W ignore -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from reliable_channel.core.sds import (
+    Acknowledged,
     Delivered,
     DependencyLost,
     MissingDependency,
@@ -15,6 +16,8 @@ from reliable_channel.core.sds import (
     SdsChannel,
     SdsParameters,
     SdsStep,
+    SendDelivered,
+    SendError,
 )
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
@@ -154,3 +157,21 @@ def test_copies_that_answer_others_cause_no_sync_messages() -> None:
         sent.update(one.message_id for one in messages(bob.tick(T0 + 10_500 + number * 1_000)))
     assert len(sent) == 1
     assert sds_message_id("bob", 1, b"") not in sent
+
+
+def test_a_listening_peer_acknowledges_with_its_next_content_even_after_the_error() -> None:
+    """nim-sds sends no sync messages by itself, so its silence says nothing about receipt."""
+    nim, alice = NimSds("talk", "nim"), opened("alice")
+    before = nim.wrap(b"here", "n0", T0 + 500)
+    alice.receive(before, T0 + 500)
+    sends = [alice.send(b"text %d" % number, T0 + 1_000 + number) for number in range(20)]
+    sent = [each.message for step in sends for each in step.outgoing]
+    for one in sent:
+        nim.receive(one, T0 + 2_000)
+    failed = alice.tick(T0 + 400_000).events
+    assert len([event for event in failed if isinstance(event, SendError)]) == len(sent)
+    step = alice.receive(nim.wrap(b"still here", "n1", T0 + 400_000), T0 + 400_000)
+    delivered = [event for event in step.events if isinstance(event, SendDelivered)]
+    assert len(delivered) == len(sent)
+    evidence = Counter(str(event.evidence) for event in step.events if isinstance(event, Acknowledged))
+    assert evidence == {"causal_history": 10, "implied": 10}
