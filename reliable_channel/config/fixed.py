@@ -7,9 +7,7 @@ from typing import Any
 
 _KEYS = {
     "alerts": "webhook_timeout_ms",
-    "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms",
     "messaging": "attempt_timeout_ms",
-    "node": "timeout_ms",
     "participant": "process_task_min_elapse_ms",
     "rate_limit": "approaching_share",
     "sds": "wire_family tracking sync_after_content sync_with_repairs repair_response_groups retrieve_frequency_ms"
@@ -17,9 +15,7 @@ _KEYS = {
     "sds.filter_format": "error_rate",
     "segmentation": "codec",
     "spark": "arrow_batch_rows log_level",
-    "store": "first_wait_ms longest_wait_ms",
     "store.audit": "after_ms within_ms",
-    "store.nodes": "timeout_ms",
 }
 FIXED = frozenset(f"{section}.{key}" for section, keys in _KEYS.items() for key in keys.split())
 """Section and key, without the numbers of list entries."""

@@ -28,6 +28,8 @@ ELSEWHERE = {
     "concepts.md": "no commands",
     "demo.md": "no commands of its own",
     "glossary.md": "no commands",
+    "examples/index.md": "tests/docs/test_examples.py runs the programs",
+    "howto/logos-delivery.md": "no commands before a message of such a peer is in quarantine",
     "howto/network.md": "tests/interop/test_network_page.py follows it on two Waku nodes",
     "scale-out.md": "tests/e2e/test_spark_cluster.py runs it on a cluster",
     "howto/http-messaging.md": "tests/docs/test_http_pages.py runs it in one shell against a server",

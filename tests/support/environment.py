@@ -6,16 +6,18 @@ import json
 import os
 
 from reliable_channel.config import Settings
+from reliable_channel.config.fixed import without_fixed
 
 
 def environment(settings: Settings) -> dict[str, str]:
     """The same settings for another process."""
     prefix = "RELIABLE_CHANNEL__"
+    shown = without_fixed(settings.model_dump(mode="json", include={"node", "store", "bridge"}))
     sections = {
         "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": settings.kafka.topics.model_dump()},
         "PATHS": {"run_dir": settings.paths.run_dir},
-        "NODE": settings.node.model_dump(mode="json"),
-        "STORE": settings.store.model_dump(mode="json"),
-        "BRIDGE": settings.bridge.model_dump(mode="json"),
+        "NODE": shown["node"],
+        "STORE": shown["store"],
+        "BRIDGE": shown["bridge"],
     }
     return {**os.environ, **{prefix + name: json.dumps(value) for name, value in sections.items()}}

@@ -62,3 +62,13 @@ def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:
     width = next((w for w in BINS_S if w >= wanted), BINS_S[-1])
     time = depths["time"].dt.floor(f"{width}s")
     return depths.assign(time=time).groupby(["time", "channel_id"], as_index=False)["depth"].max()
+
+
+def depth_by_channel(depths: pd.DataFrame) -> pd.DataFrame:
+    """Per channel: channel_id, messages, depth, named_mean (ids a message names), parallel (messages per step of the
+    longest chain: 1 is strictly one after the other)."""
+    grouped = depths.groupby("channel_id", as_index=False).agg(
+        messages=("sds_id", "count"), depth=("depth", "max"), named_mean=("named", "mean")
+    )
+    grouped["parallel"] = grouped["messages"] / (grouped["depth"] + 1)
+    return grouped.sort_values(["messages", "channel_id"], ascending=[False, True], ignore_index=True)

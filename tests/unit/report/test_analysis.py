@@ -160,10 +160,10 @@ def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWin
 
 def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
     depths = depth.causal_depth(source)
-    deepest = depths.groupby("channel_id")["depth"].max()
-    assert deepest["quiet"] == 0
+    by_channel = depth.depth_by_channel(depths).set_index("channel_id")
+    assert by_channel.at["quiet", "depth"] == 0 and by_channel.at["quiet", "parallel"] == 10
     # 0 … 44 are a chain of 45 that goes on without the ephemeral 33, past 20 that never came; 45 to 47 tear it.
-    assert deepest["talk"] == 42
+    assert by_channel.at["talk", "depth"] == 42
     assert depth.depth_over_time(depths)["depth"].max() == 42
     newest = depth.causal_depth(source, newest=7)
     assert 0 < len(newest) <= 7 and newest["time"].min() > at(3_000)

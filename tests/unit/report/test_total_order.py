@@ -90,6 +90,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> list[TableWindow]:
         loss.stores,
         loss.store_disagreement,
         lambda source: depth.causal_depth(source, 5),
+        lambda source: depth.depth_by_channel(depth.causal_depth(source)),
     ],
     ids=lambda frame: getattr(frame, "__name__", "frame"),
 )
