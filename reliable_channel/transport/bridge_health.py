@@ -85,7 +85,7 @@ class BridgesHealth:
         self._begun = now
         self._latest: dict[str, tuple[int, Health]] = {}
 
-    def heard(self, report: BridgeHealth, now: int) -> None:
+    def store(self, report: BridgeHealth, now: int) -> None:
         """Store a record that was read at ``now`` (Unix ms). Beyond :data:`MOST_BRIDGES` names the oldest is
         removed."""
         with self._lock:

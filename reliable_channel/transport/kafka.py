@@ -309,7 +309,7 @@ class KafkaNode(NodeBase):
                 try:
                     for record in reader.poll(POLL_MS):
                         if (bridge := read_bridge_health(record.value)) is not None:
-                            self._bridges.heard(bridge, now_ms(self._clock))
+                            self._bridges.store(bridge, now_ms(self._clock))
                             continue
                         for event in self._reported(read_result(record.value)):
                             self._emit(event)

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.lake.read import open_at, public_dataset
+from reliable_channel.lake.read import public_dataset
 
 REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
 
@@ -44,12 +44,6 @@ _STRING = PrimitiveType("string")
 def place_of(data_dir: str, name: str) -> str:
     """Where the table ``name`` is under ``data_dir``."""
     return f"{data_dir.rstrip('/')}/{name}"
-
-
-def opened(data_dir: str, name: str) -> DeltaTable | None:
-    """The table at its newest version, ``None`` when there is none. Raises :class:`EnvironmentFault` when it cannot be
-    opened."""
-    return open_at(place_of(data_dir, name))
 
 
 def absent(data_dir: str, name: str) -> EnvironmentFault:

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from reliable_channel.analysis.report import delta
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
-from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.read import in_our_time, open_at
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 
@@ -53,7 +53,7 @@ class TableSnapshot:
         """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = delta.opened(self.data_dir, name)
+                self._opened[name] = open_at(delta.place_of(self.data_dir, name))
             return self._opened[name]
 
     def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
-from reliable_channel.lake.read import in_our_time, unreadable
+from reliable_channel.lake.read import in_our_time, open_at, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME, Table
 
@@ -122,7 +122,7 @@ class TableWindow:
     def opened(self, name: str) -> DeltaTable | None:
         """The Delta table of this name, or ``None`` when it is not there."""
         if name not in self._opened:
-            self._opened[name] = delta.opened(self.data_dir, name)
+            self._opened[name] = open_at(delta.place_of(self.data_dir, name))
         return self._opened[name]
 
     def exists(self, name: str) -> bool:

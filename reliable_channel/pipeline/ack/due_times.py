@@ -60,7 +60,7 @@ class DueTimes:
 
     def take(self, ticks: Mapping[TopicPartition, int]) -> set[Due]:
         """Remove and return what is due. ``ticks``: how far (event time, µs) each Kafka partition has advanced."""
-        found: set[Due] = set()
+        dues: set[Due] = set()
         for (place, number), slot in list(self._slots.items()):
             until_us = ticks.get(place)
             if until_us is None or slot.least_us > until_us:
@@ -72,11 +72,11 @@ class DueTimes:
                     pubsub_topic, content_topic, channel_id = channel.key
                     due = Due((pubsub_topic, content_topic, channel_id), channel.is_end)
                     if channel.due_us <= until_us:
-                        found.add(due)
+                        dues.add(due)
                     else:
                         self.add(place, due, channel.due_us)
                 self._state.remove(name, page)
-        return found
+        return dues
 
     def add(self, place: TopicPartition, due: Due, due_us: int) -> None:
         """Add a due time (µs) of a channel whose rows come from ``place``."""

@@ -131,10 +131,10 @@ def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Resu
     by_channel, ticks = _by_channel(frames)
     due = channels.due({place: tick.event_us for place, (tick, _) in ticks.items()})
     for key in (*by_channel, *sorted(due - by_channel.keys())):
-        yield from taken(channels, key, by_channel.get(key, ()), ticks)
+        yield from process_channel(channels, key, by_channel.get(key, ()), ticks)
 
 
-def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given], ticks: Ticks | None = None) -> Iterator[Result]:
+def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given], ticks: Ticks) -> Iterator[Result]:
     """Process one channel's rows of a micro-batch, and the tick of its Kafka partition if something is due by then;
     yields their results.
 
@@ -158,7 +158,7 @@ def taken(channels: Channels, key: ChannelKey, given: Sequence[_Given], ticks: T
             yield guarded.FailedRows(len(failed))
 
     yield from applied(_in_order(given))
-    tick = (ticks or {}).get(live.observer.place)
+    tick = ticks.get(live.observer.place)
     if tick is not None and live.observer.is_due(tick[0].event_us):
         yield from applied([tick])
     channels.store(key, live, [text for _, (text, _) in kept], [some for _, (_, some) in kept])
@@ -180,7 +180,7 @@ def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
 
 def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_Given]], Ticks]:
     """Group a bucket's rows of a micro-batch by channel, and keep the last tick of each Kafka partition."""
-    found: dict[ChannelKey, list[_Given]] = {}
+    by_channel: dict[ChannelKey, list[_Given]] = {}
     ticks: Ticks = {}
     for frame in frames:
         columns = (frame[name].tolist() for name in (*CHANNEL_KEY, "row", "bloom_filter"))
@@ -192,13 +192,13 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_
                     ticks[tick.kafka_topic, tick.kafka_partition] = (tick, (text, None))
                 continue
             some = None if bloom_filter is None else bytes(bloom_filter)
-            found.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))
-    return found, ticks
+            by_channel.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))
+    return by_channel, ticks
 
 
 def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
     """Rows in record order. A row that cannot be read becomes one of kind ``unreadable``."""
-    found: list[tuple[tuple[int, int, int], _Ordered]] = []
+    placed: list[tuple[tuple[int, int, int], _Ordered]] = []
     for one in given:
         fields = json.loads(one[0])
         # A completed row precedes the record that completed the message. Otherwise messages that wait for that record
@@ -210,9 +210,9 @@ def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
         except (ValueError, TypeError, KeyError, AttributeError):
             at = (fields["kafka_topic"], *place, fields["event_us"])
             row = InputRow("unreadable", *at, fields.get("sender_id"), fields.get("sds_id"))
-        found.append(((*place, sub_order), (row, one)))
-    found.sort(key=lambda each: each[0])
-    return [each for _, each in found]
+        placed.append(((*place, sub_order), (row, one)))
+    placed.sort(key=lambda each: each[0])
+    return [each for _, each in placed]
 
 
 def written(rows: DataFrame, sink: BatchSink) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.analysis.report import delta
-from reliable_channel.lake.read import unreadable
+from reliable_channel.lake.read import open_at, unreadable
 from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
@@ -27,7 +27,7 @@ EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One table as Arrow. Raises :class:`EnvironmentFault` when there is none, or when it cannot be read."""
     place = str(data_dir)
-    table = delta.opened(place, name)
+    table = open_at(delta.place_of(place, name))
     if table is None:
         raise delta.absent(place, name)
     try:

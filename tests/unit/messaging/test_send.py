@@ -280,16 +280,16 @@ def test_an_answer_that_comes_before_send_returns_is_not_lost(world: World) -> N
 
 
 def test_the_node_port_tells_of_each_request_exactly_once(world: World) -> None:
-    told: list[object] = []
-    world.node.port.add_listener(told.append)
+    events: list[object] = []
+    world.node.port.add_listener(events.append)
     sent = world.node.port.send(WakuMessage(b"port", CONTENT))
     world.run()
     world.transport.failing = FailureReason.NO_PEERS
     failed = world.node.port.send(WakuMessage(b"port", OTHER), PUBSUB)
     world.run(30_000)
-    assert [type(event) for event in told] == [Sent, SendFailed]
-    assert [event.request_id for event in told] == [sent, failed]  # type: ignore[attr-defined]
-    assert told[1].reason is FailureReason.NO_PEERS  # type: ignore[attr-defined]
+    assert [type(event) for event in events] == [Sent, SendFailed]
+    assert [event.request_id for event in events] == [sent, failed]  # type: ignore[attr-defined]
+    assert events[1].reason is FailureReason.NO_PEERS  # type: ignore[attr-defined]
 
 
 def test_the_senders_own_records_tell_the_whole_story(world: World) -> None:

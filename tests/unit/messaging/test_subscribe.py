@@ -203,27 +203,27 @@ def test_without_filter_confirmation_received_is_not_populated_until_subscribing
 
 
 def test_the_node_port_receives_what_it_subscribed_to(world: World) -> None:
-    told: list[object] = []
+    events: list[object] = []
     node: Node = world.node.port
     assert isinstance(node, Node)
-    node.add_listener(told.append)
+    node.add_listener(events.append)
     node.subscribe([CONTENT, CONTENT])
     node.subscribe([CONTENT])
     assert len(world.node.get_active_subscriptions()) == 1
     message = world.arrives()
-    assert [event.envelope.message for event in told if isinstance(event, Received)] == [message]
+    assert [event.envelope.message for event in events if isinstance(event, Received)] == [message]
     node.unsubscribe([CONTENT, OTHER])
     world.arrives(b"later")
-    assert len(told) == 1
-    node.remove_listener(told.append)
+    assert len(events) == 1
+    node.remove_listener(events.append)
 
 
 def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) -> None:
-    told: list[object] = []
-    world.node.port.add_listener(told.append)
+    events: list[object] = []
+    world.node.port.add_listener(events.append)
     world.subscribe()
     world.arrives()
-    assert told == []
+    assert events == []
 
 
 def test_one_text_is_no_collection_of_content_topics(world: World) -> None:

@@ -38,7 +38,7 @@ def bucket_of(given: Given, rules: Rules) -> FakeBucket:
     with patch.multiple(channel_state, MOST_PAGES=3, LEAST_JOURNAL_BYTES=10**6):
         for first in range(0, len(given), A_MICRO_BATCH):
             channels = Channels(bucket, 0, lambda key: rules, "query", live)
-            list(stream.taken(channels, KEY, given[first : first + A_MICRO_BATCH]))
+            list(stream.process_channel(channels, KEY, given[first : first + A_MICRO_BATCH], {}))
             channels.close()
     return bucket
 

@@ -109,7 +109,7 @@ def test_the_channels_that_a_worker_keeps_take_three_times_their_limit_at_most()
             key = ("p", TOPIC, f"{number}")
             channels = Channels(bucket, 0, lambda _: rules, "query", live)
             row = text_of(content_row(b"hi", sender_id="mallory", sds_id=f"{number:064}"))
-            list(stream.taken(channels, key, [(row, None)]))
+            list(stream.process_channel(channels, key, [(row, None)], {}))
             channels.close()
         stored = sum(map(len, bucket.entries.values()))
         assert tracemalloc.get_traced_memory()[0] - before - 2 * stored < 3 * limit

@@ -25,7 +25,7 @@ ALONE = Health(HealthState.UNHEALTHY, "0 peers connected", 0, 0, 0, 0)
 def heard(*bridges: tuple[str, Health]) -> BridgesHealth:
     known = BridgesHealth(0)
     for name, health in bridges:
-        known.heard(BridgeHealth(name, health, 1), 1_000)
+        known.store(BridgeHealth(name, health, 1), 1_000)
     return known
 
 
