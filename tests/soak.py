@@ -19,7 +19,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -28,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.jobs.usage import process_tree
+from bench.jobs.usage import files_below, process_tree
 from reliable_channel.cli.commands.demo import HOUR_MS, demo_settings, prepare
 from reliable_channel.cli.commands.run import judged
 from reliable_channel.config import Settings, load
@@ -199,12 +198,8 @@ def sizes(settings: Settings, spark: SparkSession) -> dict[str, float]:
 
 def on_disk(place: Path) -> tuple[int, int]:
     """How many files are under ``place``, and their bytes."""
-    files = total = 0
-    for path in place.rglob("*"):
-        with suppress(FileNotFoundError):  # the jobs remove what is old meanwhile
-            if path.is_file():
-                files, total = files + 1, total + path.stat().st_size
-    return files, total
+    sizes = [stat.st_size for _, stat in files_below(place)]
+    return len(sizes), sum(sizes)
 
 
 def every(

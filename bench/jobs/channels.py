@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.jobs.stages import pin_cores, settings_for
-from bench.jobs.usage import cpu_seconds
+from bench.jobs.usage import cpu_seconds, files_below
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -171,14 +171,7 @@ class Running:
 
     def _count_written(self) -> int:
         """The bytes of the checkpoint's files that are new or changed since the last call."""
-        now: dict[str, tuple[int, int]] = {}
-        for path in self._checkpoint.rglob("*"):
-            try:
-                stat = path.stat()
-            except OSError:  # deleted meanwhile
-                continue
-            if path.is_file():
-                now[str(path)] = (stat.st_size, stat.st_mtime_ns)
+        now = {str(path): (stat.st_size, stat.st_mtime_ns) for path, stat in files_below(self._checkpoint)}
         new = sum(size for name, (size, at) in now.items() if self._files.get(name) != (size, at))
         self._files = now
         return new

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.jobs.channels import PUBSUB_TOPIC, START_US, message_row
 from bench.jobs.stages import pin_cores, settings_for
-from bench.jobs.usage import cpu_seconds, memory_mb
+from bench.jobs.usage import cpu_seconds, files_below, memory_mb
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,13 +154,7 @@ def latencies(sent: Sequence[tuple[int, float]], done: Sequence[tuple[int, float
 
 def size_of(directory: Path) -> int:
     """The bytes of a directory's files."""
-    total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
-    return total
+    return sum(stat.st_size for _, stat in files_below(directory))
 
 
 def main(arguments: list[str]) -> int:

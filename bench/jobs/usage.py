@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -62,6 +64,16 @@ def resident_pages() -> int:
         except (OSError, IndexError):
             continue
     return total
+
+
+def files_below(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the path and status of every file below a directory that a running job changes: what is deleted meanwhile
+    is left out. (``Path.rglob`` raises ``FileNotFoundError`` for a directory that vanishes before it is entered.)"""
+    for place, _, names in os.walk(directory):
+        for name in names:
+            path = Path(place, name)
+            with suppress(FileNotFoundError):
+                yield path, path.stat()
 
 
 def memory_mb() -> float:

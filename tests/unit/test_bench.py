@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.pipeline.buckets import FakeBucket
@@ -14,7 +16,7 @@ from bench.__main__ import main
 from bench.jobs.channels import START_US
 from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
-from bench.jobs.held import as_text, filling, key_of, latencies, row
+from bench.jobs.held import as_text, filling, key_of, latencies, row, size_of
 from bench.jobs.stages import THROUGH_STATE, Stage
 from bench.low_rate import figures
 from bench.questions import narrow
@@ -145,6 +147,24 @@ def test_the_held_channels_have_the_state_of_one_that_took_the_rows() -> None:
     held = Channels(bucket, 7, lambda _: rules, live=LiveChannels())
     assert held.load(key_of(5)).observer.to_bytes() == taken.to_bytes()
     assert given == [(7,), (7,)]
+
+
+def test_files_that_a_job_deletes_while_they_are_counted_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("gone", "kept"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name, encoding="utf-8")
+    scandir = os.scandir
+
+    def deleting(place: Any) -> Any:
+        if str(place).endswith("gone"):
+            (tmp_path / "gone" / "file").unlink()
+            (tmp_path / "gone").rmdir()
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", deleting)
+    assert size_of(tmp_path) == len("kept")
 
 
 def test_the_latency_of_rows_ends_with_the_micro_batch_that_took_the_last_of_them() -> None:
