@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reliable_channel.config import Settings, load
+from tests.support.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "shared" if nodeid.startswith(SHARING) else super()._split_scope(nodeid)
 
     return OneWorkerForWhatIsShared(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_queries() -> Iterator[None]:
+    """No query of a report or page is interrupted because the machine is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reliable_channel.analysis.report.snapshot.PATIENCE_S", WAIT_S)
+        yield
 
 
 @pytest.fixture(scope="session")

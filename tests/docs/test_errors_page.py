@@ -24,6 +24,7 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.runtime.faults import ended_by
 from tests.support.error_page import PAGE, exit_code, expected, messages
+from tests.support.ports import refusing_port
 
 SPARK_TESTS = Path(__file__).parents[1] / "spark"
 ELSEWHERE = (
@@ -76,11 +77,6 @@ def taken_port() -> Iterator[str]:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield str(taken.getsockname()[1])
-
-
-def free_port() -> str:
-    with taken_port() as port:
-        return port
 
 
 def forbidden(place: Path) -> str:
@@ -141,16 +137,17 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             shell.file("mine.txt", "")
             return shell("demo", "--dir", str(shell.place))
         case "The development broker does not run":
-            return shell("kafka", "topics", KAFKA__BROKER__PORT=free_port(), KAFKA__CLIENT=QUICK)
+            with refusing_port() as port:
+                return shell("kafka", "topics", KAFKA__BROKER__PORT=port, KAFKA__CLIENT=QUICK)
         case "A wrong broker address":
-            address = f"127.0.0.1:{free_port()}"
-            return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS=address, KAFKA__CLIENT=QUICK)
+            with refusing_port() as port:
+                return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS=f"127.0.0.1:{port}", KAFKA__CLIENT=QUICK)
         case "A participant finds no broker":
             database = str(shell.place / "channel.sqlite")
-            port = free_port()
-            return shell(
-                "send", "lobby", "Hello", "--database", database, KAFKA__BROKER__PORT=port, KAFKA__CLIENT=QUICK
-            )
+            with refusing_port() as port:
+                return shell(
+                    "send", "lobby", "Hello", "--database", database, KAFKA__BROKER__PORT=port, KAFKA__CLIENT=QUICK
+                )
         case "An address without a port":
             return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS="kafka-1")
         case "A key file that holds no key":
@@ -175,8 +172,9 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
                 release()
                 other.close()
         case "A Waku node that does not answer":
-            address = f"http://127.0.0.1:{free_port()}"
-            return shell("send", "lobby", "Hello", "--transport", "waku-rest", "--timeout", "0.5", NODE__URL=address)
+            node = ("--transport", "waku-rest", "--timeout", "0.5")
+            with refusing_port() as port:
+                return shell("send", "lobby", "Hello", *node, NODE__URL=f"http://127.0.0.1:{port}")
         case "A server off loopback without a token":
             return shell("api", "serve", "--host", "0.0.0.0")  # noqa: S104  it is refused
         case "An unknown quarantine reason":

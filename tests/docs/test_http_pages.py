@@ -29,6 +29,7 @@ from reliable_channel.transport.store.server import create_app as create_store
 from tests.support.dashboard_server import serve
 from tests.support.doc_blocks import ROOT, Block, blocks_of
 from tests.support.http_server import running
+from tests.support.waiting import WAIT_S
 
 HOW_TO = ROOT / "docs" / "howto"
 TEST = "tests/docs/test_http_pages.py::test_the_pages_of_the_servers_answer_what_they_show"
@@ -122,7 +123,7 @@ def answers_what_it_shows(page: str, place: Path, **servers: str) -> None:
             env={**os.environ, **servers, "no_proxy": "*"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_S,
         )
         shown = "".join(done.stdout.replace("\r", "").split("\n"))
         assert expected(answers.text).fullmatch(shown), f"{calls}\n{done.stdout}{done.stderr}"

@@ -10,9 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.waiting import WAIT_S
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "reliable_channel.cli", "demo", "--small"]
-PATIENCE_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class DemoRun:
 def to_the_end(place: Path) -> DemoRun:
     """Run it until it ends by itself."""
     command = [*COMMAND, "--dir", str(place)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
     return DemoRun(place, done.returncode, done.stdout, done.stderr, processes_of(place))
 
 
@@ -43,13 +44,13 @@ def interrupted(place: Path) -> DemoRun:
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_S
     while not any((place / "checkpoints").glob("*/offsets/0")):
         if process.poll() is not None or time.monotonic() > deadline:
             break
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=PATIENCE_S)
+    output, errors = process.communicate(timeout=WAIT_S)
     return DemoRun(place, process.returncode, output, errors, processes_of(place))
 
 

@@ -22,13 +22,13 @@ from reliable_channel.config import Settings
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.runtime.topics import ensure_evidence_topic
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.e2e
 
 CONTENT = "/messaging/2/api/utf8"
 MESSAGE = {"contentTopic": CONTENT, "payload": base64.b64encode(b"hello").decode()}
 TOKEN = "a token of sixteen characters or more"
-WAIT_S = 240
 """For one condition at a time: as long as the slowest machine may need, and no machine waits it out."""
 
 CONFIGURATION = """
@@ -107,7 +107,7 @@ def test_a_message_goes_from_http_to_the_node_and_comes_back(fake: FakeWakuNode,
         found = client.get("/messages", params={"subscriptionId": subscription_id, "wait": 20_000}).json()
         assert base64.b64decode(found[-1]["message"]["payload"]) == b"answer"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) in (0, 143, -signal.SIGTERM)
+        assert process.wait(WAIT_S) in (0, 143, -signal.SIGTERM)
 
 
 def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeWakuNode, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_after_sigkill_what_was_promised_is_sent_by_the_next_process(fake: FakeW
     with serving(command, tmp_path / "log") as (process, client):
         request_id = client.post("/send", json=MESSAGE).json()["requestId"]
         process.kill()
-        process.wait(30)
+        process.wait(WAIT_S)
     fake.faults.status = None
     with serving(command, tmp_path / "log") as (process, client):
         record = {"sent": False}

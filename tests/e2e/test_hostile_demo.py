@@ -7,17 +7,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from demo_runs import COMMAND, PATIENCE_S, ROOT
+from demo_runs import COMMAND, ROOT
 
 from reliable_channel.simulation.attacks import ATTACKS
 from reliable_channel.simulation.truth import MessageOutcome, Truth
+from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
 
 def test_it_ends_with_tables_that_match_the_truth(tmp_path: Path) -> None:
     command = [*COMMAND[:-1], "--hostile", "--dir", str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
     truth = Truth.load(tmp_path / "run" / "truth")
     attacks = {attack.attack for attack in truth.attacks}
     assert attacks == set(ATTACKS)

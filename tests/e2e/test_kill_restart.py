@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,11 +41,11 @@ from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
 from tests.support.error_page import expected
 from tests.support.object_store import object_store, s3_jars
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 TOPIC = "kill.envelopes"
-PATIENCE_S = 900.0
 DEMO_SEED = 7
 
 
@@ -154,7 +153,7 @@ def start(settings: Settings, place: RunDirectory, records: int = 20, **more: st
 def finish(process: subprocess.Popen[str]) -> None:
     """Let it run to its end, which must be a good one."""
     try:
-        output, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=WAIT_S)
     finally:
         kill(process)
     assert process.returncode == 0, output
@@ -170,18 +169,10 @@ def kill(process: subprocess.Popen[str]) -> None:
 def kill_at(process: subprocess.Popen[str], place: RunDirectory, reached: Callable[[RunDirectory], bool]) -> None:
     """Kill it at that point; it must get there, which after an earlier kill means that the restart succeeded."""
     try:
-        wait_for(process, lambda: reached(place))
+        # Look every ms: two commits side by side are some ms apart.
+        until(lambda: reached(place), process=process, every_s=0.001)
     finally:
         kill(process)
-
-
-def wait_for(process: subprocess.Popen[str], reached: Callable[[], bool], every_s: float = 0.001) -> None:
-    """Wait until it has reached that point. By default, look every ms: two commits side by side are some ms apart."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the point was not reached"
-        time.sleep(every_s)
 
 
 @contextmanager
@@ -214,7 +205,7 @@ def filled(place: RunDirectory) -> Iterator[None]:
 def fail(process: subprocess.Popen[str]) -> str:
     """Let it run into its fault; what it says."""
     try:
-        output, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=WAIT_S)
     finally:
         kill(process)
     assert process.returncode == 1, output
@@ -276,7 +267,7 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
         if can_be_full and name == FILLED_BEFORE:
             done = place.batches("ingest", "commits")
             # On a busy machine the last kill may come so late that ingest has nothing left to do.
-            wait_for(process, lambda before=done: place.is_behind_ingest(before))
+            until(lambda before=done: place.is_behind_ingest(before), process=process, every_s=0.001)
             with filled(place):
                 said.append(fail(process))
             process = start(settings, place)
@@ -370,11 +361,11 @@ def stored(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPa
         with store.holding("delivered", "PUT", f"/delivered_messages/{first_rows}") as all_but_committed:
             with store.holding("envelopes", "PUT", f"/envelopes/{first_rows}", "Credential=slow/") as held:
                 slow, lacks_jars = begin("slow"), begin("lacks-jars", elsewhere)
-                wait_for(slow, held.exists)
+                until(held.exists, process=slow, every_s=0.001)
                 second = begin("second")
-                wait_for(second, lambda: open_table(settings.paths, ENVELOPES).version() > 0, every_s=0.5)
+                until(lambda: open_table(settings.paths, ENVELOPES).version() > 0, process=second, every_s=0.5)
             refused, without_jars = fail(slow), fail(lacks_jars)
-            wait_for(second, all_but_committed.exists)
+            until(all_but_committed.exists, process=second, every_s=0.001)
             kill(second)
         finish(begin("third"))
         yield Stored(settings, refused, without_jars)

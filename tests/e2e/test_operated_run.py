@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,25 +43,16 @@ from reliable_channel.runtime.broker import free_port
 from reliable_channel.runtime.messaging import messaging_node
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kafka, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 OPEN, SEALED = "/reliable-channel/1/operated/proto", "/sealed/1/operated/proto"
-PATIENCE_S = 420.0
 DAY_MS = 24 * 3_600_000
 """A rate-limit epoch that no run outlasts."""
 SECRET = b"nobody but the members may read this "
 SMALL = SegmentationConfig(segment_size_bytes=512)
-
-
-def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str] | None = None) -> None:
-    """Wait for ``condition``; only a failure reaches the limit. ``process`` must live meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 @dataclass
@@ -88,7 +79,7 @@ class Operated:
     @staticmethod
     def finished(process: subprocess.Popen[str]) -> str:
         try:
-            said, _ = process.communicate(timeout=PATIENCE_S)
+            said, _ = process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
         assert process.returncode == 0, said
@@ -108,7 +99,7 @@ class Operated:
         return {row["sds_id"] for row in self.rows("refetch_requests")}
 
     def until_delivered(self, payload: bytes, process: subprocess.Popen[str]) -> None:
-        until(lambda: payload in self.delivered(), f"{payload!r} was not delivered", process)
+        until(lambda: payload in self.delivered(), f"{payload!r} was not delivered", process=process)
 
 
 @pytest.fixture
@@ -261,14 +252,14 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             # One of bob's messages is missing; a job that is run once asks the store for it.
             bob.says(b"bob's first")
             # Said within one millisecond the next might come first, and who is heard first is asked for nothing before.
-            operated.until_delivered(b"bob's first", process)
+            operated.until_delivered(b"bob's first", process=process)
             missing = bob.says(b"only the store has this", only_to_the_store=True)
             bob.says(b"names what is missing")
             # By its id: a sync message may have named what the rate limit holds back, and that is asked for as well.
-            until(lambda: missing in operated.asked_for(), "the missing message was not asked for", process)
+            until(lambda: missing in operated.asked_for(), "the missing message was not asked for", process=process)
             assert "asked for 1 messages and 0 gaps, got 1" in operated.job("refetch", "--once")
-            operated.until_delivered(b"only the store has this", process)
-            until(lambda: len(operated.rows("sender_events")) > 5, "the run took no evidence", process)
+            operated.until_delivered(b"only the store has this", process=process)
+            until(lambda: len(operated.rows("sender_events")) > 5, "the run took no evidence", process=process)
             assert operated.job("evidence")
             taken = len(operated.rows("sender_events"))
             assert taken > 5
@@ -283,12 +274,12 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             while maintenance.poll() is None:
                 sent.append(b"during maintenance %d" % said)
                 alice.send("lobby", sent[-1])
-                operated.until_delivered(sent[-1], process)
+                operated.until_delivered(sent[-1], process=process)
                 said += 1
             report = operated.finished(maintenance)
             assert said > 0
             assert "envelopes: 0 rows deleted" in report
-            operated.until_delivered(sent[-1], process)
+            operated.until_delivered(sent[-1], process=process)
 
             # From here on the node has a limit, which all its channels share; sync messages are free of it.
             limit = RateLimitConfig(enabled=True, messages_per_epoch=1, epoch_size_ms=DAY_MS, counts="messages")
@@ -296,7 +287,7 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             alice.send("limited", b"within the limit")
             alice.send("limited", b"over the limit")
             until(lambda: alice.count(MessageDelayed) == 1, "the rate limit held nothing back")
-            operated.until_delivered(b"within the limit", process)
+            operated.until_delivered(b"within the limit", process=process)
 
             state = json.loads(operated.run(operated.alone, "status", "--json"))
             assert {job["job"] for job in state["jobs"]} == {"ingest", "reassembly", "ack"}
@@ -304,13 +295,13 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             for query in ("ingest", "reassembly", "ack"):
                 assert series[f'reliable_channel_query_running{{query="{query}"}}'] == 1
                 assert series[f'reliable_channel_query_rows_total{{metric="input_rows",query="{query}"}}'] > 0
-            until(lambda: operated.rows("delivery_status"), "nothing was judged while it ran", process)
+            until(lambda: operated.rows("delivery_status"), "nothing was judged while it ran", process=process)
             until(
                 lambda: metrics(settings).get('reliable_channel_messages{verdict="delivered"}', 0) >= 3,
                 "no verdict was counted for Prometheus",
                 process,
             )
-            assert time.time() - metrics(settings)["reliable_channel_last_record_timestamp_seconds"] < PATIENCE_S
+            assert time.time() - metrics(settings)["reliable_channel_last_record_timestamp_seconds"] < WAIT_S
             process.send_signal(signal.SIGTERM)
             assert "Stopped." in operated.finished(process)
             bob.says(b"the second that only the store has", only_to_the_store=True)

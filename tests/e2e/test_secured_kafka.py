@@ -15,6 +15,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime.broker import free_port, running_broker
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.topics import ensure_topics
+from tests.support.waiting import WAIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +73,7 @@ def test_both_clients_get_in(secured: Settings, spark: SparkSession) -> None:
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**secured.kafka.clients().producer, acks="all")
-    producer.send(secured.kafka.topics.envelopes, b"over TLS", key=b"/a/1/b/proto").get(30)
+    producer.send(secured.kafka.topics.envelopes, b"over TLS", key=b"/a/1/b/proto").get(WAIT_S)
     producer.close()
     records = spark.read.format("kafka").options(**secured.kafka.spark_options())
     read = records.option("subscribe", secured.kafka.topics.envelopes).load()

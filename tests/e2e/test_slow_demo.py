@@ -7,16 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from demo_runs import COMMAND, PATIENCE_S, ROOT
+from demo_runs import COMMAND, ROOT
 
 from reliable_channel.simulation.check.tables import read_table
+from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 
 
 def test_sets_are_overdue_and_completed_late_or_given_up(tmp_path: Path) -> None:
     command = [*COMMAND[:-1], "--slow", "--dir", str(tmp_path / "run")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0, done.stdout
     assert "The tables match the truth exactly." in done.stdout

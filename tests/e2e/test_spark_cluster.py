@@ -30,10 +30,10 @@ from reliable_channel.runtime.jars import paths as shipped_jars
 from reliable_channel.runtime.topics import ensure_topics
 from tests.support.object_store import ObjectStore, object_store, s3_jars
 from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluster
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.faults]
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 600.0
 SIX_SEGMENTS = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 
 
@@ -133,7 +133,7 @@ class Submit:
             )
             try:
                 meanwhile(process)
-                process.wait(PATIENCE_S)
+                process.wait(WAIT_S)
             finally:
                 process.kill()
             said.seek(0)
@@ -147,11 +147,7 @@ def kill_the_executor_that_writes(
 
     def meanwhile(process: subprocess.Popen[str]) -> None:
         with store.holding("file", "PUT", f"/tables/{table}/part-", "uploadId=") as held:
-            deadline = time.monotonic() + PATIENCE_S
-            while not held.exists():
-                assert process.poll() is None, "it ended before an executor could be killed"
-                assert time.monotonic() < deadline, "no file was written"
-                time.sleep(0.01)
+            until(held.exists, "no file was written", process=process)
             (machine,) = re.findall(r"Credential=(worker-\d)/", held.read_text())
             (executor,) = executors_below(home / machine)
             os.kill(executor, signal.SIGKILL)

@@ -10,7 +10,8 @@ import pytest
 
 from reliable_channel.config import Settings, StoreNodeSettings
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
-from tests.support.waku_process import PUBSUB_TOPIC, WakuProcess, until
+from tests.support.waiting import until
+from tests.support.waku_process import PUBSUB_TOPIC, WakuProcess
 
 _numbers = itertools.count()
 

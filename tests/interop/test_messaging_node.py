@@ -19,7 +19,8 @@ from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.messaging_site import Site
 from tests.support.messaging_world import CONTENT
-from tests.support.waku_process import PROGRAM, PUBSUB_TOPIC, WakuProcess, until
+from tests.support.waiting import until
+from tests.support.waku_process import PROGRAM, PUBSUB_TOPIC, WakuProcess
 
 pytestmark = [pytest.mark.waku, pytest.mark.skipif(not PROGRAM, reason="no Waku node was built: make test-node")]
 

@@ -14,6 +14,7 @@ import pytest
 
 from reliable_channel.runtime.broker import free_port
 from tests.support.doc_blocks import ROOT, blocks_of
+from tests.support.waiting import WAIT_S
 from tests.support.waku_process import PROGRAM
 
 pytestmark = [
@@ -56,7 +57,7 @@ def test_the_page_about_a_network_is_right_word_by_word(tmp_path: Path) -> None:
     finally:  # ends what a failure leaves behind; the trap ends the broker, which has a session of its own
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
+        process.wait(WAIT_S)
     logs = {path.name: path.read_text(errors="replace")[-2_000:] for path in tmp_path.glob("*.log")}
     pattern = ".*".join(map(re.escape, shown.split("…")))
     assert re.fullmatch(pattern, said), (said, errors, logs)

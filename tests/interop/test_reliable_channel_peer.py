@@ -35,13 +35,13 @@ from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.base import Node, NodeEvent, Received
 from reliable_channel.transport.kafka import KafkaNode
+from tests.support.waiting import WAIT_S, until
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
 PACKAGE = HERE / "node_modules" / "@waku" / "sdk" / "package.json"
 CHANNEL = "interop"
 TOPIC = "/reliable-channel/1/interop/proto"
-WAIT_S = 120
 MESSAGES = 12
 
 pytestmark = [
@@ -157,14 +157,6 @@ def nodes(broker: Settings) -> Iterator[tuple[KafkaNode, KafkaNode]]:
     loop.stop()
 
 
-def until(done: Callable[[], bool]) -> bool:
-    """Wait for other processes, for as long as it takes, within reason."""
-    deadline = time.monotonic() + WAIT_S
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return done()
-
-
 def our_config() -> ReliableChannelConfig:
     sds = replace(
         SdsParameters(),
@@ -200,10 +192,13 @@ def test_both_see_every_message_and_every_acknowledgement_although_envelopes_get
                 time.sleep(0.2)
             theirs_sent = [b"theirs %d" % number for number in range(MESSAGES)]
             ours_sent = {b"ours %d" % number for number in range(MESSAGES)}
-            assert until(lambda: len(received) >= MESSAGES), received
-            assert until(lambda: set(peer.received) >= ours_sent), peer.received
-            assert until(lambda: delivered >= set(sent)), (len(delivered), errors)
-            assert until(lambda: len(peer.sent) == MESSAGES and peer.acknowledged >= set(peer.sent)), peer.acknowledged
+            until(lambda: len(received) >= MESSAGES, lambda: str(received))
+            until(lambda: set(peer.received) >= ours_sent, lambda: str(peer.received))
+            until(lambda: delivered >= set(sent), lambda: str((len(delivered), errors)))
+            until(
+                lambda: len(peer.sent) == MESSAGES and peer.acknowledged >= set(peer.sent),
+                lambda: str(peer.acknowledged),
+            )
     finally:
         peer.close()
     assert sorted(received) == sorted(theirs_sent)

@@ -51,7 +51,8 @@ from reliable_channel.transport.sharding import NamedTopic
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.environment import environment
-from tests.support.waku_process import CLUSTER_ID, PROGRAM, PUBSUB_TOPIC, SHARD, WakuProcess, until
+from tests.support.waiting import WAIT_S, until
+from tests.support.waku_process import CLUSTER_ID, PROGRAM, PUBSUB_TOPIC, SHARD, WakuProcess
 
 pytestmark = [
     pytest.mark.waku,
@@ -325,7 +326,7 @@ def test_kills_of_the_bridge_and_of_its_node_lose_nothing_that_the_store_has(
     until(state.exists, "the bridge reads")
     talker.talk(20)
     process.kill()
-    process.wait(20)
+    process.wait(WAIT_S)
     talker.talk(20)
     process = command(here)
     talker.talk(5)
@@ -337,7 +338,7 @@ def test_kills_of_the_bridge_and_of_its_node_lose_nothing_that_the_store_has(
     talker.talk(20)
     until(lambda: set(talker.in_kafka(here)) >= talker.published, "the bridge reads the restarted node")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(WAIT_S) == 143
     assert talker.in_kafka(here) == Counter(talker.published)  # what Store v1 gave without meta is not there twice
 
 

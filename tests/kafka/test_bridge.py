@@ -29,18 +29,12 @@ from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka_records import KafkaEnvelope, read_record
 from tests.support.environment import environment
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 
 TOPIC = "/app/1/golden/proto"
 _numbers = itertools.count()
-
-
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -24,17 +24,11 @@ from reliable_channel.transport.base import FailureReason, HealthChanged, Queued
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 TOPIC = "/app/1/golden/proto"
-
-
-def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def records(settings: Settings) -> int:
@@ -68,7 +62,7 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
 
     def talk_until(condition: Callable[[], object]) -> None:
         nonlocal sent
-        end = time.monotonic() + 90
+        end = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < end, "it did not happen"
             node.send(WakuMessage(b"%d" % sent, TOPIC))
@@ -141,4 +135,4 @@ def test_stopping_while_the_broker_is_gone_fails_what_is_left_and_leaves_no_thre
     failed = [e for e in events if isinstance(e, SendFailed)]
     assert {e.request_id for e in failed} == {*ids, queued}
     assert {e.reason for e in failed} == {FailureReason.STOPPED}
-    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()}, 60)
+    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()})

@@ -31,11 +31,11 @@ from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.runtime.build import kafka_node, make_bridge
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.kafka
 
 TOPIC = "/reliable-channel/1/kafka-tests/proto"
-WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ class Shell:
 
     def run(self, *arguments: str, code: int = 0, given: str | None = None) -> str:
         process = self.start(*arguments, stdin=subprocess.PIPE)
-        out, err = process.communicate(given, timeout=2 * WAIT_S)
+        out, err = process.communicate(given, timeout=WAIT_S)
         assert process.returncode == code, err
         return out
 
@@ -176,7 +176,7 @@ def test_texts_files_and_standard_input_arrive_at_a_listener(shells: tuple[Shell
 @pytest.mark.e2e
 def test_waiting_for_delivery_and_json_and_status(shells: tuple[Shell, Shell]) -> None:
     alice, bob = shells
-    listener = bob.start("listen", "shell-2", "--json", "--seconds", "40", stdin=subprocess.DEVNULL)
+    listener = bob.start("listen", "shell-2", "--json", "--seconds", str(WAIT_S), stdin=subprocess.DEVNULL)
     out = alice.run("send", "shell-2", "--stdin", "--wait", "delivered", "--json", given="a whole message")
     events = [json.loads(line) for line in out.splitlines()]
     assert [e["event"] for e in events if e["event"] != "channel-problem"] == [

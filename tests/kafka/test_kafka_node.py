@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,19 +30,13 @@ from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.kafka
 
 PUBSUB_TOPIC = "/waku/2/rs/16/32"
 TOPIC = "/app/1/golden/proto"
 _numbers = itertools.count()
-
-
-def until(condition: Callable[[], object], seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -136,7 +128,7 @@ def test_stopping_settles_every_send_and_leaves_no_thread(broker: Settings, topi
     one.node.stop()
     settled = [e.request_id for e in one.events if isinstance(e, Sent | SendFailed)]
     assert sorted(settled) == sorted(ids)
-    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()}, 10)
+    until(lambda: not {t for t in set(threading.enumerate()) - before if t.is_alive()})
 
 
 def test_a_started_node_stopped_from_its_own_listener_ends(broker: Settings, topic: str) -> None:
@@ -150,7 +142,7 @@ def test_a_started_node_stopped_from_its_own_listener_ends(broker: Settings, top
 
         one.node.add_listener(stop)
         one.node.send(WakuMessage(b"x", TOPIC))
-        assert stopped.wait(60)
+        assert stopped.wait(WAIT_S)
 
 
 def test_health_is_healthy_once(broker: Settings, topic: str) -> None:

@@ -24,8 +24,9 @@ from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_records import read_record
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNode
-from tests.support.messaging_site import LIMIT_S, Site, waku_site
+from tests.support.messaging_site import Site, waku_site
 from tests.support.messaging_world import CONTENT
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.kafka
 
@@ -52,7 +53,7 @@ def records_of(settings: Settings, topic: str, wanted: int, having: Any) -> list
     """The first records of a topic for which ``having`` is true, read from its beginning."""
     consumer = KafkaConsumer(topic, auto_offset_reset="earliest", **settings.kafka.clients().consumer)
     found: list[Any] = []
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + WAIT_S
     try:
         while len(found) < wanted:
             assert time.monotonic() < deadline, f"{len(found)} of {wanted} records"
@@ -150,7 +151,7 @@ def test_the_configured_node_sends_over_the_configured_transport(loop: Settings)
     with messaging_node(settings) as node:
         topic = node.pubsub_topic_for(CONTENT)
         subscription_id = node.subscribe(PlainDecoder(topic, CONTENT), None)
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + WAIT_S
         while not node.get_by_subscription_id(subscription_id):
             assert time.monotonic() < deadline
             request_id = node.send(PlainEncoder(topic, CONTENT), Message(b"configured"))

@@ -39,10 +39,10 @@ from tests.support.odd_topics import (
     make,
     make_anew,
     transact,
-    until,
     write,
     write_undecodable,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.kafka
 

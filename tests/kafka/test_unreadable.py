@@ -14,6 +14,7 @@ from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.pipeline.runner.run import run_to_end
 from tests.support import error_page
+from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -27,7 +28,7 @@ def produce(settings: Settings, times_ms: list[int]) -> None:
     for time_ms in times_ms:
         value = encode_waku_message(WakuMessage(b"x", "/other/1/x/proto", timestamp=time_ms))
         topic = settings.kafka.topics.envelopes
-        producer.send(topic, value, partition=0, timestamp_ms=time_ms, headers=headers).get(timeout=60)
+        producer.send(topic, value, partition=0, timestamp_ms=time_ms, headers=headers).get(timeout=WAIT_S)
     producer.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.queries import Query
-
-PATIENCE_S = 60.0
-
+from tests.support.waiting import until
 
 AFTER_THE_LAST = "after the last append"
 
@@ -82,11 +79,11 @@ class DyingWorker:
 
         context = TaskContext.get()
         if context is not None and not self.died() and not self._first(context.taskAttemptId()):
-            deadline = time.monotonic() + PATIENCE_S
-            while self.checkpoint is not None and not any(self.checkpoint.glob("state/0/*/1.changelog")):
-                if time.monotonic() > deadline:
-                    raise AssertionError("the other task did not commit its state")
-                time.sleep(0.02)
+            committed = self.checkpoint
+            until(
+                lambda: committed is None or any(committed.glob("state/0/*/1.changelog")),
+                "the other task did not commit its state",
+            )
             (self.notes / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         yield from self.function(key, frames, state)

@@ -14,9 +14,9 @@ from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.pipeline.runner.run import run_to_end
-from reliable_channel.runtime.broker import free_port
 from reliable_channel.runtime.faults import as_fault
 from tests.support.error_page import expected
+from tests.support.ports import refusing_port
 
 pytestmark = pytest.mark.spark
 IMPATIENT = {"default.api.timeout.ms": "300", "request.timeout.ms": "200", "retries": "0"}
@@ -30,8 +30,8 @@ def elsewhere(settings: Settings, servers: str, topic: str, spark: dict[str, str
 
 
 def test_a_broker_that_does_not_answer(spark: SparkSession, settings: Settings) -> None:
-    with pytest.raises(EnvironmentFault) as fault:
-        run_to_end(spark, elsewhere(settings, f"127.0.0.1:{free_port()}", "x", IMPATIENT), INGEST)
+    with refusing_port() as port, pytest.raises(EnvironmentFault) as fault:
+        run_to_end(spark, elsewhere(settings, f"127.0.0.1:{port}", "x", IMPATIENT), INGEST)
     assert expected("Spark does not reach Kafka").fullmatch(str(fault.value))
 
 

@@ -23,13 +23,13 @@ from reliable_channel.pipeline.runner.run import run_to_end, wait_for
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 from tests.support.error_page import expected
+from tests.support.waiting import WAIT_S
 
 from .chain import as_kafka, chain_over, configured, rows, run_once
 from .kafka_log import KafkaLog, Record
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
-PATIENCE_S = 180.0
 PIECE = 40
 
 
@@ -72,7 +72,7 @@ def test_of_two_drivers_on_one_checkpoint_one_ends_with_a_sentence_and_nothing_i
     query = start(spark, here, ingest, once=False)
     ours = None
     try:
-        deadline, produced = time.monotonic() + PATIENCE_S, 1
+        deadline, produced = time.monotonic() + WAIT_S, 1
         while second.poll() is None and query.isActive:
             assert time.monotonic() < deadline, "both went on"
             if others and (tmp_path / "runs").exists():
@@ -86,7 +86,7 @@ def test_of_two_drivers_on_one_checkpoint_one_ends_with_a_sentence_and_nothing_i
     finally:
         query.stop()
         (tmp_path / "stop").touch()
-        _, said = second.communicate(timeout=PATIENCE_S)
+        _, said = second.communicate(timeout=WAIT_S)
     one_driver = expected("Two drivers on one checkpoint")
     assert one_driver.fullmatch(ours or said.strip()), (ours, said)
     run_once(spark, here, (ingest,))

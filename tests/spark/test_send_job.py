@@ -37,6 +37,7 @@ from reliable_channel.runtime.topics import ensure_evidence_topic
 from reliable_channel.transport.base import NodeEvent, Received
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork
+from tests.support.waiting import until
 
 from .chain import chain_over, run_once
 from .kafka_log import KafkaLog, Record
@@ -78,14 +79,6 @@ def on_wire(broker: Settings) -> Iterator[list[bytes]]:
     loop.stop()
 
 
-def until_quiet(seen: list[bytes], count: int) -> None:
-    import time
-
-    deadline = time.monotonic() + 60
-    while len(seen) < count and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
 @pytest.mark.kafka
 def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
     spark: SparkSession, settings: Settings, broker: Settings, job: ModuleType, on_wire: list[bytes], tmp_path: Path
@@ -94,10 +87,10 @@ def test_a_rerun_over_a_grown_table_sends_the_same_bytes_for_the_same_rows(
     rows = [Row(row_id=f"row {number}", payload=bytearray(b"%d " % number * 40_000)) for number in range(3)]
     source = spark.createDataFrame(rows, "row_id STRING, payload BINARY")
     assert job.send_table(spark, here, WHO, source, 120.0) == job.SentTable(rows=3, new=3, acknowledged=0)
-    until_quiet(on_wire, 3)
+    until(lambda: len(on_wire) >= 3)
     grown = spark.createDataFrame([*rows, Row(row_id="row 3", payload=bytearray(b"new"))], source.schema)
     assert job.send_table(spark, here, WHO, grown, 120.0) == job.SentTable(rows=4, new=1, acknowledged=0)
-    until_quiet(on_wire, 7)
+    until(lambda: len(on_wire) >= 7)
 
     sent = {row["row_id"]: row for row in read_table(spark, here.paths, SENT_ROWS).collect()}
     assert sorted(sent) == ["row 0", "row 1", "row 2", "row 3"]

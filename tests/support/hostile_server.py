@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tests.support.waiting import WAIT_S
+
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\n{}"
 
@@ -30,7 +32,7 @@ def answering(*answers: Callable[[socket.socket], object]) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
-        thread.join(60)
+        thread.join(WAIT_S)
 
 
 def drip(begin: bytes, each: bytes) -> Callable[[socket.socket], object]:

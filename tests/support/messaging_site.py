@@ -6,7 +6,6 @@ what they expect, with a limit, and never for a time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +24,8 @@ from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNode
 from tests.support.messaging_world import CONTENT, KeptFeed, config
+from tests.support.waiting import until
 
-LIMIT_S = 20.0
 CLUSTER, SHARD = 16, 32
 assert f"/waku/2/rs/{CLUSTER}/{SHARD}" == PUBSUB_TOPIC
 
@@ -58,12 +57,15 @@ class Site:
         self.events.append((event.type.value, event.detail))
 
     def until(self, happened: Callable[[], object]) -> None:
-        """Do what is due until ``happened``, at most for a limit that only a failure reaches."""
-        deadline = time.monotonic() + LIMIT_S
-        while not happened():
-            assert time.monotonic() < deadline, f"did not happen; events: {[name for name, _ in self.events]}"
-            self.node.tick()
-            time.sleep(0.005)
+        """Do what is due until ``happened``."""
+
+        def look() -> object:
+            done = happened()
+            if not done:
+                self.node.tick()
+            return done
+
+        until(look, lambda: f"it did not happen; events: {[name for name, _ in self.events]}", every_s=0.005)
 
     def asked_more(self, times: int) -> None:
         """Until the Waku node has been asked some more times."""

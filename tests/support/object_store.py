@@ -15,10 +15,10 @@ from pathlib import Path
 from reliable_channel.config.model import default_cache_dir
 from reliable_channel.runtime.broker import HOST, free_port
 from reliable_channel.runtime.jars import sha256
+from tests.support.waiting import WAIT_S
 
 HERE = Path(__file__).parents[1] / "object_store"
 MAVEN = "https://repo1.maven.org/maven2"
-_PATIENCE_S = 420.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def object_store(home: Path) -> Iterator[ObjectStore]:
         yield store
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(WAIT_S)
 
 
 def _python() -> Path:
@@ -93,7 +93,7 @@ def _python() -> Path:
     if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != lock.read_bytes():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
         install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(lock)]
-        subprocess.run(install, check=True, timeout=_PATIENCE_S)
+        subprocess.run(install, check=True, timeout=WAIT_S)
         (place / ".installed").write_bytes(lock.read_bytes())
     return place / "bin" / "python"
 
@@ -108,7 +108,7 @@ def s3_jars() -> list[Path]:
         digest, path = line.split()
         file = home / path.rpartition("/")[2]
         if not file.is_file() or sha256(file) != digest:
-            with urllib.request.urlopen(f"{MAVEN}/{path}", timeout=60) as answer:  # noqa: S310  a fixed host
+            with urllib.request.urlopen(f"{MAVEN}/{path}", timeout=WAIT_S) as answer:  # noqa: S310  a fixed host
                 fresh = file.with_suffix(f".{id(line)}")
                 fresh.write_bytes(answer.read())
             assert sha256(fresh) == digest, f"{path} does not have its digest"

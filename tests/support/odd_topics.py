@@ -15,18 +15,11 @@ from kafka.admin import ConfigResource
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.runtime.topics import ensure_topics
+from tests.support.waiting import WAIT_S, until
 
 PUBSUB_TOPIC, TOPIC = "/waku/2/rs/16/32", "/app/1/golden/proto"
 HEADERS = [("pubsub_topic", PUBSUB_TOPIC.encode()), ("source", b"relay")]
 _numbers = itertools.count()
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until something happens."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def create(broker: Settings, name: str, partitions: int = 1) -> None:
@@ -84,7 +77,7 @@ def write(
         for text in texts
     ]
     for each in sent:
-        each.get(timeout=120)
+        each.get(timeout=WAIT_S)
     producer.close()
 
 
@@ -113,7 +106,7 @@ class NotUtf8(str):
 def write_undecodable(broker: Settings, topic: str, partition: int = 0) -> None:
     """Write a record that kafka-python cannot decode, and Kafka and Spark can."""
     producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
-    producer.send(topic, b"x", TOPIC.encode(), [*HEADERS, (NotUtf8("key"), b"value")], partition).get(timeout=30)
+    producer.send(topic, b"x", TOPIC.encode(), [*HEADERS, (NotUtf8("key"), b"value")], partition).get(timeout=WAIT_S)
     producer.close()
 
 
@@ -159,7 +152,7 @@ def compact(broker: Settings, topic: str, partition: int = 0) -> None:
     )
     time.sleep(0.2)
     write(broker, topic, ["begins a segment"], partition, key=b"another")
-    until(lambda: len(read_committed(broker, topic, partition + 1)) <= before, 120)
+    until(lambda: len(read_committed(broker, topic, partition + 1)) <= before)
 
 
 def delete_records(broker: Settings, topic: str, before: int, partition: int = 0) -> None:
@@ -172,7 +165,7 @@ def delete_records(broker: Settings, topic: str, before: int, partition: int = 0
 def write_bare(broker: Settings, topic: str, value: bytes | None, headers: list[tuple[str, bytes]] | None) -> None:
     """Write one record with this value and these headers."""
     producer = KafkaProducer(**broker.kafka.clients().producer, acks="all")
-    producer.send(topic, value, TOPIC.encode(), headers, 0).get(timeout=30)
+    producer.send(topic, value, TOPIC.encode(), headers, 0).get(timeout=WAIT_S)
     producer.close()
 
 

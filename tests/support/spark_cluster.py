@@ -22,9 +22,9 @@ import pyspark
 
 from reliable_channel.runtime.broker import HOST, free_port
 from reliable_channel.runtime.java import java
+from tests.support.waiting import WAIT_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
-_READY_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def _daemon(home: Path, name: str, main_class: str, *arguments: str, **more: str
     finally:
         assert process.stdin is not None
         process.stdin.close()  # the supervisor ends its child, and is waited for
-        process.wait(30)
+        process.wait(WAIT_S)
 
 
 def _until(ready: Any, home: Path) -> None:
-    deadline = time.monotonic() + _READY_S
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         try:
             if ready():
@@ -97,7 +97,7 @@ def _until(ready: Any, home: Path) -> None:
             pass  # the master does not listen yet, or has no JSON page yet
         time.sleep(0.2)
     said = "\n".join(f"{file.name}: {file.read_text(errors='replace')[-2000:]}" for file in home.glob("*.out"))
-    raise AssertionError(f"The cluster was not ready in {_READY_S:.0f} s.\n{said}")
+    raise AssertionError(f"The cluster was not ready in {WAIT_S:.0f} s.\n{said}")
 
 
 def processes_of(place: Path) -> list[str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,11 @@ from typing import Any
 import httpx
 
 from reliable_channel.runtime.broker import free_port
+from tests.support.waiting import WAIT_S, until
 
 PROGRAM = os.environ.get("RELIABLE_CHANNEL_WAKU", "")
 CLUSTER_ID, SHARD = 16, 32
 PUBSUB_TOPIC = f"/waku/2/rs/{CLUSTER_ID}/{SHARD}"
-START_S = 60.0
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 90.0) -> None:
-    """Wait for another process. Only a failure reaches the limit."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what}: it did not happen"
-        time.sleep(0.05)
 
 
 class WakuProcess:
@@ -77,14 +68,14 @@ class WakuProcess:
         """Start, and wait until the REST interface answers."""
         with (self.place / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, cwd=self.place, stdout=log, stderr=subprocess.STDOUT)
-        until(self._answers, f"the node at {self.url} answers", START_S)
+        until(self._answers, f"the node at {self.url} answers")
 
     def kill(self) -> None:
         """SIGKILL. Killing twice does nothing."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(20)
+            process.wait(WAIT_S)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

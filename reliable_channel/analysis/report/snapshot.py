@@ -39,8 +39,8 @@ _CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w
 class TableSnapshot:
     """The tables under ``paths.data_dir`` as they were when each was first requested. Safe for several threads."""
 
-    def __init__(self, paths: PathSettings, patience_s: float = PATIENCE_S) -> None:
-        self._paths, self._patience_s = paths, patience_s
+    def __init__(self, paths: PathSettings, patience_s: float | None = None) -> None:
+        self._paths, self._patience_s = paths, PATIENCE_S if patience_s is None else patience_s
         self._opened: dict[str, DeltaTable | None] = {}
         self._lock = threading.Lock()
 

@@ -11,6 +11,7 @@ from channel_world import World, quick
 from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
 from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.transport.dispatcher import Dispatcher
+from tests.support.waiting import WAIT_S
 
 
 def received(number: int) -> MessageReceived:
@@ -104,7 +105,7 @@ def test_an_iterator_that_waits_is_woken_from_another_thread() -> None:
         waiting = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0)
         await asyncio.to_thread(dispatcher.emit, received(7))
-        return await asyncio.wait_for(waiting, 10)
+        return await asyncio.wait_for(waiting, WAIT_S)
 
     assert asyncio.run(run()).at == 7
 

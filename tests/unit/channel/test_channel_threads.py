@@ -23,8 +23,7 @@ from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
-
-WAIT_S = 20
+from tests.support.waiting import WAIT_S
 
 
 class Pumped:

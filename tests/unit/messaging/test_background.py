@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from reliable_channel.messaging import MessagingNode
 from reliable_channel.transport.clock import ManualClock
 from tests.support.fake_waku_node import FakeWakuNode
-from tests.support.messaging_site import LIMIT_S, Site, waku_site
+from tests.support.messaging_site import Site, waku_site
 from tests.support.messaging_world import CONTENT, config
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -28,14 +28,6 @@ def site() -> Iterator[Site]:
         )
         yield made
         made.node.close()
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Wait without helping."""
-    deadline = time.monotonic() + LIMIT_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_retries_and_confirmation_run_in_the_background(site: Site) -> None:

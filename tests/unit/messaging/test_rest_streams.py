@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.http_server import running
 from tests.support.messaging_world import CONTENT, World
+from tests.support.waiting import until
 
 CONFIG = ReliableChannelConfig(query_on_connect=False)
 
@@ -157,15 +158,6 @@ def test_streams_count_as_waiting_calls(world: World, monkeypatch: pytest.Monkey
         connection.close()
         stream.close()
         until(lambda: app.state.poll.waiting == 0)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    import time
-
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("query", ["", "contentTopic=a&subscriptionId=b", "contentTopic=a&since=x"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.runtime.interrupts import noted_interrupts
+from tests.support.waiting import WAIT_S
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,6 @@ def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
     assert process.stdout is not None
     assert process.stdout.readline() == "reading\n"
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (code, "")
     assert err.split() == (["Stopped."] if number == signal.SIGINT else [])

@@ -22,6 +22,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
 from reliable_channel.pipeline.verdict.position import RoundPosition, position_of
 from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, touched_since
+from tests.support.waiting import WAIT_S
 
 AT = 1_767_225_600_000_000
 CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "channel_id": "c"}
@@ -153,7 +154,7 @@ def test_the_position_is_the_same_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=WAIT_S,
         )
         for seed in ("0", "1", "2")
     ]

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import until
 
 PARENT = """
 import os, signal, subprocess, sys, time
@@ -46,10 +47,7 @@ def test_the_child_ends_when_the_parent_is_killed(tmp_path: Path, number: signal
         assert alive(child)
         parent.send_signal(number)
         parent.wait(120)
-    deadline = time.monotonic() + 120
-    while alive(child) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not alive(child)
+    until(lambda: not alive(child))
 
 
 def test_the_exit_code_is_the_childs() -> None:

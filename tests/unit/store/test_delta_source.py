@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.source import Position, Selection, read_page
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
+from tests.support.waiting import WAIT_S, until
 
 
 def everything(source: DeltaSource) -> list[WakuMessage]:
@@ -103,7 +103,7 @@ def test_who_must_not_wait_gets_what_is_in_memory_and_small(table: Path, source:
         with pytest.raises(BlockingIOError):
             reading.load([large])
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(lambda: source.at_once().__enter__()).result(20) is None
+            assert other.submit(lambda: source.at_once().__enter__()).result(WAIT_S) is None
 
 
 def test_an_index_of_another_table_is_not_believed(table: Path, tmp_path: Path) -> None:
@@ -271,12 +271,9 @@ def test_a_table_that_was_indexed_before_a_restart_and_is_gone_after_it_is_a_fau
 def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource) -> None:
     append(table, some(2))
     source.follow(0.01)
-    end = time.monotonic() + 120
-    while source.fault() is not None:
-        assert time.monotonic() < end
+    until(lambda: source.fault() is None)
     append(table, some(2, 2))
-    while len(source.select(Selection(), None, True, 10)) < 4:
-        assert time.monotonic() < end
+    until(lambda: len(source.select(Selection(), None, True, 10)) == 4)
     source.close()
 
 

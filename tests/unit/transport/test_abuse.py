@@ -23,6 +23,7 @@ from reliable_channel.messaging.rest.app import MAX_WAITING, create_app
 from reliable_channel.messaging.rest.errors import refusal
 from tests.support.http_server import running
 from tests.support.messaging_world import CONTENT, World
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ def serving(world: World) -> Iterator[tuple[str, int]]:
 
 
 def ask(address: tuple[str, int], path: str = "/health", **more: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(*address, timeout=60)
+    connection = http.client.HTTPConnection(*address, timeout=WAIT_S)
     try:
         connection.request(more.pop("method", "GET"), path, **more)
         answer = connection.getresponse()
@@ -73,7 +74,7 @@ def held(stack: ExitStack, address: tuple[str, int], count: int, begun: bytes) -
     """Connections that have sent this and say nothing more."""
     sockets = []
     for _ in range(count):
-        connection = stack.enter_context(socket.create_connection(address, timeout=60))
+        connection = stack.enter_context(socket.create_connection(address, timeout=WAIT_S))
         with suppress(OSError):
             connection.sendall(begun)
         sockets.append(connection)
@@ -110,7 +111,7 @@ def test_headers_that_trickle_in_are_cut_off(address: tuple[str, int]) -> None:
     thread.start()
     statuses = served_meanwhile(address, HOLD_S + 3)
     ended.set()
-    thread.join(60)
+    thread.join(WAIT_S)
     assert (set(statuses), cut_off) == ({200}, [True])
 
 
@@ -140,7 +141,7 @@ def test_as_many_long_polls_as_may_wait_leave_the_others_served(address: tuple[s
         thread.start()
     statuses = served_meanwhile(address, 6)
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert set(statuses) == {200}
     assert answers == {404: MAX_WAITING, 429: 40}
 
@@ -159,7 +160,7 @@ def test_a_flood_of_calls_is_answered_or_refused_in_form(address: tuple[str, int
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert set(statuses) <= {200, 429, 503}
     assert statuses[200] > 100
 
@@ -197,7 +198,7 @@ def test_a_stop_under_load_answers_everybody_and_ends_soon(caplog: pytest.LogCap
             stopping.set()
         assert time.monotonic() - begun < 15
         for thread in threads:
-            thread.join(60)
+            thread.join(WAIT_S)
     assert set(statuses) <= {"200", "404", "429", "503", "closed"}, statuses
     assert statuses["404"] == 10, "every long poll was answered when the server stopped"
     assert "Traceback" not in caplog.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,6 +30,7 @@ from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+from tests.support.waiting import WAIT_S, until
 
 TOPIC = "/app/1/golden/proto"
 OTHER = "/app/1/other/proto"
@@ -37,17 +38,10 @@ FAST = Pace(poll_s=0.01, health_s=0.05, min_backoff_s=0.01, max_backoff_s=0.05)
 KINDS = [("nwaku", Mode.RELAY), ("nwaku", Mode.EDGE), ("go-waku", Mode.RELAY), ("go-waku", Mode.EDGE)]
 
 
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
-
-
 class Participant:
     """A node under test with the events it gave."""
 
-    def __init__(self, fake: FakeWakuNode, mode: Mode, timeout_s: float = 2) -> None:
+    def __init__(self, fake: FakeWakuNode, mode: Mode, timeout_s: float = WAIT_S) -> None:
         self.events: list[NodeEvent] = []
         self.mode = mode
         self.node = WakuRestNode(WakuApi(BoundedHttp(fake.url, timeout_s)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
@@ -182,7 +176,7 @@ def test_a_content_topic_without_a_place_on_the_network_is_refused_at_once() -> 
 
 def test_credentials_of_an_address_are_sent_and_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     with FakeWakuNode("nwaku") as fake, caplog.at_level("DEBUG"):
-        http = BoundedHttp(fake.url.replace("http://", "http://user:hunter2@"), 2)
+        http = BoundedHttp(fake.url.replace("http://", "http://user:hunter2@"), WAIT_S)
         assert http.get("/version").ok
         http.close()
         assert fake.authorizations == ["Basic dXNlcjpodW50ZXIy"]
@@ -290,7 +284,7 @@ def test_health_is_judged_from_the_peers(
     dialect: str, mode: Mode, mesh: int, services: int, state: HealthState
 ) -> None:
     with FakeWakuNode(dialect, mesh_peers=mesh, service_peers=services) as fake:  # type: ignore[arg-type]
-        node = WakuRestNode(WakuApi(BoundedHttp(fake.url, 2)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
+        node = WakuRestNode(WakuApi(BoundedHttp(fake.url, WAIT_S)), NamedTopic(PUBSUB_TOPIC), mode, pace=FAST)
         node.start()
         until(lambda: "not started" not in node.health().detail)
         found = node.health().state
