@@ -18,7 +18,8 @@ from rich.table import Table
 import bench
 from bench.registry import REGISTERED, SIZES, Result
 
-_FRAME = {"__main__", "registry"}
+FRAME = frozenset(("__main__", "registry"))
+"""The modules of this package that are no benches."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,12 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     2: wrong arguments; 3: a target is missed, with ``--strict`` only; 130: stopped by Ctrl-C, keeping the figures
     measured until then."""
     modules = pkgutil.iter_modules(bench.__path__)
-    names = sorted(module.name for module in modules if module.name not in _FRAME and not module.ispkg)
+    names = sorted(module.name for module in modules if module.name not in FRAME and not module.ispkg)
     parser = argparse.ArgumentParser(prog="python -m bench", description=bench.__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", metavar="NAME", choices=names, help=f"one of: {', '.join(names)}")
     parser.add_argument("--output", type=Path, default=SIZES.output, help="directory of the JSON files")
-    parser.add_argument("--scale", type=float, default=1.0, help="sizes of the Spark benches; 0.1 is a quick look")
-    parser.add_argument("--quick", action="store_true", help="the Spark benches small, and on two cores only")
+    parser.add_argument("--scale", type=float, default=1.0, help="sizes of the benches; 0.1 is a quick look")
     parser.add_argument(
         "--workload", action="append", default=[], metavar="NAME", help="of the Spark benches only this"
     )
@@ -41,8 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         print("\n".join(names))
         return 0
-    SIZES.scale, SIZES.quick = (0.1 if options.quick else options.scale), options.quick
-    SIZES.workloads, SIZES.output = tuple(options.workload), options.output
+    SIZES.scale, SIZES.workloads, SIZES.output = options.scale, tuple(options.workload), options.output
     console = Console(width=None if sys.stdout.isatty() else 120)
     options.output.mkdir(parents=True, exist_ok=True)
     results_by_bench: dict[str, list[Result]] = {}

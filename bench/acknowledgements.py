@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from bench.registry import Result, bench
+from bench.registry import SIZES, Result, bench
 from reliable_channel.core.sds import (
     Outgoing,
     OutgoingReason,
@@ -120,10 +120,14 @@ class Network:
                 heapq.heappush(self._flying, (at, self._number, other, outgoing.data))
 
 
+def _bursts() -> int:
+    return SIZES.scaled(BURSTS, 4)
+
+
 def _play(network: Network) -> dict[str, int]:
     """Play the bursts; returns when (ms) each send began, by its id."""
     began: dict[str, int] = {}
-    for burst in range(BURSTS):
+    for burst in range(_bursts()):
         began_at = network.now
         send_id = network.send("alice", [b"segment %d of burst %d" % (index, burst) for index in range(SEGMENTS)])
         began[send_id] = began_at
@@ -144,14 +148,14 @@ def quiet_listeners() -> Iterator[Result]:
             network = _network(listeners, config)
             began = _play(network)
             label = f"{listeners} listener{'s' if listeners > 1 else ''}{name}"
-            segments = BURSTS * SEGMENTS
+            segments = _bursts() * SEGMENTS
             transmissions = 1 + network.sent[OutgoingReason.RESEND] / segments
             yield Result(f"{label}: transmissions a segment", transmissions, "", targets[0], lower_is_better=True)
             late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
             yield Result(f"{label}: median to delivered", statistics.median(late), "s", targets[1], True)
             idle = Network({"alice": NOW, **{f"listener-{n}": config for n in range(listeners)}})
             _played_once(idle)
-            syncs = (network.sent[OutgoingReason.SYNC] - idle.sent[OutgoingReason.SYNC]) / (BURSTS - 1)
+            syncs = (network.sent[OutgoingReason.SYNC] - idle.sent[OutgoingReason.SYNC]) / (_bursts() - 1)
             yield Result(f"{label}: sync messages a burst beyond those of silence", syncs, "")
             yield Result(f"{label}: send errors", float(len(network.failed)), "", 0.0, lower_is_better=True)
 
@@ -159,7 +163,7 @@ def quiet_listeners() -> Iterator[Result]:
 def _played_once(network: Network) -> None:
     """Play one burst, then silence for as long as all bursts take: the cost of the channel's interval alone."""
     network.send("alice", [b"segment %d" % index for index in range(SEGMENTS)])
-    network.run((BURSTS + 10) * PAUSE_MS)
+    network.run((_bursts() + 10) * PAUSE_MS)
 
 
 @bench
@@ -173,9 +177,9 @@ def lossy_networks() -> Iterator[Result]:
         target = 0.0 if config is not BEFORE else None
         yield Result(f"{label}: false send errors", float(len(false)), "", target, lower_is_better=True)
         late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
-        yield Result(f"{label}: delivered", len(late) / BURSTS * 100, "%")
+        yield Result(f"{label}: delivered", len(late) / _bursts() * 100, "%")
         yield Result(f"{label}: median to delivered", statistics.median(late), "s")
-        resends = network.sent[OutgoingReason.RESEND] / (BURSTS * SEGMENTS)
+        resends = network.sent[OutgoingReason.RESEND] / (_bursts() * SEGMENTS)
         yield Result(f"{label}: transmissions a segment", 1 + resends, "")
 
 
@@ -183,13 +187,14 @@ def lossy_networks() -> Iterator[Result]:
 def lossy_conversations() -> Iterator[Result]:
     """Measure conversations of five participants in which every fifth copy is lost. A participant never learns of a
     message if, at the end, it neither has it nor counts it as missing: no message it received names it."""
+    messages = SIZES.scaled(TALK, 20)
     for name, config in (("", NOW), (", interval alone", BEFORE)):
-        ended = [conversation(config, seed) for seed in (1, 2, 3)]
+        ended = [conversation(config, seed, messages=messages) for seed in (1, 2, 3)]
         label = f"5 talk, 20 % loss{name}"
         target = 0.0 if config is NOW else None
         yield Result(f"{label}: never learnt of", float(sum(never for _, never in ended)), "", target, True)
         syncs = sum(network.sent[OutgoingReason.SYNC] for network, _ in ended)
-        yield Result(f"{label}: sync messages a message", syncs / (len(ended) * TALK), "")
+        yield Result(f"{label}: sync messages a message", syncs / (len(ended) * messages), "")
 
 
 TALK = 250

@@ -29,6 +29,7 @@ CHECKPOINT_TARGET = 4_096.0
 
 HELD, HELD_LOG, HELD_RATE, HELD_S = 20_000, 500, 200, 600
 """Channels, messages in the log of each, records/s, seconds."""
+HELD_WARM_UP_S = 60
 HELD_P95_S, FLAT = 10.0, 1.25
 
 SHORT, LONG = 1.5, 1.3
@@ -68,7 +69,7 @@ def channels() -> Iterator[Result]:
         spec = {
             "run_dir": place,
             "cores": 2,
-            "batches": WARM_UP + MEASURED,
+            "batches": SIZES.scaled(WARM_UP + MEASURED, 3),
             "pairs": [[asdict(many), asdict(few)] for _, many, few in chosen],
         }
         batches: list[MicroBatch] = []
@@ -78,7 +79,8 @@ def channels() -> Iterator[Result]:
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     for target, many, few in chosen:
-        yield from compare(target, *(select_measured(batches, case) for case in (many, few)))
+        measured = SIZES.scaled(MEASURED, 2)
+        yield from compare(target, *(select_measured(batches, case, measured) for case in (many, few)))
 
 
 @bench
@@ -87,16 +89,17 @@ def held() -> Iterator[Result]:
     grow."""
     if SIZES.workloads and "held" not in SIZES.workloads:
         return
-    count = max(HELD_RATE, int(HELD * SIZES.scale))
-    seconds = max(60, int(HELD_S * SIZES.scale))
+    count, log = SIZES.scaled(HELD, HELD_RATE), SIZES.scaled(HELD_LOG, 10)
+    seconds = SIZES.scaled(HELD_S, 10)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepare(place)
         spec = {
             "run_dir": place,
             "cores": 2,
             "channels": count,
-            "log": HELD_LOG,
+            "log": log,
             "rate": HELD_RATE,
+            "warm_s": SIZES.scaled(HELD_WARM_UP_S, 2),
             "seconds": seconds,
         }
         answers = []
@@ -108,7 +111,7 @@ def held() -> Iterator[Result]:
             process.finish(PATIENCE_S)
     first, *_, last = [answer for answer in answers if "memory_mb" in answer]
     figures = {name: value for answer in answers for name, value in answer.items()}
-    what = f"ack, {count} channels with logs of {HELD_LOG} at {HELD_RATE} records/s for {seconds} s"
+    what = f"ack, {count} channels with logs of {log} at {HELD_RATE} records/s for {seconds} s"
     p95 = float(np.percentile(figures["latency_s"], 95))
     yield Result(f"{what}: latency, median", float(np.median(figures["latency_s"])), "s")
     yield Result(f"{what}: latency, p95", p95, "s", HELD_P95_S, lower_is_better=True)
@@ -122,9 +125,9 @@ def held() -> Iterator[Result]:
     yield Result(f"{what}: first micro-batch after a restart", figures["restarted_s"], "s")
 
 
-def select_measured(batches: Sequence[MicroBatch], case: Case) -> list[MicroBatch]:
-    """The measured micro-batches of a case."""
-    return [batch for batch in batches if batch.case == case.name][-MEASURED:]
+def select_measured(batches: Sequence[MicroBatch], case: Case, measured: int) -> list[MicroBatch]:
+    """The last micro-batches of a case, which are measured."""
+    return [batch for batch in batches if batch.case == case.name][-measured:]
 
 
 def compare(target: float, many: Sequence[MicroBatch], few: Sequence[MicroBatch]) -> Iterator[Result]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bench.registry import MB, Result, bench, best_of, memory_copy
+from bench.registry import MB, SIZES, Result, bench, best_of, memory_copy
 from reliable_channel.core.segmentation import get_codec
 
 _SHARD = 102_400
@@ -38,7 +38,7 @@ def reedsolo() -> Iterator[Result]:
 
 
 def _both(name: str, k: int, m: int, target: float | None, shard: int = _SHARD) -> Iterator[Result]:
-    codec = get_codec(name)
+    codec, shard = get_codec(name), SIZES.scaled(shard // 64, 8) * 64
     data = np.random.default_rng(k * 1_000 + m).integers(0, 256, k * shard, dtype=np.uint8).tobytes()
     shards = [data[i * shard : (i + 1) * shard] for i in range(k)]
     copy = memory_copy(k * shard)

@@ -39,13 +39,13 @@ _MEASURED = 5
 @bench
 def open_timers() -> Iterator[Result]:
     """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets."""
-    for count in (10_000, 100_000):
+    for count in (SIZES.scaled(10_000), SIZES.scaled(100_000)):
         timers = Timers()
         for number in range(count):
             timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
 
         def ask(timers: Timers = timers, count: int = count) -> int:
-            asked = sum(timers.is_open(f"{number:064x}") for number in range(0, count, count // 4_000))
+            asked = sum(timers.is_open(f"{number:064x}") for number in range(0, count, max(1, count // 4_000)))
             return asked + len([*timers.due(_PLACE, 100)])
 
         took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) * 1_000
@@ -60,11 +60,11 @@ _COMPLETED = 10
 @bench
 def open_sets() -> Iterator[Result]:
     """Measure opening, completing and expiring a set of two segments with few and with many open sets."""
-    sets = {count: _sets(count) for count in (1_000, 10_000)}
-    few, many = sets.values()
+    short, long = SIZES.scaled(1_000, 10), SIZES.scaled(10_000, 100)
+    few, many = _sets(short), _sets(long)
     for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
-        yield Result(f"a set among 10 000 open ones: {what}", many[what], unit)
-        yield Result(f"{what}: 10 000 / 1 000 open", many[what] / few[what], "ratio", 1.5, lower_is_better=True)
+        yield Result(f"a set among {long} open ones: {what}", many[what], unit)
+        yield Result(f"{what}: {long} / {short} open", many[what] / few[what], "ratio", 1.5, lower_is_better=True)
 
 
 @bench
@@ -72,7 +72,8 @@ def overdue_sets() -> Iterator[Result]:
     """Measure what the pipeline keeps of a set with one of three segments of 100 KiB, until it is given up: each report
     writes the state of the set again."""
     config, cpu, state, written, reports = SegmentationConfig(), 0.0, 0, 0, 0
-    for number in range(_OVERDUE):
+    overdue = SIZES.scaled(_OVERDUE)
+    for number in range(overdue):
         content = encode_segment(Segment(keccak256(number.to_bytes(8, "big")), 0, 3, None, False, os.urandom(102_400)))
         at_us, sender = _START_MS * 1000, f"sender {number}"
         row = SegmentRow(*_PLACE, number, at_us, "p", "c", "talk", sender, f"{number:064x}", number, "v0.1", content)
@@ -87,10 +88,10 @@ def overdue_sets() -> Iterator[Result]:
             reports += len(sets.tick(_PLACE, number, sets.dues()[_PLACE]))
             blob = sets.to_bytes()
             cpu += time.thread_time() - begin
-    yield Result("10 000 open sets of a segment of 100 KiB: state", state / _OVERDUE * 10_000 / 1e6, "MB")
-    yield Result("… reports of a set until it is given up", reports / _OVERDUE, "rows")
+    yield Result("10 000 open sets of a segment of 100 KiB: state", state / overdue * 10_000 / 1e6, "MB")
+    yield Result("… reports of a set until it is given up", reports / overdue, "rows")
     yield Result("… CPU time of a report", cpu / reports * 1_000_000, "µs")
-    yield Result("… written in their whole life", written / _OVERDUE * 10_000 / 1e9, "GB")
+    yield Result("… written in their whole life", written / overdue * 10_000 / 1e9, "GB")
 
 
 _OVERDUE = 500
@@ -105,7 +106,7 @@ def _sets(count: int) -> dict[str, float]:
         (split(number.to_bytes(8, "big") + bytes(100), _SETS), ("/waku/2/rs/2/1", "/a", "c", f"sender {number % 20}"))
         for number in range(count)
     ]
-    runs = [_life_of(sends) for _ in range(3)]
+    runs = [_life_of(sends) for _ in range(SIZES.repeated(3))]
     return {what: min(run[what] for run in runs) for what in runs[0]}
 
 
@@ -136,9 +137,9 @@ def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
 @bench
 def open_refetch_requests() -> Iterator[Result]:
     """Measure how a refetch round selects its requests, with few and with many open requests."""
-    times = {count: _refetch_round(count) for count in (10_000, 100_000)}
-    yield Result("refetch: what is to be asked for among 10 000 open requests", times[10_000], "s")
-    yield Result("refetch: the same among 100 000", times[100_000], "s", 2.0, lower_is_better=True)
+    few, many = SIZES.scaled(10_000), SIZES.scaled(100_000)
+    yield Result(f"refetch: what is to be asked for among {few} open requests", _refetch_round(few), "s")
+    yield Result(f"refetch: the same among {many}", _refetch_round(many), "s", 2.0, lower_is_better=True)
 
 
 def _refetch_round(count: int) -> float:
@@ -146,7 +147,7 @@ def _refetch_round(count: int) -> float:
     with tempfile.TemporaryDirectory() as run_dir:
         settings = load("local", paths={"run_dir": run_dir})
         _request(settings, count)
-        return best_of(lambda: _ask_all(settings), seconds=0.0, repetitions=3, clock=time.process_time)
+        return best_of(lambda: _ask_all(settings, count), seconds=0.0, repetitions=3, clock=time.process_time)
 
 
 def _request(settings: Settings, count: int) -> None:
@@ -169,14 +170,14 @@ def _request(settings: Settings, count: int) -> None:
     append_rows(settings.paths, SDS_MESSAGES, as_arrow(came, SDS_MESSAGES))
 
 
-def _ask_all(settings: Settings) -> None:
-    assert len(open_requests(settings, [])) == MAX_REQUESTS
+def _ask_all(settings: Settings, count: int) -> None:
+    assert len(open_requests(settings, [])) == min(count, MAX_REQUESTS)
 
 
 @bench
 def lookups() -> Iterator[Result]:
     """Measure both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
-    young = 10 if SIZES.quick else 40
+    young = SIZES.scaled(40, 3)
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
         create_tables(paths, (TIMERS,))

@@ -48,7 +48,7 @@ def low_rate() -> Iterator[Result]:
 def measure(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
     """The figures of one run; ``spark``: settings of the session."""
     topic = fill_topic(there, workload)["topic"]
-    warm_s, seconds, idle_s = (each * min(1.0, SIZES.scale) for each in (WARM_S, MEASURED_S, IDLE_S))
+    warm_s, seconds, idle_s = (max(10.0, each * min(1.0, SIZES.scale)) for each in (WARM_S, MEASURED_S, IDLE_S))
     spec = {"servers": there.kafka.servers, "run_dir": str(place), "cores": 2, "topic": topic}
     spec |= {"warm_s": warm_s, "seconds": seconds, "idle_s": idle_s, "spark": spark}
     endless = records(replace(workload, messages=10**9), "at a low rate")

@@ -3,9 +3,8 @@ docs/pipeline.md).
 
 The floor: Spark copies the topic to Delta without Python. A stage's time is that of its micro-batches; compared stages
 always run in one process, pinned to one or two cores together with its Python workers. The broker is not pinned.
-``--scale`` sets the sizes; ``--quick`` is small and uses two cores only; ``--workload`` selects one, ``--workload
-steady`` only the backlog and the steady traffic. Every stage is a line of ``pipeline-stages.jsonl`` as soon as it is
-measured.
+``--scale`` sets the sizes, below 1 on two cores only; ``--workload`` selects one, ``--workload steady`` only the
+backlog and the steady traffic. Every stage is a line of ``pipeline-stages.jsonl`` as soon as it is measured.
 
 At scale 1 each stage of ``pairs`` and ``hot`` is the single micro-batch with which its query starts. Half of the JVM's
 CPU time in it is compilation, in the floor as in the jobs. At scale 4 the floor and ingest have four micro-batches.
@@ -71,13 +70,17 @@ def _compare(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result
     """Yield the stages of every chosen workload, and their ratios."""
     stages: list[Stage] = []
     specs = [fill_topic(there, workload) for workload in chosen]
-    warm = [fill_topic(there, workload, "warm-") for workload in workloads(WARM_UP) if workload.name == "pairs"]
+    warm = [
+        fill_topic(there, workload, "warm-")
+        for workload in workloads(WARM_UP * min(1.0, SIZES.scale))
+        if workload.name == "pairs"
+    ]
     usable = len(os.sched_getaffinity(0))
     SIZES.output.mkdir(parents=True, exist_ok=True)
     kept = SIZES.output / "pipeline-stages.jsonl"
     kept.unlink(missing_ok=True)
     try:
-        for cores in (2,) if SIZES.quick else (2, 1):
+        for cores in (2, 1) if SIZES.scale >= 1 else (2,):
             if cores <= usable:
                 for stage in _stages(there, place / f"cores-{cores}", cores, specs, warm):
                     stages.append(stage)
@@ -111,9 +114,9 @@ def _stages(there: Any, run_dir: Path, cores: int, specs: list[dict[str, Any]], 
         "servers": there.kafka.servers,
         "run_dir": str(run_dir),
         "cores": cores,
-        "repetitions": 1 if SIZES.quick else REPETITIONS[cores],
+        "repetitions": SIZES.repeated(REPETITIONS[cores]),
         "workloads": specs,
-        "warm_up": warm * WARM_ROUNDS,
+        "warm_up": warm * SIZES.repeated(WARM_ROUNDS),
     }
     with child("bench.jobs.stages", spec) as process:
         for answer in process.answers():
@@ -149,7 +152,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
     """Measure the maximum rate of all queries over a backlog of pairs; then steady traffic at half of it: latency,
     batch time, state."""
     template = next(w for w in workloads(1) if w.name == "pairs")
-    backlog = replace(template, name=STEADY, messages=max(64, int(BACKLOG * SIZES.scale)))
+    backlog = replace(template, name=STEADY, messages=SIZES.scaled(BACKLOG, 512))
     traffic = replace(backlog, messages=ENDLESS)
     prepared = fill_topic(there, backlog)
     spec = {
@@ -160,8 +163,8 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
         "backlog_messages": backlog.messages,
         "backlog_records": prepared["records"],
         "max_offsets": prepared["records"] // BACKLOG_BATCHES,
-        "warm_batches": WARM_BATCHES,
-        "batches": BATCHES,
+        "warm_batches": SIZES.scaled(WARM_BATCHES, 2),
+        "batches": SIZES.scaled(BATCHES, 3),
     }
     stop = threading.Event()
     with child("bench.jobs.steady", spec) as process, ThreadPoolExecutor(1) as pool:
@@ -177,7 +180,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
             return
         yield Result("steady: the most that all queries do as they run", maximum, "records/s")
         rate = maximum / 2
-        longest_s = STEADY_S / 3 if SIZES.quick else STEADY_S
+        longest_s = max(60.0, STEADY_S * min(1.0, SIZES.scale))
         prepared_traffic = list(islice(records(traffic, "steadily"), int(rate * longest_s)))  # not on their cores later
         patience = threading.Timer(longest_s, end)
         sending = pool.submit(

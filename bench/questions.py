@@ -44,7 +44,7 @@ def twenty_questions() -> Iterator[Result]:
     rows."""
     with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
         paths = PathSettings(data_dir=place)
-        make_tables(Path(place), int(ROWS * SIZES.scale), COMMITS // 5 if SIZES.quick else COMMITS)
+        make_tables(Path(place), SIZES.scaled(ROWS), SIZES.scaled(COMMITS, 2))
         written = yield from _ask_all(paths, "as written")
         for table in TABLES:
             _merge_files(paths, table, z_order=False)
@@ -78,7 +78,7 @@ def _ask_all(paths: PathSettings, layout: str) -> Generator[Result, None, dict[s
         total = np.zeros(3)
         for question in questions():
             sql, took = narrow(question.duckdb, rows), []
-            for _ in range(RUNS):
+            for _ in range(SIZES.repeated(RUNS)):
                 started = time.process_time()
                 _answer(paths, sql)
                 took.append(time.process_time() - started)

@@ -32,13 +32,19 @@ class Result:
 
 @dataclass(slots=True)
 class Sizes:
-    """The sizes of the Spark benches: ``--scale``, ``--quick`` and ``--workload`` of the command line, and the file for
-    measurements before the bench ends."""
+    """What the command line chooses: ``--scale``, ``--workload``, and the folder of ``--output``."""
 
     scale: float = 1.0
-    quick: bool = False
     workloads: tuple[str, ...] = ()
     output: Path = Path("build") / "bench"
+
+    def scaled(self, count: int, least: int = 1) -> int:
+        """``count`` at this scale, but at least ``least``."""
+        return max(least, int(count * self.scale))
+
+    def repeated(self, count: int) -> int:
+        """How often to repeat a measurement: ``count`` times at full size, once in a smaller run."""
+        return count if self.scale >= 1 else 1
 
 
 SIZES = Sizes()
@@ -60,9 +66,11 @@ def best_of(
     repetitions: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The shortest time (s) of one call of ``action``, over at least ``repetitions`` calls and about ``seconds``. For
-    single-threaded code that never waits, ``clock=time.thread_time`` excludes the time of other processes."""
+    """The shortest time (s) of one call of ``action``, over at least ``repetitions`` calls and about ``seconds``; of a
+    few in a smaller run. For single-threaded code that never waits, ``clock=time.thread_time`` excludes the
+    time of other processes."""
     action()
+    repetitions, seconds = SIZES.repeated(repetitions), seconds * min(1.0, SIZES.scale)
     best, spent, calls = float("inf"), 0.0, 0
     while calls < repetitions or spent < seconds:
         started = clock()

@@ -30,7 +30,7 @@ _TARGET_S = 5.0
 @bench
 def a_million_rows() -> Iterator[Result]:
     """Measure the seconds of ``reliable-channel report``, the fastest of three."""
-    rows = int(1_000_000 * SIZES.scale)
+    rows = SIZES.scaled(1_000_000)
     with tempfile.TemporaryDirectory(prefix="bench-report-") as place:
         data = Path(place) / "tables"
         make_tables(data, rows)
@@ -40,7 +40,7 @@ def a_million_rows() -> Iterator[Result]:
             ("--html", ["--html", str(Path(place) / "report.html")]),
             ("one channel of 100", ["--channel", "channel 7", "--from", "2026-11-01T06:00"]),
         ):
-            took = min(_seconds(data, options) for _ in range(3))
+            took = min(_seconds(data, options) for _ in range(SIZES.repeated(3)))
             yield Result(f"report {name}, {rows:,} rows", took, "s", _TARGET_S, lower_is_better=True)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from bench.registry import Result, bench
+from bench.registry import SIZES, Result, bench
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
@@ -53,7 +53,7 @@ def _filters(count: int) -> list[bytes]:
 def _best(make: Callable[[], SdsChannel], messages: list[SdsMessage]) -> float:
     """The seconds for receiving ``messages``, the best of several runs on fresh channels."""
     best = float("inf")
-    for _ in range(REPETITIONS):
+    for _ in range(SIZES.repeated(REPETITIONS)):
         channel = make()
         receive = channel.receive
         now = messages[-1].lamport_timestamp or START
@@ -79,45 +79,44 @@ def _observer(outstanding: int) -> SdsChannel:
 @bench
 def receive() -> Iterator[Result]:
     """Measure messages per second of CPU time on one core."""
-    with_filters = _messages(4_000, filters=True)
-    seconds = _best(lambda: _participant(OUTSTANDING), with_filters)
-    yield Result(
-        "receive, 18 752-byte filter, 200 outstanding", len(with_filters) / seconds, "messages/s", target=15_000
-    )
-    seconds = _best(lambda: _observer(OUTSTANDING), _messages(4_000, filters=True, senders=3))
-    yield Result("receive as observer of 3 senders, filters, 200 tracked", 4_000 / seconds, "messages/s")
-    plain = _messages(20_000, filters=False)
-    seconds = _best(lambda: _participant(OUTSTANDING), plain)
-    yield Result("receive, no filters, 200 outstanding", len(plain) / seconds, "messages/s", target=50_000)
-    seconds = _best(lambda: _observer(1_000), _messages(20_000, filters=False, senders=3))
-    yield Result("receive as observer of 3 senders, no filters", 20_000 / seconds, "messages/s")
+    few, many = SIZES.scaled(4_000), SIZES.scaled(20_000)
+    seconds = _best(lambda: _participant(OUTSTANDING), _messages(few, filters=True))
+    yield Result("receive, 18 752-byte filter, 200 outstanding", few / seconds, "messages/s", target=15_000)
+    seconds = _best(lambda: _observer(OUTSTANDING), _messages(few, filters=True, senders=3))
+    yield Result("receive as observer of 3 senders, filters, 200 tracked", few / seconds, "messages/s")
+    seconds = _best(lambda: _participant(OUTSTANDING), _messages(many, filters=False))
+    yield Result("receive, no filters, 200 outstanding", many / seconds, "messages/s", target=50_000)
+    seconds = _best(lambda: _observer(1_000), _messages(many, filters=False, senders=3))
+    yield Result("receive as observer of 3 senders, no filters", many / seconds, "messages/s")
 
 
 @bench
 def growth() -> Iterator[Result]:
     """Compare the cost of a message with 50 000 entries in the log and with 1 000; the messages themselves are equally
     new."""
-    seconds = {1_000: float("inf"), 50_000: float("inf")}
+    short, long = SIZES.scaled(1_000), SIZES.scaled(50_000)
+    seconds = {short: float("inf"), long: float("inf")}
     now = START + 100_000
-    for _ in range(REPETITIONS):
+    for _ in range(SIZES.repeated(REPETITIONS)):
         for entries in seconds:
             channel = _participant(0)
             for message in _messages(entries, filters=False):
                 channel.receive(message, now)
-            fresh = _messages(5_000, filters=False, first=entries)
+            fresh = _messages(SIZES.scaled(5_000), filters=False, first=entries)
             started = time.process_time()
             for message in fresh:
                 channel.receive(message, now)
             seconds[entries] = min(seconds[entries], time.process_time() - started)
-    ratio = seconds[50_000] / seconds[1_000]
-    yield Result("receive, 50 000 log entries against 1 000", ratio, "ratio", target=1.2, lower_is_better=True)
+    ratio = seconds[long] / seconds[short]
+    yield Result(f"receive, {long} log entries against {short}", ratio, "ratio", target=1.2, lower_is_better=True)
 
 
 @bench
 def snapshot() -> Iterator[Result]:
     """Measure Spark's cost of each access to a channel: restore, one message, snapshot."""
-    messages = _messages(10_001, filters=False, senders=3)
-    for entries in (1_000, 10_000):
+    sizes = (SIZES.scaled(1_000, 10), SIZES.scaled(10_000, 100))
+    messages = _messages(sizes[-1] + 1, filters=False, senders=3)
+    for entries in sizes:
         channel = SdsChannel("bench", None)
         for message in messages[:entries]:
             channel.receive(message, START + 20_000)
@@ -125,7 +124,7 @@ def snapshot() -> Iterator[Result]:
         label = f"{entries} log entries"
         yield Result(f"snapshot size, {label}", len(blob) / entries * 1_000 / 1_000, "kB per 1 000 entries")
         seconds = {"restore": 9.0, "write after a restore and one message": 9.0}
-        for _ in range(5):
+        for _ in range(SIZES.repeated(5)):
             started = time.process_time()
             restored = SdsChannel.from_bytes(blob)
             seconds["restore"] = min(seconds["restore"], time.process_time() - started)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bench.registry import MB, Result, bench, best_of
+from bench.registry import MB, SIZES, Result, bench, best_of
 from reliable_channel.core.segmentation import (
     MessageCompleted,
     Reassembler,
@@ -28,7 +28,7 @@ _Record = tuple[Segment, tuple[str, ...], str, int]
 @bench
 def bookkeeping() -> Iterator[Result]:
     """Measure 20 000 messages of five small segments by twenty senders, interleaved."""
-    records = _records(20_000)
+    records = _records(SIZES.scaled(20_000, 50))
     seconds = _cpu(lambda: _feed(records))
     yield Result("reassemble, 5 small segments a message", len(records) / seconds, "segments/s")
     incomplete = [record for record in records if record[0].index > 0]
@@ -60,16 +60,16 @@ def full_size() -> Iterator[Result]:
 @bench
 def snapshot() -> Iterator[Result]:
     """Measure writing and reading the state of 1 000 open sets of 1 KiB."""
-    held = Reassembler(_MANY)
-    for segment, scope, sds_id, lamport in _records(1_000, 2_000)[::2]:
+    held, sets = Reassembler(_MANY), SIZES.scaled(1_000, 50)
+    for segment, scope, sds_id, lamport in _records(sets, 2_000)[::2]:
         held.add(segment, 0, scope=scope, sds_id=sds_id, lamport=lamport)
     size = len(held.to_bytes())
     yield Result(
-        "snapshot of 1 000 open sets, write + read",
+        f"snapshot of {sets} open sets, write + read",
         _cpu(lambda: Reassembler.from_bytes(held.to_bytes(), _MANY)) * 1_000,
         "ms",
     )
-    yield Result("snapshot of 1 000 open sets", size / 1_000, "kB")
+    yield Result(f"snapshot of {sets} open sets", size / 1_000, "kB")
 
 
 @bench
@@ -84,7 +84,7 @@ def dearest_input() -> Iterator[Result]:
         segments = split(payload, config)
         k = sum(not segment.is_parity for segment in segments)
         arriving = segments[min(lost, len(segments) - k) :]
-        dearest = min(_dearest(arriving, config) for _ in range(3))
+        dearest = min(_dearest(arriving, config) for _ in range(SIZES.repeated(3)))
         name = f"dearest segment of 1 MiB, {k} + {len(segments) - k} segments, {len(segments) - len(arriving)} lost"
         yield Result(name, dearest * 1_000, "ms", target=20.0, lower_is_better=True)
 

@@ -51,7 +51,7 @@ _CLIENTS = 8
 @bench
 def store() -> Iterator[Result]:
     """Measure pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
-    count = max(2_000, int(ENVELOPES_STORED * SIZES.scale))
+    count = SIZES.scaled(ENVELOPES_STORED, 2_000)
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
         place = Path(name)
         hashes = _write_envelopes(place, count)
@@ -136,7 +136,7 @@ def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     for call in calls.values():
         for _ in range(50):
             call()
-    for _ in range(_SLICES):
+    for _ in range(SIZES.repeated(_SLICES)):
         for name, call in calls.items():
             done, started = 0, time.perf_counter()
             while time.perf_counter() - started < 1.0:
@@ -179,7 +179,7 @@ def _look_ups(port: int, hashes: list[str]) -> Callable[[], None]:
 def _sends(port: int) -> float:
     done: list[int] = []
     broken: list[Exception] = []
-    end = time.perf_counter() + 2 * _SECONDS
+    end = time.perf_counter() + 2 * _SECONDS * min(1.0, SIZES.scale * 10)
 
     def send(number: int) -> None:
         client, calls = _Client(port), 0

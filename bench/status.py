@@ -29,11 +29,11 @@ READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 @bench
 def status() -> Iterator[Result]:
     """Measure the command with and without Kafka, which does not answer: the command waits its maximum time for it."""
-    commits = COMMITS // 10 if SIZES.quick else COMMITS
+    commits = SIZES.scaled(COMMITS, 4)
     with tempfile.TemporaryDirectory() as place:
         _fill(place, commits)
         for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
-            asked = [_measure_status(place, option) for _ in range(RUNS)]
+            asked = [_measure_status(place, option) for _ in range(SIZES.repeated(RUNS))]
             label = f"{name}: {commits} commits per table"
             seconds = statistics.median(wall for wall, _ in asked)
             yield Result(f"{label}, wall", seconds, "s", TARGET_S, lower_is_better=True)

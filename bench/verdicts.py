@@ -28,7 +28,7 @@ FLAT = 1.5
 @bench
 def verdicts() -> Iterator[Result]:
     """Compare rounds with few new messages over many kept ones and over few."""
-    few, many = (max(1_000, int(kept * SIZES.scale)) for kept in KEPT)
+    few, many = (SIZES.scaled(kept, 1_000) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepare(place)
         spec = {"run_dir": place, "cores": 2, "kept": [few, many], "new": NEW, "rounds": WARM_UP + MEASURED}

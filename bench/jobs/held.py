@@ -1,11 +1,11 @@
 """Measures the ack job with many channels with logs, accessed at random at a steady rate: ``python -m bench.jobs.held
 SPEC``.
 
-``SPEC`` is JSON: run directory, cores, channels, messages in the log of each, rows per second, seconds. The first
-micro-batch writes the logs directly into the state, because ten million rows would take an hour: every channel gets the
-state of one that received ``log`` rows. Prints a line of JSON for every tenth of the duration (memory of all processes
-and size of the checkpoint), then one with the latency of every second's rows, and one with the first micro-batch after
-a restart.
+``SPEC`` is JSON: run directory, cores, channels, messages in the log of each, rows per second, seconds to warm up,
+seconds. The first micro-batch writes the logs directly into the state, because ten million rows would take an hour:
+every channel gets the state of one that received ``log`` rows. Prints a line of JSON for every tenth of the duration
+(memory of all processes and size of the checkpoint), then one with the latency of every second's rows, and one with the
+first micro-batch after a restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from reliable_channel.pipeline.ack.channel_state import BucketState, Rules
 
 PATIENCE_S = 1_200.0
-WARM_UP_S = 60
 LOOKS = 10
 SEED = 1
 STEP_MS = 1_000
@@ -199,7 +198,7 @@ def main(arguments: list[str]) -> int:
                 feed()
                 done.look(running)
 
-        steadily(WARM_UP_S)
+        steadily(spec["warm_s"])
         since = time.time()
         cpu_s = -cpu_seconds()
         for _ in range(LOOKS):

@@ -24,6 +24,7 @@ from bench.registry import REGISTERED, Result
 from reliable_channel.config import load
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
 from reliable_channel.pipeline.ack.records import row_of
+from tests.support.benches import QUICK, check_small
 
 
 def good() -> Iterator[Result]:
@@ -44,6 +45,11 @@ def run(monkeypatch: pytest.MonkeyPatch, place: Path, benches: list[object], *ar
     monkeypatch.setitem(REGISTERED, bench.codecs.__name__.rpartition(".")[2], benches)  # type: ignore[arg-type]
     code = main(["--only", "codecs", "--output", str(place), *arguments])
     return code, [row["name"] for row in json.loads((place / "codecs.json").read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_a_bench_runs_at_a_small_scale(name: str, tmp_path: Path) -> None:
+    check_small(name, tmp_path)
 
 
 def test_a_bench_that_breaks_keeps_what_it_had_found_and_harms_no_other(
