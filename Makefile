@@ -51,8 +51,8 @@ coverage: setup  ## line and branch coverage of the protocol core by its unit te
 soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) --rate $(or $(RATE),100)
 
-bench: setup  ## measure, and print one table; ends well when all ran, whether targets are met or missed
-	@$(BIN)/python -m bench
+bench: setup  ## measure everything and renew the table of docs/measurements.md; ends well whether targets are met or missed
+	@$(BIN)/python -m bench --page docs/measurements.md
 
 lint: setup  ## format, style and types
 	@$(BIN)/ruff format --check .

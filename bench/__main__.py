@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import bench
+from bench.page import cells, renew
 from bench.registry import REGISTERED, SIZES, Result
 
-FRAME = frozenset(("__main__", "registry"))
+FRAME = frozenset(("__main__", "page", "registry"))
 """The modules of this package that are no benches."""
 
 
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--workload", action="append", default=[], metavar="NAME", help="of the Spark benches only this"
     )
     parser.add_argument("--strict", action="store_true", help="exit with 3 when a target is missed")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="renew the table of results on this page")
     parser.add_argument("--list", action="store_true", help="only print the modules' names")
     options = parser.parse_args(arguments)
     if options.list:
@@ -56,12 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
     table.columns[2].justify = table.columns[4].justify = "right"
     for name, results in results_by_bench.items():
         for result in results:
-            table.add_row(name, result.name, *_cells(result))
+            table.add_row(name, result.name, *cells(result))
     console.print(table)
     for line in broken:
         console.print(f"[red]broken[/red] {line}", highlight=False)
     if stopped:
         return 130
+    if options.page is not None:
+        renew(options.page, {name: results for name, results in results_by_bench.items() if results})
     missed = any(result.met is False for results in results_by_bench.values() for result in results)
     return 1 if broken else 3 if missed and options.strict else 0
 
@@ -81,25 +85,13 @@ def _run(name: str, results: list[Result], file: Path, console: Console, broken:
 
 
 def _write(results: list[Result], file: Path) -> None:
-    rows = [{"name": r.name, "value": r.value, "unit": r.unit, "target": r.target, "met": r.met} for r in results]
+    rows = [
+        {"name": r.name, "value": r.value, "unit": r.unit, "target": r.target, "met": r.met, "against": r.against}
+        for r in results
+    ]
     fresh = file.with_suffix(".tmp")
     fresh.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     fresh.replace(file)
-
-
-def _cells(result: Result) -> tuple[str, str, str, str]:
-    if result.met is None:
-        return _number(result.value), result.unit, "", ""
-    return (
-        _number(result.value),
-        result.unit,
-        ("≤ " if result.lower_is_better else "≥ ") + _number(result.target or 0.0),
-        "[green]yes[/green]" if result.met else "[red]MISSED[/red]",
-    )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

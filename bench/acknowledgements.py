@@ -37,6 +37,7 @@ PAUSE_MS = 60_000
 """The pause between two bursts of :data:`SEGMENTS` segments, long enough that each burst is acknowledged or fails
 before the next."""
 
+CLOCK = "nothing: the clock is virtual"
 NOW = SdsParameters()
 BEFORE = replace(NOW, acknowledge_within_ms=0)
 JS_WAKU = replace(
@@ -150,14 +151,14 @@ def quiet_listeners() -> Iterator[Result]:
             label = f"{listeners} listener{'s' if listeners > 1 else ''}{name}"
             segments = _bursts() * SEGMENTS
             transmissions = 1 + network.sent[OutgoingReason.RESEND] / segments
-            yield Result(f"{label}: transmissions a segment", transmissions, "", targets[0], lower_is_better=True)
+            yield Result(f"{label}: transmissions a segment", transmissions, "", targets[0], True, CLOCK)
             late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
-            yield Result(f"{label}: median to delivered", statistics.median(late), "s", targets[1], True)
+            yield Result(f"{label}: median to delivered", statistics.median(late), "s", targets[1], True, CLOCK)
             idle = Network({"alice": NOW, **{f"listener-{n}": config for n in range(listeners)}})
             _played_once(idle)
             syncs = (network.sent[OutgoingReason.SYNC] - idle.sent[OutgoingReason.SYNC]) / (_bursts() - 1)
             yield Result(f"{label}: sync messages a burst beyond those of silence", syncs, "")
-            yield Result(f"{label}: send errors", float(len(network.failed)), "", 0.0, lower_is_better=True)
+            yield Result(f"{label}: send errors", float(len(network.failed)), "", 0.0, True, CLOCK)
 
 
 def _played_once(network: Network) -> None:
@@ -175,7 +176,7 @@ def lossy_networks() -> Iterator[Result]:
         label = f"5 listeners, 20 % loss{name}"
         false = [send_id for send_id in network.failed if network.received[send_id]]
         target = 0.0 if config is not BEFORE else None
-        yield Result(f"{label}: false send errors", float(len(false)), "", target, lower_is_better=True)
+        yield Result(f"{label}: false send errors", float(len(false)), "", target, True, CLOCK)
         late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
         yield Result(f"{label}: delivered", len(late) / _bursts() * 100, "%")
         yield Result(f"{label}: median to delivered", statistics.median(late), "s")
@@ -192,7 +193,7 @@ def lossy_conversations() -> Iterator[Result]:
         ended = [conversation(config, seed, messages=messages) for seed in (1, 2, 3)]
         label = f"5 talk, 20 % loss{name}"
         target = 0.0 if config is NOW else None
-        yield Result(f"{label}: never learnt of", float(sum(never for _, never in ended)), "", target, True)
+        yield Result(f"{label}: never learnt of", float(sum(never for _, never in ended)), "", target, True, CLOCK)
         syncs = sum(network.sent[OutgoingReason.SYNC] for network, _ in ended)
         yield Result(f"{label}: sync messages a message", syncs / (len(ended) * messages), "")
 

@@ -199,7 +199,7 @@ def sending() -> Iterator[Result]:
             what = f"channel, {SMALL_BYTES}-byte messages, {name}"
             yield Result(what, len(small) / took.cpu, "msg/s")
             yield Result(f"{what}, by the clock", len(small) / took.wall, "msg/s")
-            yield Result(f"{what} / the node alone", raw / took.cpu, "ratio", SMALL_TARGET)
+            yield Result(f"{what} / the node alone", raw / took.cpu, "ratio", SMALL_TARGET, against="the node alone")
         raw = min(_producer_seconds(node, 121_000, len(large) * 12) for _ in range(SIZES.repeated(REPETITIONS)))
         yield Result("the node alone, 121 000-byte envelopes", len(large) * 12 * 121_000 / MB / raw, "MB/s")
         megabytes = len(large) * LARGE_BYTES / MB
@@ -213,4 +213,5 @@ def sending() -> Iterator[Result]:
                 raw * megabytes / (len(large) * 12 * 0.121) / took.cpu,
                 "ratio",
                 LARGE_TARGET,
+                against="the node alone",
             )

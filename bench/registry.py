@@ -14,13 +14,17 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One measured figure. ``target`` is set by an issue; ``None`` for a figure that is only reported."""
+    """One measured figure; ``target``: ``None`` for a figure that is only reported.
+
+    Speed has a target only as a ratio to something measured in the same run, which ``against`` names: seconds and rates
+    mean little on another machine."""
 
     name: str
     value: float
     unit: str
     target: float | None = None
     lower_is_better: bool = False
+    against: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -85,3 +89,28 @@ def memory_copy(size: int) -> float:
     source = np.ones(size, dtype=np.uint8)
     target = np.empty_like(source)
     return size / MB / best_of(lambda: np.copyto(target, source), seconds=0.2, clock=time.thread_time)
+
+
+@dataclass(slots=True)
+class _Entry:
+    name: str
+    number: int
+
+
+def python_step() -> float:
+    """Measure the CPU seconds of a step of plain Python, now, on this machine: make an object, put it into a dictionary
+    by a text, and look up the one before."""
+
+    def loop() -> None:
+        entries = {"": _Entry("", 0)}
+        before = ""
+        for number in range(10_000):
+            name = f"{number:x}"
+            entries[name] = _Entry(name, entries[before].number + 1)
+            before = name
+
+    return best_of(loop, seconds=0.1, clock=time.thread_time) / 10_000
+
+
+STEP = "steps of plain Python"
+"""What :func:`python_step` measures, as ``against`` names it."""

@@ -1,8 +1,8 @@
 """Writes the version checksum file of a commit (``<version>.crc``), as Delta's protocol recommends.
 
 delta-rs writes none. Without it Spark runs a job to compute protocol and metadata of every new version, which takes a
-tenth of a second each time a stream looks for new commits (docs/measurements.md). The file is optional: a reader that
-does not find it, or finds it incomplete, reads the log.
+tenth of a second each time a stream looks for new commits (docs/measurements-history.md). The file is optional: a
+reader that does not find it, or finds it incomplete, reads the log.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 _SAMPLE_BYTES = 64 * 1024
 _WORTH_COMPRESSING = 0.875
 """A binary column is written uncompressed if its sample stays above this share of its size. Ciphertext and Bloom
-filters in use do not shrink, and trying is most of the cost of writing them (docs/measurements.md)."""
+filters in use do not shrink, and trying is most of the cost of writing them (docs/measurements-history.md)."""
 
 _TEXT_CHARACTERS = 32
 """Characters of a text in the statistics, as in Delta's own writer."""

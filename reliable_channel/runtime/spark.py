@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SPAWNING = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Makes Java start processes directly instead of by a helper. Without Hadoop's native library, which PySpark does not
 include, every new file of a checkpoint or a table's log starts a `chmod` and several `readlink` processes, about 250
-per round of the queries (docs/measurements.md)."""
+per round of the queries (docs/measurements-history.md)."""
 
 IN_UTC = "-Duser.timezone=UTC"
 """The time zone of every JVM. In any other time zone Delta verifies the file list of each commit with two Spark jobs,
@@ -44,7 +44,7 @@ FEWER_PROCESSES = {
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 """For a local disk: a Delta commit starts 7 processes instead of 20, 3 ms each, and a checkpoint file 2 instead of 6.
-Checkpoints keep Hadoop's checksums; Delta's log has none (docs/measurements.md)."""
+Checkpoints keep Hadoop's checksums; Delta's log has none (docs/measurements-history.md)."""
 
 WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
 """The daemon that forks Python workers, with all imports done and excluded from the garbage collection after each
@@ -63,7 +63,7 @@ _SOCKET_NAME = len("/.8dbc4544-b90f-92d8-3d8d-f4db26c30c11.sock")
 ARROW_BATCH_BYTES = 4 * 1024 * 1024
 """The size of a batch to a Python worker, unless ``spark.arrow_batch_rows`` is reached first: such buffers stay in the
 processor's caches and are reused. With Spark's default, 64 MiB, every batch is written to memory newly allocated by the
-system (docs/measurements.md)."""
+system (docs/measurements-history.md)."""
 
 MICRO_BATCHES_KEPT = 20
 """The number of micro-batches that checkpoints can go back to; Spark deletes older files when there are a third more. A
@@ -137,7 +137,7 @@ def takes_unix_sockets(place: Path) -> bool:
     quotes.
 
     Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read, so each second
-    write waits 40 ms for the other side's delayed acknowledgement (docs/measurements.md). The directory must be
+    write waits 40 ms for the other side's delayed acknowledgement (docs/measurements-history.md). The directory must be
     private: anyone who can connect to a worker can run code in it, and over Unix sockets Spark requires no secret."""
     path = str(place.absolute())
     return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None

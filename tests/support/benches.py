@@ -27,3 +27,4 @@ def check_small(name: str, place: Path) -> None:
         assert result["name"], result
         assert math.isfinite(result["value"]), result
         assert (result["target"] is None) == (result["met"] is None), result
+        assert result["target"] is None or result["against"], f"{result} is compared with nothing"

@@ -2,7 +2,7 @@
 
 Without turns the queries share the cores, so every micro-batch takes as long as all of them together. With turns a
 record passes the whole chain in one round. A query waits at the end of ``foreachBatch``: Spark fixes the input of the
-next micro-batch only after that, so a lock at the beginning would be too late (docs/measurements.md).
+next micro-batch only after that, so a lock at the beginning would be too late (docs/measurements-history.md).
 """
 
 from __future__ import annotations
