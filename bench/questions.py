@@ -23,9 +23,11 @@ import pyarrow.dataset as ds
 
 from bench.registry import SIZES, Result, bench
 from bench.report import make_tables
+from reliable_channel.analysis.report.snapshot import create_views, named_in
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import BY_NAME, TABLES, Table
+from reliable_channel.lake.tables.views import QUERYABLE
 from tests.support.questions import questions
 
 ROWS, COMMITS = 500_000, 100
@@ -61,7 +63,7 @@ def narrow(sql: str, scope: str) -> str:
     """Restrict a question to the rows of a scope, in each of its tables that has the necessary columns."""
 
     def part(name: re.Match[str]) -> str:
-        columns = BY_NAME[name[2]].names()
+        columns = QUERYABLE[name[2]].names()
         time = next((name for name in ("event_time", "first_seen") if name in columns), None)
         if not scope or time is None or "content_topic" not in columns:
             return name[0]
@@ -69,7 +71,7 @@ def narrow(sql: str, scope: str) -> str:
         return f"{name[1]} {rows} {name[3] or name[2]}"
 
     # Names of tables and aliases are in lower case, SQL keywords in upper case.
-    return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(BY_NAME)})\b(?:\s+([a-z]\w*))?", part, sql)
+    return re.sub(rf"\b(FROM|JOIN)\s+({'|'.join(QUERYABLE)})\b(?:\s+([a-z]\w*))?", part, sql)
 
 
 def _ask_all(paths: PathSettings, layout: str) -> Generator[Result, None, dict[str, float]]:
@@ -120,10 +122,12 @@ class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
 def _answer(paths: PathSettings, sql: str, counted: bool = False) -> None:
     """Open the tables that ``sql`` names and run it in DuckDB, as the dashboard and ``reliable-channel sql`` do."""
     with duckdb.connect(config={"threads": 2}) as connection:
-        for name in sorted(set(re.findall(rf"\b({'|'.join(BY_NAME)})\b", sql))):
+        names, views = named_in(sql)
+        for name in names:
             table = open_table(paths, BY_NAME[name])
             rows = dataset_of(table) if counted else public_dataset(table)
             if counted:
                 rows = _CountedFiles([*rows.get_fragments()], rows.schema, rows.format, rows.filesystem)
             connection.register(name, rows)
+        create_views(connection, views)
         connection.sql(sql).to_arrow_table()

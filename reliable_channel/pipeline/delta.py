@@ -24,6 +24,7 @@ from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import BY_NAME, Table
+from reliable_channel.lake.tables.views import VIEWS
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
@@ -50,13 +51,15 @@ def read_table(spark: SparkSession, paths: PathSettings, table: Table, version: 
 
 
 def create_views(spark: SparkSession, paths: PathSettings) -> None:
-    """Create a temporary view of every existing table under its name, without the rows of the recorded clock."""
+    """Create a temporary view of every table under its name, without the rows of the recorded clock, and the views of
+    :mod:`reliable_channel.lake.tables.views`. A table that does not exist yet has no rows."""
     for table in tables.TABLES:
-        if exists(paths, table):
-            rows = read_table(spark, paths, table)
-            if table.clock_rows:
-                rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
-            rows.createOrReplaceTempView(table.name)
+        rows = read_table(spark, paths, table) if exists(paths, table) else spark.createDataFrame([], table.ddl())
+        if table.clock_rows:
+            rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
+        rows.createOrReplaceTempView(table.name)
+    for view in VIEWS.values():
+        spark.sql(view.create())
 
 
 def conform(rows: DataFrame, table: Table) -> DataFrame:

@@ -15,6 +15,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.read import public_dataset
+from reliable_channel.pipeline import delta
 from reliable_channel.runtime import spark as runtime
 from tests.support.doc_blocks import blocks_of
 from tests.support.questions import PAGE, comparable, questions
@@ -28,7 +29,7 @@ def test_spark_and_duckdb_give_the_same_answers(
 ) -> None:
     """docs/questions.md opens the tables itself; the session is the shared one."""
     monkeypatch.setattr(runtime, "open_session", lambda settings: spark)
-    monkeypatch.setattr(tables, "TABLES", OPENED)
+    monkeypatch.setattr(delta, "exists", lambda paths, table: table in OPENED)
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
     monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(sample_tables))
     (opening,) = [

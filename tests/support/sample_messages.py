@@ -275,7 +275,7 @@ class MessageRows:
             first_seen=first_seen,
             written_at=when + dt.timedelta(seconds=4),
         )
-        self.verdict(message, "delivered", "late" if message.late else None)
+        self.verdict(message, "delivered", "late" if message.late else None, ephemeral=ephemeral)
 
     def _incomplete(self, message: Message, reason: str) -> None:
         seen = [p for p in message.parts if p.arrived]
@@ -298,16 +298,19 @@ class MessageRows:
         )
         self.verdict(message, "missing", "segment_missing" if reason == "expired" else reason)
 
-    def verdict(self, message: Message, verdict: str, cause: str | None, *, settled: bool = True) -> None:
+    def verdict(
+        self, message: Message, verdict: str, cause: str | None, *, settled: bool = True, ephemeral: bool = False
+    ) -> None:
         """The row of ``delivery_status`` of a message; the participants who acknowledged it are added at the end."""
         found = sum(p.arrived for p in message.parts)
         seen = [p.sent_s + 0.1 for p in message.parts if p.arrived] or [message.parts[0].sent_s + 60]
         lacking = [p.index for p in message.parts if p.kind == "data" and not p.arrived]
         delivered = message.delivered_s is not None
+        position = message.parts[0].sds_id if ephemeral else message.parts[0].lamport
         self.add(
             "delivery_status",
             **self.channel(message),
-            message_key=f"{message.payload_hash.hex()}-{message.parts[0].lamport}" if found else message.last.sds_id,
+            message_key=f"{message.payload_hash.hex()}-{position}" if found else message.last.sds_id,
             as_of=AS_OF,
             sender_id=message.sender,
             entire_message_hash=message.payload_hash if found else None,

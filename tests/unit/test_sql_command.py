@@ -11,9 +11,10 @@ import pytest
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
-from reliable_channel.cli.commands.sql import Form, prompt
+from reliable_channel.cli.commands.sql import Form, complete, prompt
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.tables import BY_NAME
+from reliable_channel.lake.tables.views import QUERYABLE
 
 COUNTED = (
     "SELECT verdict, count(*) AS messages, max(first_seen) AS newest FROM delivery_status GROUP BY ALL ORDER BY ALL"
@@ -64,14 +65,40 @@ def test_a_wrong_question_is_one_sentence(
 
 def test_the_tables_can_be_asked_for(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
     shown = json.loads(ask(capsys, sample_tables, "SHOW TABLES", "--json")[1])
-    assert [row["name"] for row in shown] == sorted(BY_NAME)
+    assert [row["name"] for row in shown] == sorted(QUERYABLE)
     columns = "SELECT table_name, column_name FROM information_schema.columns"
     listed = {
         (row["table_name"], row["column_name"]) for row in json.loads(ask(capsys, sample_tables, columns, "--json")[1])
     }
-    assert listed == {(table.name, name) for table in BY_NAME.values() for name in table.names()}
+    assert listed == {(kind.name, name) for kind in QUERYABLE.values() for name in kind.names()}
     described = json.loads(ask(capsys, sample_tables, "DESCRIBE acks", "--json")[1])
     assert [row["column_name"] for row in described] == [*BY_NAME["acks"].names()]
+
+
+def test_a_table_that_no_job_has_made_yet_has_no_rows_and_the_answer_says_so(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path, tmp_path: Path
+) -> None:
+    status, out, err = ask(capsys, tmp_path, "SELECT count(*) AS n FROM acks", "--json")
+    assert (status, json.loads(out)) == (0, [{"n": 0}])
+    assert err.startswith("acks does not exist yet") and "reliable-channel run" in err
+    assert ask(capsys, tmp_path, "SELECT * FROM messages", "--json")[2].count("do not exist yet") == 1
+    assert ask(capsys, tmp_path, "SHOW TABLES", "--json")[2] == ""
+    assert ask(capsys, sample_tables, "SELECT count(*) AS messages FROM acks")[2] == ""
+
+
+def test_tab_completes_tables_columns_and_keywords() -> None:
+    def matches(word: str) -> list[str]:
+        found = iter(lambda: complete(word, len(names)), None)
+        names: list[str] = []
+        for name in found:
+            names.append(name)
+        return names
+
+    assert matches("delivery_s") == ["delivery_seq", "delivery_status"]
+    assert matches("mess") == ["message_hash", "message_key", "messages"]
+    assert matches("SEL") == ["SELECT"]
+    assert matches("sel") == ["select"]
+    assert matches("\x1b") == []
 
 
 def test_a_hostile_string_is_shown_as_text(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:

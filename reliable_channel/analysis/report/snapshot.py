@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -26,14 +26,32 @@ from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.read import in_our_time, open_at
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, VIEWS, View
 
 MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
 """The longest time of a user's query, which is then interrupted."""
 
 _NAMES = re.compile(r"\b(" + "|".join(BY_NAME) + r")\b")
+_VIEWS = re.compile(
+    r"(?:\b(?:from|join|describe|summarize)\s+|,\s*)\"?(?:main\.)?(" + "|".join(VIEWS) + r")\b", re.IGNORECASE
+)
+"""A view where a table may be named; elsewhere its name is that of a column."""
 _CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w+|\bpg_catalog\b", re.IGNORECASE)
 """What asks for the tables themselves."""
+
+
+def named_in(sql: str) -> tuple[list[str], list[View]]:
+    """The tables that ``sql`` reads, also through views, and the views that it names; rather too many than too few."""
+    views = [VIEWS[name] for name in sorted({name.lower() for name in _VIEWS.findall(sql)})]
+    return sorted({*_NAMES.findall(sql), *(table.name for view in views for table in view.tables)}), views
+
+
+def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -> None:
+    """Create views, and the functions that Spark and DuckDB call by different names, over registered tables."""
+    connection.execute(DUCKDB_MACROS)
+    for view in views:
+        connection.execute(view.create())
 
 
 class TableSnapshot:
@@ -78,7 +96,7 @@ class TableSnapshot:
         """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold. ``with_catalog``: the
         names and columns of all tables are known, too."""
         connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
-        names = sorted(set(_NAMES.findall(sql)))
+        names, views = named_in(sql)
         timer = threading.Timer(self._patience_s, connection.interrupt)
         try:
             connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
@@ -86,6 +104,7 @@ class TableSnapshot:
                 connection.register(name, self._source(name))
             for name in sorted(BY_NAME.keys() - set(names)) if with_catalog else ():
                 connection.register(name, arrow_schema(BY_NAME[name]).empty_table())
+            create_views(connection, VIEWS.values() if with_catalog else views)
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             timer.start()
             return in_our_time(connection.sql(sql, params=dict(parameters or {})).to_arrow_table())
@@ -130,6 +149,10 @@ class TableSnapshot:
             raise
         except duckdb.Error as error:
             raise LocalError(f"This query failed: {delta.first_line(error)}.", "Change the query.") from None
+
+    def absent(self) -> list[str]:
+        """The tables that were read and that no job has created yet."""
+        return sorted(name for name, table in self._opened.items() if table is None)
 
     def newest(self) -> TableSnapshot:
         """The same tables at their newest versions now."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 PROMPT, MORE = "sql> ", "...> "
-HELP = "End a question with ;  \\d lists the tables, \\d NAME the columns of one, \\q or Ctrl-D leaves."
+HELP = "End a question with ;  Tab completes, \\d lists the tables, \\d NAME the columns of one, \\q or Ctrl-D leaves."
+KEYWORDS = ("DESCRIBE", "FROM", "GROUP BY", "HAVING", "JOIN", "LIMIT", "ORDER BY", "SELECT", "SHOW TABLES", "WHERE")
 
 
 class Form(StrEnum):
@@ -49,9 +50,22 @@ def register(app: typer.Typer) -> None:
         lake = TableSnapshot(invocation(context).settings(tables).paths, max_seconds)
         form = Form.JSON if as_json else form
         if question is not None:
-            typer.echo(written(lake.ask(question), form))
+            answer(lake, question, form)
         else:
             prompt(lake, form)
+
+
+def answer(lake: TableSnapshot, question: str, form: Form) -> None:
+    """Print the rows of a query, and which of its tables do not exist yet. Raises as ``TableSnapshot.ask``."""
+    typer.echo(written(lake.ask(question), form))
+    if absent := lake.absent():
+        one = len(absent) == 1
+        typer.echo(
+            f"{', '.join(absent)} {'does' if one else 'do'} not exist yet under {lake.data_dir}, so"
+            f" {'it has' if one else 'they have'} no rows: `reliable-channel run --verdicts` makes"
+            f" {'it' if one else 'them'}.",
+            err=True,
+        )
 
 
 def written(rows: pa.Table, form: Form) -> str:
@@ -157,12 +171,12 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
         question = f"{question}\n{line}".strip()
         if question.endswith(";"):
             try:
-                typer.echo(written(lake.newest().ask(question), form))
+                answer(lake.newest(), question, form)
             except ReliableChannelError as fault:
                 typer.echo(str(fault), err=True)
             question = ""
     if question:
-        typer.echo(written(lake.newest().ask(question), form))
+        answer(lake.newest(), question, form)
 
 
 def read_line(label: str) -> str | None:
@@ -177,13 +191,16 @@ def read_line(label: str) -> str | None:
 
 
 def remember_lines() -> None:
-    """Line editing and a history in the user's state directory, kept when the prompt ends."""
+    """Line editing, completion, and a history in the user's state directory, kept when the prompt ends."""
     import atexit
     import os
     import readline
     from contextlib import suppress
     from pathlib import Path
 
+    readline.set_completer(complete)
+    readline.set_completer_delims(" \t\n,;()=<>.")
+    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     file = state / "reliable-channel" / "sql_history"
     with suppress(OSError):
@@ -198,13 +215,23 @@ def remember_lines() -> None:
     atexit.register(keep)
 
 
+def complete(word: str, state: int) -> str | None:
+    """The name of a table or column, or the keyword, number ``state`` of those that begin with ``word``."""
+    from reliable_channel.lake.tables.views import QUERYABLE
+
+    names = sorted({name for kind in QUERYABLE.values() for name in (kind.name, *kind.names())})
+    matches = [name for name in names if name.startswith(word)]
+    matches += [key if word.isupper() else key.lower() for key in KEYWORDS if key.startswith(word.upper())]
+    return [*matches, None][state] if state <= len(matches) else None
+
+
 def described(name: str) -> str:
-    """The tables, or the columns of one with what they mean."""
-    from reliable_channel.lake.tables import BY_NAME, TABLES
+    """The tables and views, or the columns of one with what they mean."""
+    from reliable_channel.lake.tables.views import QUERYABLE
 
     if not name:
-        return "\n".join(f"{table.name:24} {table.comment}" for table in TABLES)
-    table = BY_NAME.get(name.rstrip(";"))
-    if table is None:
+        return "\n".join(f"{one.name:24} {one.comment}" for one in QUERYABLE.values())
+    one = QUERYABLE.get(name.rstrip(";"))
+    if one is None:
         return f"There is no table {name}; \\d lists them."
-    return "\n".join(f"{column.name:24} {column.type:14} {column.comment}" for column in table.columns)
+    return "\n".join(f"{column.name:24} {column.type:14} {column.comment}" for column in one.columns)

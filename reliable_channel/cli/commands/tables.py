@@ -32,10 +32,10 @@ def register(app: typer.Typer) -> None:
     def list_(
         as_json: Annotated[bool, typer.Option("--json", help="A JSON list with columns instead of text.")] = False,
     ) -> None:
-        """One line per table: name and what it holds."""
+        """One line per table and view: name and what it holds."""
         import json
 
-        from reliable_channel.lake.tables import TABLES
+        from reliable_channel.lake.tables.views import QUERYABLE
 
         if as_json:
             found = [
@@ -44,9 +44,9 @@ def register(app: typer.Typer) -> None:
                     "comment": table.comment,
                     "columns": [{"name": c.name, "type": c.type, "comment": c.comment} for c in table.columns],
                 }
-                for table in TABLES
+                for table in QUERYABLE.values()
             ]
             typer.echo(json.dumps(found, indent=1))
             return
-        for table in TABLES:
+        for table in QUERYABLE.values():
             typer.echo(f"{table.name:20} {table.comment}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from reliable_channel.lake.tables import DAY_MS, TABLES, Column, Table
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, VIEWS, View
 
 _HEAD = """# Tables
 
@@ -31,7 +32,9 @@ def markdown() -> str:
     """All tables as Markdown: an overview, then one section each."""
     overview = ["| table | written by | what |", "|---|---|---|"]
     overview += [f"| [`{t.name}`](#{t.name}) | {_writer(t)} | {t.comment} |" for t in TABLES]
-    return "\n".join([_HEAD, *overview, "", *(_section(table) for table in TABLES)])
+    overview += [f"| [`{v.name}`](#{v.name}) | a view | {v.comment} |" for v in VIEWS.values()]
+    sections = [*(_view(view) for view in VIEWS.values()), *(_section(table) for table in TABLES)]
+    return "\n".join([_HEAD, *overview, "", *sections])
 
 
 def shown(column: Column) -> str:
@@ -58,20 +61,40 @@ def _section(table: Table) -> str:
         "",
         *(f"* {name}: {what}" for name, what in facts),
         "",
-        "| column | type | unit | meaning | example |",
-        "|---|---|---|---|---|",
-        *(_row(table, column) for column in table.columns),
+        *_columns(table.columns, table.key),
+    ]
+    return "\n".join(lines)
+
+
+def _view(view: View) -> str:
+    lines = [
+        f"## {view.name}",
+        "",
+        f"{view.comment} A view, so it is never behind its tables: {_names(tuple(t.name for t in view.tables))}."
+        " `reliable-channel sql`, the package in Python and `create_views` in Spark know it.",
+        "",
+        *_columns(view.columns, ()),
+        '<details markdown="1"><summary>Its SQL, for a DuckDB of your own; Spark needs no macros</summary>',
+        "",
+        f"```text\n{DUCKDB_MACROS}\n{view.create()};\n```",
+        "",
+        "</details>",
         "",
     ]
     return "\n".join(lines)
+
+
+def _columns(columns: tuple[Column, ...], key: tuple[str, ...]) -> list[str]:
+    head = ["| column | type | unit | meaning | example |", "|---|---|---|---|---|"]
+    return [*head, *(_row(column, column.name in key) for column in columns), ""]
 
 
 def _names(columns: tuple[str, ...]) -> str:
     return ", ".join(f"`{column}`" for column in columns)
 
 
-def _row(table: Table, column: Column) -> str:
-    name = f"**`{column.name}`**" if column.name in table.key else f"`{column.name}`"
+def _row(column: Column, in_key: bool) -> str:
+    name = f"**`{column.name}`**" if in_key else f"`{column.name}`"
     unit = "UTC" if column.type == "TIMESTAMP" else column.unit
     kind = column.type.lower() + ("" if column.nullable else ", not null")
     return f"| {name} | {kind} | {unit} | {column.meaning} | `{shown(column)}` |"

@@ -1,0 +1,146 @@
+"""Defines the views over the tables, in SQL that Spark and DuckDB (with :data:`DUCKDB_MACROS`) both run.
+
+A view is no table: nothing is stored, and it has the rows that its tables have at the time of the query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reliable_channel.lake.tables import BY_NAME
+from reliable_channel.lake.tables.ack import ACKS
+from reliable_channel.lake.tables.columns import CHANNEL_KEY
+from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SIGHTINGS
+from reliable_channel.lake.tables.ingest import SDS_MESSAGES
+from reliable_channel.lake.tables.model import Column, Table
+from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
+
+DUCKDB_MACROS = """\
+CREATE TEMP MACRO unix_millis(moment) AS epoch_ms(moment);
+CREATE TEMP MACRO size(items) AS len(items);
+CREATE TEMP MACRO explode(items) AS unnest(items);
+CREATE TEMP MACRO struct(a, b) AS row(a, b);"""
+"""Functions of Spark that DuckDB calls by another name: with them one statement serves both."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view: its columns, the tables that it reads, and its query."""
+
+    name: str
+    comment: str
+    tables: tuple[Table, ...]
+    columns: tuple[Column, ...]
+    sql: str
+
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def create(self) -> str:
+        """The statement that creates the view for one session."""
+        return f"CREATE OR REPLACE TEMP VIEW {self.name} AS\n{self.sql}"
+
+
+_CHANNEL = ", ".join(CHANNEL_KEY)
+_AGE_MS = "unix_millis(d.first_seen) - d.sender_timestamp_ns / 1e6"
+_STATUS = {column.name: column for column in DELIVERY_STATUS.columns}
+_DELIVERED = {column.name: column for column in DELIVERED_MESSAGES.columns}
+
+MESSAGES = View(
+    "messages",
+    "One row per message known to exist, with everything that is usually asked about it.",
+    (DELIVERY_STATUS, DELIVERED_MESSAGES, SDS_MESSAGES, ACKS, SENDER_EVENTS, SIGHTINGS),
+    (
+        *(_STATUS[name] for name in (*CHANNEL_KEY, "message_key", "sender_id", "verdict", "cause", "detail")),
+        *(_STATUS[name] for name in ("settled", "first_seen", "delivered_at")),
+        _DELIVERED["delivery_seq"],
+        Column("late", "BOOLEAN", "delivered after it had been given up", example="false"),
+        *(_DELIVERED[name] for name in ("ephemeral", "payload_bytes")),
+        Column(
+            "latency_ms",
+            "BIGINT",
+            "from the sender's timestamp to the delivery; null where that timestamp cannot be true (more than 30 days"
+            " before the first segment, or a day after it)",
+            unit="ms",
+            example="1220",
+        ),
+        Column("waited_ms", "BIGINT", "from the first segment here to the delivery", unit="ms", example="15527"),
+        *(_DELIVERED[name] for name in ("data_count", "parity_count")),
+        Column(
+            "segments_seen",
+            "BIGINT",
+            "number of its segments that arrived, data and parity, each counted once; as long as sds_messages is kept",
+            example="3",
+        ),
+        _DELIVERED["repaired_segments"],
+        *(_STATUS[name] for name in ("data_missing", "acknowledged_by")),
+        Column(
+            "acknowledged_at",
+            "MAP<STRING, TIMESTAMP>",
+            "for each of acknowledged_by, when it had acknowledged enough segments; as long as acks is kept",
+            example='{"bob": "2026-01-01T00:01:12.455Z"}',
+        ),
+        _STATUS["lost_by"],
+        Column(
+            "seen_by",
+            "ARRAY<STRING>",
+            "bridges (sightings.vantage) that saw an envelope of it; as long as sightings is kept",
+            example='["north", "south"]',
+        ),
+        *(_STATUS[name] for name in ("sds_ids", "entire_message_hash", "as_of")),
+    ),
+    f"""\
+WITH ids AS (
+    SELECT {_CHANNEL}, message_key, acknowledged_by AS who, explode(sds_ids) AS sds_id FROM delivery_status
+), segments AS (
+    SELECT {_CHANNEL}, message_key, count(DISTINCT sds_id) AS segments_seen,
+           max(data_count) AS data_count, max(parity_count) AS parity_count
+    FROM ids JOIN sds_messages USING ({_CHANNEL}, sds_id) GROUP BY {_CHANNEL}, message_key
+), delivered AS (
+    SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, message_key ORDER BY delivery_seq) AS place
+    FROM (SELECT *, concat_ws('-', lower(hex(entire_message_hash)),
+                              coalesce(cast(causal_lamport AS STRING), causal_sds_id)) AS message_key
+          FROM delivered_messages)
+), acknowledgements AS (
+    SELECT {_CHANNEL}, message_key, acknowledged_by, acknowledged,
+           row_number() OVER (PARTITION BY {_CHANNEL}, message_key, acknowledged_by ORDER BY acknowledged) AS place
+    FROM ids JOIN (SELECT {_CHANNEL}, sds_id, acknowledged_by, min(event_time) AS acknowledged
+                   FROM acks GROUP BY {_CHANNEL}, sds_id, acknowledged_by) USING ({_CHANNEL}, sds_id)
+    WHERE array_contains(who, acknowledged_by)
+), acknowledged_times AS (
+    SELECT {_CHANNEL}, message_key,
+           map_from_entries(array_agg(struct(acknowledged_by, acknowledged))) AS acknowledged_at
+    FROM (SELECT {_CHANNEL}, message_key, acknowledged_by,
+                 max(acknowledged) FILTER (WHERE place <= coalesce(data_count, 1)) AS acknowledged
+          FROM acknowledgements LEFT JOIN segments USING ({_CHANNEL}, message_key)
+          GROUP BY {_CHANNEL}, message_key, acknowledged_by)
+    GROUP BY {_CHANNEL}, message_key
+), sighted AS (
+    SELECT {_CHANNEL}, message_key, array_sort(array_agg(DISTINCT vantage)) AS seen_by
+    FROM ids JOIN (SELECT {_CHANNEL}, sds_id, envelope_hash FROM sds_messages
+                   UNION SELECT {_CHANNEL}, sds_id, envelope_hash FROM sender_events) USING ({_CHANNEL}, sds_id)
+         JOIN (SELECT DISTINCT message_hash AS envelope_hash, vantage FROM sightings) USING (envelope_hash)
+    GROUP BY {_CHANNEL}, message_key
+)
+SELECT s.pubsub_topic, s.content_topic, s.channel_id, s.message_key, s.sender_id, s.verdict, s.cause, s.detail,
+       s.settled, s.first_seen, s.delivered_at, d.delivery_seq, coalesce(s.cause = 'late', false) AS late,
+       d.ephemeral, d.payload_bytes,
+       CASE WHEN {_AGE_MS} BETWEEN -86400000 AND 30 * 86400000.0
+            THEN cast(round(unix_millis(s.delivered_at) - d.sender_timestamp_ns / 1e6) AS BIGINT) END AS latency_ms,
+       unix_millis(s.delivered_at) - unix_millis(d.first_seen) AS waited_ms,
+       coalesce(d.data_count, p.data_count) AS data_count, coalesce(d.parity_count, p.parity_count) AS parity_count,
+       p.segments_seen, d.repaired_segments, s.data_missing, s.acknowledged_by, a.acknowledged_at, s.lost_by,
+       v.seen_by, s.sds_ids, s.entire_message_hash, s.as_of
+FROM delivery_status s
+LEFT JOIN (SELECT * FROM delivered WHERE place = 1) d USING ({_CHANNEL}, message_key)
+LEFT JOIN segments p USING ({_CHANNEL}, message_key)
+LEFT JOIN acknowledged_times a USING ({_CHANNEL}, message_key)
+LEFT JOIN sighted v USING ({_CHANNEL}, message_key)""",  # noqa: S608 - text of our own only
+)
+
+VIEWS: dict[str, View] = {view.name: view for view in (MESSAGES,)}
+"""All views by name."""
+
+QUERYABLE: dict[str, View | Table] = {**VIEWS, **BY_NAME}
+"""What a query can name: the views, then the tables in the order of the data flow."""
