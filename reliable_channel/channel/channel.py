@@ -59,6 +59,7 @@ from reliable_channel.channel.steps import (
     SdsDispatch,
     SendRequested,
     StepResult,
+    SyncWithdrawn,
     Ticked,
 )
 from reliable_channel.core.errors import EnvironmentFault, LocalError
@@ -592,6 +593,7 @@ class ReliableChannel:
             for outcome in outcomes:
                 self._plan(outcome.effects)
             self._perform(now)
+            self._withdraw_outdated(now)
         self._report_queue.dispatch()
         with self._lock:
             if self._finished:  # a callback closed the channel
@@ -697,6 +699,21 @@ class ReliableChannel:
                 self._queries.query_wanted_range(now)
                 self._space.notify_all()
                 return
+
+    def _withdraw_outdated(self, now: int) -> None:
+        """Take back retransmissions and sync messages that wait for the rate limit and would say nothing new when it is
+        their turn."""
+        delayed = self._outgoing.delayed
+        for request_id, outgoing in list(delayed.items()):
+            is_sync = outgoing.reason is OutgoingReason.SYNC
+            if is_sync and len(delayed) > 1:
+                continue  # a new one would go to the end of the queue
+            if self._machine.sds.is_outdated(outgoing, now) and self._node.withdraw(request_id):
+                del delayed[request_id]
+                self._outgoing.in_flight.pop(request_id, None)
+                if is_sync:
+                    self._take([SyncWithdrawn(now)])
+                    self._perform(now)
 
     def _absorb(self, report: StageReport) -> None:
         """Emit the events of the stages, and apply the inputs that they report to the machine."""

@@ -18,6 +18,7 @@ from reliable_channel.channel.events import (
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.outgoing import OutgoingQueue
 from reliable_channel.channel.steps import DispatchDone, DispatchFailed, SdsDispatch
+from reliable_channel.core.sds import OutgoingReason
 from reliable_channel.transport.base import (
     FailureReason,
     Queued,
@@ -46,13 +47,14 @@ class DispatchReports:
         self._channel_id = machine.channel_id
         self._machine = machine
         self._in_flight = outgoing.in_flight
+        self._delayed = outgoing.delayed
         self._emit = emit
         self._node_retries = node_retries
         self.labels: dict[str, dict[int, RequestId]] = {}
         """ReliableSendId → segment number → RequestId, until the send is reported as sent."""
         self._envelopes_per_epoch = 0
         """0 while the node has not reported it."""
-        self._warned_of_slow_limit = False
+        self._reported_backlog = 0
 
     def approach_limit(self, report: RateLimitNear, now: int) -> None:
         """Report that the rate limit is nearly reached."""
@@ -69,6 +71,7 @@ class DispatchReports:
             self._note_queued(result, now)
             return None
         dispatch = self._in_flight.pop(result.request_id, None)
+        self._delayed.pop(result.request_id, None)
         if dispatch is None:
             return None
         own = dispatch.send_id is not None and not dispatch.ephemeral
@@ -99,7 +102,11 @@ class DispatchReports:
     def _note_queued(self, result: Queued | SendDelayed, now: int) -> None:
         """Note that a segment waits outside this process."""
         dispatch = self._in_flight.get(result.request_id)
-        if dispatch is None or dispatch.send_id is None:
+        if dispatch is None:
+            return
+        if isinstance(result, SendDelayed) and dispatch.outgoing.reason is not OutgoingReason.CONTENT:
+            self._delayed[result.request_id] = dispatch.outgoing
+        if dispatch.send_id is None:
             return
         index = dispatch.outgoing.index
         send = self._machine.sends.get(dispatch.send_id)
@@ -125,11 +132,11 @@ class DispatchReports:
             self._warn_of_slow_limit(now)
 
     def _warn_of_slow_limit(self, now: int) -> None:
-        """Report once, with numbers, that the queue needs several epochs."""
+        """Report, with numbers, that the queue needs several epochs; again each time it has doubled."""
         waiting, limit = len(self._in_flight), self._envelopes_per_epoch
-        if self._warned_of_slow_limit or not 0 < limit < waiting:
+        if not limit or waiting <= max(limit, 2 * self._reported_backlog):
             return
-        self._warned_of_slow_limit = True
+        self._reported_backlog = waiting
         detail = (
             f"{waiting} envelopes wait and {limit} may leave in an epoch: the last waits {-(-waiting // limit)} epochs"
         )

@@ -271,7 +271,7 @@ class ChannelProblem(ChannelEvent):
     ``plaintext_refused``, ``encryption_failed``, ``malformed``, ``lookalike`` (delivered all the same, but probably
     meant as a segment), ``refused``, ``conflict``, ``hash_mismatch``, ``unverified_chain``, ``saturated_filter``,
     ``evicted``, ``set_evicted`` (an incomplete message made room and is asked for again when there is some),
-    ``slow_rate_limit`` (once: what waits takes several epochs), ``dispatch_failed``, ``store_failed``,
+    ``slow_rate_limit`` (what waits takes several epochs), ``dispatch_failed``, ``store_failed``,
     ``records_gone`` (Kafka no longer has records that were not read yet), ``input_failed`` (a fault of this program;
     the channel continues as before the input). ``detail`` never holds payload bytes or keys."""
 

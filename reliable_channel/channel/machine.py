@@ -43,6 +43,7 @@ from reliable_channel.channel.steps import (
     SdsDispatch,
     SendRequested,
     StepResult,
+    SyncWithdrawn,
     Ticked,
 )
 from reliable_channel.core.errors import MessageTooLarge
@@ -152,6 +153,9 @@ class ChannelMachine:
                 return StepResult(given, tuple(self._tick(now)))
             case Opened():
                 return StepResult(given, tuple(self._open(now)))
+            case SyncWithdrawn():
+                self.sds.withdraw_sync()
+                return StepResult(given, tuple(self._tick(now)))
             case Closing():
                 effects = self._dispatches(self.sds.send_owed(now).outgoing, now)
                 return StepResult(given, tuple(effects), keep=bool(effects))
@@ -211,7 +215,7 @@ class ChannelMachine:
 
     def _open(self, now: int) -> list[Effect]:
         """Run the due timers, then dispatch every unacknowledged segment that they did not dispatch."""
-        self.sds.forget_unsent()
+        self.sds.withdraw_sync()
         effects = self._tick(now)
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():

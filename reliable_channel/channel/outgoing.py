@@ -17,6 +17,7 @@ from reliable_channel.channel.persistence import ChannelKey
 from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.rate_limit import Traffic
+from reliable_channel.core.sds import Outgoing
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
 from reliable_channel.transport.base import Node, NodeStoppedError, RequestId, SendBufferFull
 
@@ -52,6 +53,8 @@ class OutgoingQueue:
         self.queued_bytes = 0
         """Payload bytes of envelopes that wait for the node."""
         self.in_flight: dict[RequestId, SdsDispatch] = {}
+        self.delayed: dict[RequestId, Outgoing] = {}
+        """Retransmissions and sync messages in flight that wait for the rate limit."""
 
     # ---- the stages ----------------------------------------------------------------------------------------------
 
@@ -152,6 +155,7 @@ class OutgoingQueue:
         """Forget queued and in-flight envelopes; the state machine still knows them."""
         self._queue.clear()
         self.in_flight.clear()
+        self.delayed.clear()
         self.queued_bytes = 0
         self._blocked_until = None
 

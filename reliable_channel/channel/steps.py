@@ -78,7 +78,14 @@ class Closing:
     now: int
 
 
-Input = Opened | SendRequested | EnvelopeReceived | DispatchDone | DispatchFailed | Ticked | Closing
+@dataclass(frozen=True, slots=True)
+class SyncWithdrawn:
+    """The node gave back the sync message that waited for the rate limit, because a newer one acknowledges more."""
+
+    now: int
+
+
+Input = Opened | SendRequested | EnvelopeReceived | DispatchDone | DispatchFailed | Ticked | Closing | SyncWithdrawn
 
 
 def encode_input(given: Input) -> bytes:
@@ -91,6 +98,8 @@ def encode_input(given: Input) -> bytes:
             entry.ticked.SetInParent()
         case Closing():
             entry.closing.SetInParent()
+        case SyncWithdrawn():
+            entry.withdrawn.SetInParent()
         case SendRequested(_, payload, send_id):
             rest = pb.SendRequested(send_id=send_id).SerializeToString()
             return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
@@ -122,6 +131,8 @@ def decode_input(data: bytes) -> Input:
             return Ticked(now)
         case "closing":
             return Closing(now)
+        case "withdrawn":
+            return SyncWithdrawn(now)
         case "send":
             return SendRequested(now, entry.send.payload, entry.send.send_id)
         case "received":

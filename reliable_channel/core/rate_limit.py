@@ -11,6 +11,7 @@ limit, traffic that counts waits for the next epoch; only ephemeral messages are
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
@@ -154,6 +155,15 @@ class RateLimitManager(Generic[Item]):
     def next_due(self) -> int | None:
         """When (ms) ``tick`` next has something to dispatch, or ``None``."""
         return self.epoch_end if self.waiting else None
+
+    def withdraw(self, matches: Callable[[Item], bool]) -> bool:
+        """Remove the waiting item that ``matches``; returns whether there was one."""
+        for queue in (self._control, self._content):
+            for waiting in queue:
+                if matches(waiting[0]):
+                    queue.remove(waiting)
+                    return True
+        return False
 
     def drain(self) -> list[Item]:
         """Remove all waiting items from the queues and return them in order."""

@@ -187,6 +187,10 @@ class MessagingNode(RecordLookups):
         """Cancel a pending request; ignored for one that is fulfilled or unknown."""
         self._sender.cancel(request_id)
 
+    def withdraw(self, request_id: RequestId) -> bool:
+        """As :meth:`~reliable_channel.transport.base.Node.withdraw`."""
+        return self._sender.withdraw(request_id)
+
     def get_pending_requests(self) -> list[RequestId]:
         """The ids of the requests that have not succeeded, failed or been cancelled; no duplicates."""
         return self._sender.pending()

@@ -55,6 +55,10 @@ class NodePort:
         topic = pubsub_topic or self.pubsub_topic_for(message.content_topic)
         return self._messaging.submit(message, topic, traffic=traffic)
 
+    def withdraw(self, request_id: RequestId) -> bool:
+        """Take back a send that waits for the rate limit of the transport."""
+        return self._messaging.withdraw(request_id)
+
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
         """Dispatch within this rate limit, as far as the transport dispatches itself."""
         self._transport.limit_rate(config, count)

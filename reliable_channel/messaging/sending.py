@@ -145,8 +145,8 @@ class MessageSender:
         self._taken.extend(taken)
         return request_id
 
-    def cancel(self, request_id: str) -> bool:
-        """Cancel a pending request; False when there is none."""
+    def cancel(self, request_id: str, *, announced: bool = True) -> bool:
+        """Cancel a pending request, and announce its end; False when there is none."""
         with self._ledger.step():
             if not self._service.cancel(request_id):
                 return False
@@ -158,8 +158,20 @@ class MessageSender:
                 failed = SendFailed(
                     RequestId(request_id), FailureReason.STOPPED, "cancelled", self._ledger.now(), record.message_hash
                 )
-                self._ledger.after(lambda: self._announce(failed))
+                if announced:
+                    self._ledger.after(lambda: self._announce(failed))
         return True
+
+    def withdraw(self, request_id: str) -> bool:
+        """Cancel a request whose attempt waits for the transport's rate limit, without an event; False for any
+        other."""
+        with self._attempts_lock:
+            inner = next((inner for inner, own in self._attempts.items() if own == request_id), None)
+        if inner is None or not self._transport.withdraw(RequestId(inner)):
+            return False
+        with self._attempts_lock:
+            self._attempts.pop(inner, None)
+        return self.cancel(request_id, announced=False)
 
     def retry(self, request_id: str) -> bool:
         """Send a failed or cancelled request again, a whole round; False for any other."""

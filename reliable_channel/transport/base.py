@@ -219,6 +219,11 @@ class Node(Protocol):
         :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
         ...
 
+    def withdraw(self, request_id: RequestId) -> bool:
+        """Take back a send that waits for the rate limit; returns whether it did. No event follows then. A node that
+        does not dispatch itself cannot, and returns ``False``."""
+        ...
+
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
         """Dispatch within this rate limit, with its count stored in ``count``; the default configuration sets no limit.
         A node that does not dispatch itself leaves the limit to the dispatcher. Raises ``ConfigurationError`` when the

@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -160,6 +160,11 @@ class DispatchLimit(Generic[Item]):
         """When (ms) :meth:`tick` must run next."""
         with self._lock:
             return self._manager.next_due()
+
+    def withdraw(self, matches: Callable[[Item], bool]) -> bool:
+        """Remove the waiting item that ``matches``; returns whether there was one."""
+        with self._lock:
+            return self._manager.withdraw(matches)
 
     def drain(self) -> list[Item]:
         """Remove and return all waiting items."""

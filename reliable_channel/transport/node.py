@@ -86,6 +86,9 @@ class NodeBase:
                 )
             self._limit = DispatchLimit(config, count)
 
+    def withdraw(self, request_id: RequestId) -> bool:
+        return self._limit.withdraw(lambda one: one.request_id == request_id)
+
     def add_listener(self, listener: Listener) -> None:
         self._dispatcher.on(object, call=listener)
 

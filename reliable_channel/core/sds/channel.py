@@ -108,10 +108,20 @@ class SdsChannel:
             self.set_retrieval_hint(message_id, retrieval_hint)
         return SdsStep()
 
-    def forget_unsent(self) -> None:
-        """Forget the sync message that waited to be dispatched when the process ended."""
+    def withdraw_sync(self) -> None:
+        """Forget the sync message that waits to be dispatched: it was withdrawn, or the process that made it ended."""
         if self._state.sync is not None:
-            self._state.sync.unsent = ""
+            self._state.sync.withdraw_unsent()
+
+    def is_outdated(self, message: Outgoing, now: int) -> bool:
+        """Whether an own message that waits to be dispatched has lost its purpose: a retransmission that need not be
+        acknowledged any more, or a sync message when a newer one could acknowledge more."""
+        if message.reason is OutgoingReason.RESEND:
+            return not self._state.outgoing.is_queued(message.message.message_id)
+        sync = self._state.sync
+        if message.reason is not OutgoingReason.SYNC or sync is None or message.message.message_id != sync.unsent:
+            return False
+        return sync.owed_due is not None and sync.owed_due <= now
 
     def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
         """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""

@@ -25,6 +25,10 @@ from reliable_channel.core.sds.events import (
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 
+MAX_STRETCHED_WAIT_MS = 2_400_000
+"""The longest that an acknowledgement is waited for because dispatch is slow: four epochs of the default rate limit, in
+which a participant that always has content sends one sync message."""
+
 
 class SegmentState(StrEnum):
     """The states of an own segment."""
@@ -87,7 +91,7 @@ OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
 class OwnSegment:
     """One own segment. ``data``: its bytes on the wire, dropped when it leaves the buffer."""
 
-    __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "send", "state", "wait")
+    __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "queued_at", "send", "state", "wait")
 
     def __init__(self, message_id: str, index: int, data: bytes, wait: int) -> None:
         self.message_id = message_id
@@ -99,6 +103,8 @@ class OwnSegment:
         self.state = SegmentState.UNSENT
         self.number = 0
         """Its number in the order of sending: timers due at the same time run in this order."""
+        self.queued_at: int | None = None
+        """Since when (ms) it waits to be dispatched."""
         self.send: OwnSend
 
     def move(self, event: SegmentInput) -> SegmentState:
@@ -156,8 +162,7 @@ class OutgoingBuffer:
             self._counter += 1
             segment.number = self._counter
             self.segments[segment.message_id] = segment
-            if not self._config.wait_for_sent:
-                self.sent(segment, now)
+            self._queue(segment, now)
 
     def restore(self, send: OwnSend) -> None:
         """Restore a send from a snapshot, with the states of its segments."""
@@ -170,7 +175,12 @@ class OutgoingBuffer:
             self._arm(segment)
 
     def sent(self, segment: OwnSegment, now: int) -> None:
-        """Record a dispatch: the wait starts, or starts again."""
+        """Record a dispatch: the wait starts, or starts again. It is twice as long as the dispatch took, up to
+        :data:`MAX_STRETCHED_WAIT_MS`, if that is more: where a rate limit delays a segment, it delays its
+        acknowledgement too."""
+        if segment.queued_at is not None:
+            segment.wait = max(segment.wait, min(2 * (now - segment.queued_at), MAX_STRETCHED_WAIT_MS))
+            segment.queued_at = None
         segment.move(SegmentInput.SENT)
         self._restart(segment, now)
 
@@ -178,6 +188,11 @@ class OutgoingBuffer:
         """Record a possible acknowledgement, which restarts the wait."""
         segment.move(SegmentInput.POSSIBLE)
         self._restart(segment, now)
+
+    def is_queued(self, message_id: str) -> bool:
+        """Whether this is an own segment that waits to be dispatched."""
+        segment = self.segments.get(message_id)
+        return segment is not None and segment.state is SegmentState.UNSENT
 
     def open_segments(self) -> Iterator[OwnSegment]:
         """The segments in the outgoing buffer, oldest first."""
@@ -247,13 +262,20 @@ class OutgoingBuffer:
     def _retransmit(self, segment: OwnSegment, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
         segment.move(SegmentInput.TIMEOUT)
         segment.attempts += 1
-        segment.wait = round(segment.wait * self._config.retransmission_backoff)
+        config = self._config
+        segment.wait = round(config.acknowledgement_timeout_ms * config.retransmission_backoff**segment.attempts)
         outgoing.append(self.outgoing(segment, OutgoingReason.RESEND))
         events.append(
             Retransmitted(now, segment.message_id, segment.send.send_id, segment.index, attempt=segment.attempts)
         )
         segment.due = None
-        if not self._config.wait_for_sent:
+        self._queue(segment, now)
+
+    def _queue(self, segment: OwnSegment, now: int) -> None:
+        """Note that a segment is to be dispatched; without ``wait_for_sent`` it counts as dispatched at once."""
+        if self._config.wait_for_sent:
+            segment.queued_at = now
+        else:
             self.sent(segment, now)
 
     def _fail_if_hopeless(self, send: OwnSend, now: int, events: list[SdsEvent]) -> None:

@@ -161,6 +161,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
     if state.sync is not None:
         state.sync.counter = proto.sync_counter
         state.sync.unsent = proto.sync_unsent
+        state.sync.unsent_owed = dict(zip(proto.sync_unsent_ids, proto.sync_unsent_senders, strict=True))
         state.sync.interval_due = proto.sync_due if proto.HasField("sync_due") else None
         state.sync.owed_due = proto.sync_owed_due if proto.HasField("sync_owed_due") else None
         state.sync.owed = OrderedDict(zip(proto.sync_owed_ids, proto.sync_owed_senders, strict=True))
@@ -231,6 +232,8 @@ def _read_incoming(proto: pb.SdsState, state: ChannelState, texts: _Texts) -> No
 def _write_sync(proto: pb.SdsState, sync: SyncTimer) -> None:
     proto.sync_counter = sync.counter
     proto.sync_unsent = sync.unsent
+    proto.sync_unsent_ids.extend(sync.unsent_owed)
+    proto.sync_unsent_senders.extend(sync.unsent_owed.values())
     if sync.interval_due is not None:
         proto.sync_due = sync.interval_due
     if sync.owed_due is not None:
@@ -405,6 +408,7 @@ def _write_send(proto: pb.Send, send: OwnSend) -> None:
             attempts=segment.attempts,
             wait=segment.wait,
             due=segment.due,
+            queued_at=segment.queued_at,
             state=_STATES.index(segment.state),
         )
 
@@ -415,6 +419,7 @@ def _read_send(proto: pb.Send, state: ChannelState) -> None:
         segment = OwnSegment(stored.message_id, index, stored.data, stored.wait)
         segment.attempts = stored.attempts
         segment.due = stored.due if stored.HasField("due") else None
+        segment.queued_at = stored.queued_at if stored.HasField("queued_at") else None
         segment.state = _STATES[stored.state]
         segments.append(segment)
     send = OwnSend(proto.send_id, proto.required, segments)

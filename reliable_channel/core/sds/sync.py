@@ -55,6 +55,8 @@ class SyncTimer:
         self.owed_due: int | None = None
         self.unsent = ""
         """The last sync message while it waits to be dispatched, for an epoch of the rate limit for instance."""
+        self.unsent_owed: dict[str, str] = {}
+        """The owed ids that it names, with their senders."""
 
     @property
     def due(self) -> int | None:
@@ -118,8 +120,8 @@ class SyncTimer:
 
     def settle(self, named: Iterable[str], is_nameable: Callable[[str], bool], now: int) -> None:
         """Start anew after an own sync message, which has ``named`` some of the owed ids."""
-        for message_id in named:
-            self.owed.pop(message_id, None)
+        settled = {message_id: self.owed.pop(message_id) for message_id in named if message_id in self.owed}
+        self.unsent_owed = settled if self.unsent else {}
         self.owed_due = None
         for message_id in self.owed:
             if is_nameable(message_id):
@@ -130,8 +132,15 @@ class SyncTimer:
         """Record that a sync message was dispatched, or never will be: the next interval begins at the earliest now."""
         if message_id == self.unsent:
             self.unsent = ""
+            self.unsent_owed = {}
             if self.interval_due is not None and self.interval_due <= now:
                 self.restart(now, repairs_pending)
+
+    def withdraw_unsent(self) -> None:
+        """Record that the waiting sync message will not be dispatched: what it acknowledged is owed again."""
+        self.unsent = ""
+        self.owed = OrderedDict({**self.unsent_owed, **self.owed})
+        self.unsent_owed = {}
 
     def skip_to(self, now: int) -> None:
         """Skip all but one of the sync messages that were due during a long sleep."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
+from reliable_channel.core.sds.outgoing import MAX_STRETCHED_WAIT_MS
 from reliable_channel.core.segmentation.config import SegmentationConfig
 
 
@@ -47,8 +48,9 @@ def needed_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_l
     data = min(-(-segmentation.max_message_bytes // segmentation.chunk_size()), segmentation.max_total_segments)
     segments = data + segmentation.parity_count(data)
     envelopes = segments * (1 + sds.max_retransmissions)
+    slow = MAX_STRETCHED_WAIT_MS if rate_limit.enabled else 0
     waits = sum(
-        round(sds.acknowledgement_timeout_ms * sds.retransmission_backoff**attempt)
+        max(slow, round(sds.acknowledgement_timeout_ms * sds.retransmission_backoff**attempt))
         for attempt in range(sds.max_retransmissions + 1)
     )
     epochs = 0

@@ -36,15 +36,18 @@ def test_two_who_talk_for_two_hours_at_one_envelope_per_epoch_hear_each_other(qu
         assert world.node(name)._limit.waiting <= 6, "no more than a retransmission of each message waits"
 
 
-def test_a_message_that_takes_epochs_to_leave_is_announced_once_with_the_numbers() -> None:
+def test_a_backlog_of_several_epochs_is_announced_with_the_numbers_and_again_when_it_has_doubled() -> None:
     world = World()
     segmentation = SegmentationConfig(segment_size_bytes=64, max_message_bytes=1_000)
     alice = world.join("alice", quick(rate_limit=LIMITED, segmentation=segmentation))
-    for _ in range(2):
-        alice.channel.send(bytes(range(200)) * 3)
+    for length in (600, 60, 600):
+        alice.channel.send((bytes(range(200)) * 3)[:length])
         world.run(60_000, step_ms=5_000)
     details = [event.detail for event in alice.of(ChannelProblem) if event.kind == "slow_rate_limit"]
-    assert details == ["9 envelopes wait and 1 may leave in an epoch: the last waits 9 epochs"]
+    assert details == [
+        "9 envelopes wait and 1 may leave in an epoch: the last waits 9 epochs",
+        "22 envelopes wait and 1 may leave in an epoch: the last waits 22 epochs",
+    ]
 
 
 def test_while_a_sync_message_waits_no_other_is_made() -> None:
@@ -69,3 +72,57 @@ def test_a_sender_that_always_has_content_still_acknowledges_by_sync_messages_an
     content = count(world, "alice", SdsKind.CONTENT)
     assert content >= 3 * 8, "three places of four"
     assert len(world.on_wire) > content
+
+
+@pytest.mark.parametrize(("limit", "gap_ms"), [(1, EPOCH_MS), (1, 2 * EPOCH_MS)])
+def test_what_the_budget_carries_is_sent_once_and_acknowledged(limit: int, gap_ms: int) -> None:
+    world = World()
+    world.network.run(EPOCH_MS - world.now % EPOCH_MS)
+    config = quick(rate_limit=RateLimitConfig(enabled=True, messages_per_epoch=limit))
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    for number in range(2 * 3_600_000 // gap_ms):
+        for speaker in (alice, bob):
+            speaker.channel.send(b"%s %d" % (speaker.channel.sender_id.encode(), number))
+        world.run(gap_ms, step_ms=5_000)
+    decoded = [decode_sds_message(message.payload, WireFamily.SPEC) for _, message in world.on_wire]
+    ids = [each.message_id for each in decoded if isinstance(each, SdsMessage) and each.kind is SdsKind.CONTENT]
+    assert len(ids) == len(set(ids)), "no segment takes a second place"
+    assert len(alice.of(MessageDelivered)) >= len(bob.payloads) - 3
+    assert world.node("alice")._limit.waiting <= 3
+
+
+def test_a_waiting_retransmission_is_withdrawn_once_its_segment_is_acknowledged() -> None:
+    world = World(lambda *_: (30_000,))
+    world.network.run(EPOCH_MS - world.now % EPOCH_MS)
+    alice = world.join("alice", quick(rate_limit=LIMITED, sds={"sync_min_interval_ms": 0}))
+    world.join("bob")
+    alice.channel.send(b"takes 30 s")
+    world.run(20_000, step_ms=1_000)
+    assert world.node("alice")._limit.waiting == 1
+    world.run(60_000, step_ms=1_000)
+    assert len(alice.of(MessageDelivered)) == 1
+    assert world.node("alice")._limit.waiting == 0
+
+
+def test_a_newer_sync_message_takes_the_place_of_the_one_that_waits() -> None:
+    world = World()
+    world.network.run(EPOCH_MS - world.now % EPOCH_MS)
+    alice, bob = world.join("alice"), world.join("bob", quick(rate_limit=LIMITED))
+    bob.channel.send(b"takes the place of the first epoch")
+    for number in range(20):
+        alice.channel.send(b"%d" % number)
+        world.run(10_000, step_ms=1_000)
+    world.run(EPOCH_MS, step_ms=5_000)
+    assert count(world, "bob", SdsKind.SYNC) == 1
+    assert len(alice.of(MessageDelivered)) == 20, "one sync message acknowledges all of them"
+
+
+def test_segments_that_are_held_back_do_not_leave_as_answers_to_repair_requests() -> None:
+    world = World()
+    world.network.run(EPOCH_MS - world.now % EPOCH_MS)
+    limit = RateLimitConfig(enabled=True, counts="messages")  # control traffic leaves at once, and names what waits
+    alice, bob = world.join("alice", quick(rate_limit=limit)), world.join("bob")
+    for number in range(19):
+        alice.channel.send(b"%d" % number)
+        world.run(60_000, step_ms=5_000)
+    assert len(bob.payloads) == 2, "one in each epoch that has begun"

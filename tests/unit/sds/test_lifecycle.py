@@ -22,7 +22,15 @@ from reliable_channel.core.sds import (
     SendDelivered,
     SendError,
 )
-from reliable_channel.core.sds.outgoing import LIFECYCLE, OPEN_STATES, OwnSegment, OwnSend, SegmentInput, SegmentState
+from reliable_channel.core.sds.outgoing import (
+    LIFECYCLE,
+    MAX_STRETCHED_WAIT_MS,
+    OPEN_STATES,
+    OwnSegment,
+    OwnSend,
+    SegmentInput,
+    SegmentState,
+)
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 
@@ -155,16 +163,30 @@ def test_retransmissions_double_their_wait_are_bit_for_bit_the_first_and_end_in_
     assert alice.unacknowledged() == ()
 
 
+def test_the_wait_is_twice_as_long_as_the_dispatch_took_and_a_snapshot_keeps_it() -> None:
+    alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
+    first, second = (alice.send(text, T0).outgoing[0].message.message_id for text in (b"first", b"second"))
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    alice.sent(first, T0 + 600_000)
+    assert alice.next_due() == T0 + 1_800_000
+    alice.tick(T0 + 1_800_000)
+    alice.sent(first, T0 + 1_800_001)
+    assert alice.next_due() == T0 + 1_810_001, "a dispatch without delay: the usual wait"
+    alice.tick(T0 + 1_810_001)
+    alice.sent(second, T0 + 6_000_000)
+    assert alice.next_due() == T0 + 6_000_000 + MAX_STRETCHED_WAIT_MS
+
+
 def test_the_wait_starts_with_sent_when_the_owner_reports_it() -> None:
     alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
     sent = alice.send(b"hello", T0).outgoing[0].message.message_id
     assert alice.next_due() is None
-    alice.sent(sent, T0 + 50_000, retrieval_hint=b"h" * 32)
-    assert alice.next_due() == T0 + 55_000
-    assert len(of_type(alice.tick(T0 + 55_000), Retransmitted)) == 1
+    alice.sent(sent, T0 + 1_000, retrieval_hint=b"h" * 32)
+    assert alice.next_due() == T0 + 6_000
+    assert len(of_type(alice.tick(T0 + 6_000), Retransmitted)) == 1
     assert alice.next_due() is None
-    alice.sent(sent, T0 + 60_000)
-    assert alice.next_due() == T0 + 70_000
+    alice.sent(sent, T0 + 10_000)
+    assert alice.next_due() == T0 + 20_000
     alice.sent("unknown", T0)
     hints = [entry.retrieval_hint for entry in alice.send(b"next", T0 + 60_000).outgoing[0].message.causal_history]
     assert hints == [b"h" * 32]

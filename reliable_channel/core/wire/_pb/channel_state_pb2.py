@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63hannel_state.proto\x12\x1breliable_channel.channel.v1\"\xca\x03\n\x0cJournalEntry\x12\x0b\n\x03now\x18\x01 \x01(\x04\x12\x35\n\x06opened\x18\x02 \x01(\x0b\x32#.reliable_channel.channel.v1.OpenedH\x00\x12:\n\x04send\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.SendRequestedH\x00\x12\x41\n\x08received\x18\x04 \x01(\x0b\x32-.reliable_channel.channel.v1.EnvelopeReceivedH\x00\x12?\n\ndispatched\x18\x05 \x01(\x0b\x32).reliable_channel.channel.v1.DispatchDoneH\x00\x12=\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.DispatchFailedH\x00\x12\x35\n\x06ticked\x18\x07 \x01(\x0b\x32#.reliable_channel.channel.v1.TickedH\x00\x12\x37\n\x07\x63losing\x18\x08 \x01(\x0b\x32$.reliable_channel.channel.v1.ClosingH\x00\x42\x07\n\x05input\"\x08\n\x06Opened\"\t\n\x07\x43losing\"1\n\rSendRequested\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0f\n\x07send_id\x18\x02 \x01(\t\"8\n\x10\x45nvelopeReceived\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x16\n\x0eretrieval_hint\x18\x02 \x01(\x0c\"A\n\x0c\x44ispatchDone\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x14\n\x0cmessage_hash\x18\x02 \x01(\x0c\x12\x0b\n\x03own\x18\x03 \x01(\x08\"?\n\x0e\x44ispatchFailed\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x08\n\x06Ticked\"\xa9\x03\n\x0c\x43hannelState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x04\x12\x13\n\x0blast_active\x18\x03 \x01(\x04\x12\x0b\n\x03sds\x18\x04 \x01(\x0c\x12\x13\n\x0breassembler\x18\x05 \x01(\x0c\x12\x35\n\x05sends\x18\x06 \x03(\x0b\x32&.reliable_channel.channel.v1.SendState\x12:\n\x07pending\x18\x07 \x03(\x0b\x32).reliable_channel.channel.v1.PendingState\x12<\n\x05notes\x18\x08 \x03(\x0b\x32-.reliable_channel.channel.v1.SegmentNoteState\x12\x12\n\nchunk_gate\x18\t \x01(\x0c\x12@\n\nunreported\x18\n \x03(\x0b\x32,.reliable_channel.channel.v1.UnreportedEvent\x12=\n\x07\x65victed\x18\x0b \x03(\x0b\x32,.reliable_channel.channel.v1.EvictedSetState\"\x95\x03\n\x0f\x45victedSetState\x12\x1b\n\x13\x65ntire_message_hash\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x37\n\x04held\x18\x04 \x03(\x0b\x32).reliable_channel.channel.v1.SegmentState\x12\x14\n\x0cmissing_data\x18\x05 \x03(\r\x12\x17\n\ndata_count\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cparity_count\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x07lacking\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x16\n\x0e\x62uffered_bytes\x18\t \x01(\x04\x12\x12\n\nfirst_seen\x18\n \x01(\x04\x12\x11\n\tlast_seen\x18\x0b \x01(\x04\x12\x10\n\x08mismatch\x18\x0c \x01(\x08\x12\x10\n\x08since_ms\x18\r \x01(\x04\x12\x0b\n\x03\x64ue\x18\x0e \x01(\x04\x12\r\n\x05stage\x18\x0f \x01(\rB\r\n\x0b_data_countB\x0f\n\r_parity_countB\n\n\x08_lacking\"b\n\x0cSegmentState\x12\x11\n\tis_parity\x18\x01 \x01(\x08\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x14\n\x07lamport\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_lamport\"\x9a\x01\n\tSendState\x12\x0f\n\x07send_id\x18\x01 \x01(\t\x12\x14\n\x0cpayload_hash\x18\x02 \x01(\t\x12\x0f\n\x07sds_ids\x18\x03 \x03(\t\x12\x10\n\x08required\x18\x04 \x01(\r\x12\x12\n\ndispatched\x18\x05 \x03(\r\x12\x0c\n\x04sent\x18\x06 \x01(\x08\x12\x11\n\tdelivered\x18\x07 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x08 \x01(\x08\"\x98\x01\n\x0cPendingState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07sds_ids\x18\x04 \x03(\t\x12\x10\n\x08required\x18\x05 \x01(\r\x12\x1e\n\x11lamport_timestamp\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_lamport_timestamp\"}\n\x10SegmentNoteState\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x0f\n\x07history\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x01(\x08\x12\x0c\n\x04late\x18\x04 \x01(\x08\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\n\n\x02\x61t\x18\x06 \x01(\x04\x12\r\n\x05owner\x18\x07 \x01(\x0c\"\xf8\x02\n\x0fUnreportedEvent\x12\x12\n\nreport_key\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x42\n\x08received\x18\x03 \x01(\x0b\x32..reliable_channel.channel.v1.UnreportedMessageH\x00\x12;\n\x04sent\x18\x04 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12@\n\tdelivered\x18\x05 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12<\n\x05\x65rror\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12;\n\x04lost\x18\x07 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedLossH\x00\x42\x07\n\x05\x65vent\"\xa6\x01\n\x11UnreportedMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x1e\n\x11lamport_timestamp\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04late\x18\x05 \x01(\x08\x12\x19\n\x11lost_dependencies\x18\x06 \x03(\tB\x14\n\x12_lamport_timestamp\"\xa8\x02\n\x0eUnreportedLoss\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04held\x18\x04 \x03(\r\x12\x0f\n\x07missing\x18\x05 \x03(\r\x12\x17\n\ndata_count\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cparity_count\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x07lacking\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x12\n\nheld_bytes\x18\t \x01(\x04\x12\x0f\n\x07sds_ids\x18\n \x03(\t\x12\x12\n\nfirst_seen\x18\x0b \x01(\x04\x12\x11\n\tlast_seen\x18\x0c \x01(\x04\x42\r\n\x0b_data_countB\x0f\n\r_parity_countB\n\n\x08_lacking\"\\\n\x0eUnreportedSend\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_error\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63hannel_state.proto\x12\x1breliable_channel.channel.v1\"\x8b\x04\n\x0cJournalEntry\x12\x0b\n\x03now\x18\x01 \x01(\x04\x12\x35\n\x06opened\x18\x02 \x01(\x0b\x32#.reliable_channel.channel.v1.OpenedH\x00\x12:\n\x04send\x18\x03 \x01(\x0b\x32*.reliable_channel.channel.v1.SendRequestedH\x00\x12\x41\n\x08received\x18\x04 \x01(\x0b\x32-.reliable_channel.channel.v1.EnvelopeReceivedH\x00\x12?\n\ndispatched\x18\x05 \x01(\x0b\x32).reliable_channel.channel.v1.DispatchDoneH\x00\x12=\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.DispatchFailedH\x00\x12\x35\n\x06ticked\x18\x07 \x01(\x0b\x32#.reliable_channel.channel.v1.TickedH\x00\x12\x37\n\x07\x63losing\x18\x08 \x01(\x0b\x32$.reliable_channel.channel.v1.ClosingH\x00\x12?\n\twithdrawn\x18\t \x01(\x0b\x32*.reliable_channel.channel.v1.SyncWithdrawnH\x00\x42\x07\n\x05input\"\x08\n\x06Opened\"\t\n\x07\x43losing\"\x0f\n\rSyncWithdrawn\"1\n\rSendRequested\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x0f\n\x07send_id\x18\x02 \x01(\t\"8\n\x10\x45nvelopeReceived\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x16\n\x0eretrieval_hint\x18\x02 \x01(\x0c\"A\n\x0c\x44ispatchDone\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x14\n\x0cmessage_hash\x18\x02 \x01(\x0c\x12\x0b\n\x03own\x18\x03 \x01(\x08\"?\n\x0e\x44ispatchFailed\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x08\n\x06Ticked\"\xa9\x03\n\x0c\x43hannelState\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03now\x18\x02 \x01(\x04\x12\x13\n\x0blast_active\x18\x03 \x01(\x04\x12\x0b\n\x03sds\x18\x04 \x01(\x0c\x12\x13\n\x0breassembler\x18\x05 \x01(\x0c\x12\x35\n\x05sends\x18\x06 \x03(\x0b\x32&.reliable_channel.channel.v1.SendState\x12:\n\x07pending\x18\x07 \x03(\x0b\x32).reliable_channel.channel.v1.PendingState\x12<\n\x05notes\x18\x08 \x03(\x0b\x32-.reliable_channel.channel.v1.SegmentNoteState\x12\x12\n\nchunk_gate\x18\t \x01(\x0c\x12@\n\nunreported\x18\n \x03(\x0b\x32,.reliable_channel.channel.v1.UnreportedEvent\x12=\n\x07\x65victed\x18\x0b \x03(\x0b\x32,.reliable_channel.channel.v1.EvictedSetState\"\x95\x03\n\x0f\x45victedSetState\x12\x1b\n\x13\x65ntire_message_hash\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x37\n\x04held\x18\x04 \x03(\x0b\x32).reliable_channel.channel.v1.SegmentState\x12\x14\n\x0cmissing_data\x18\x05 \x03(\r\x12\x17\n\ndata_count\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cparity_count\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x07lacking\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x16\n\x0e\x62uffered_bytes\x18\t \x01(\x04\x12\x12\n\nfirst_seen\x18\n \x01(\x04\x12\x11\n\tlast_seen\x18\x0b \x01(\x04\x12\x10\n\x08mismatch\x18\x0c \x01(\x08\x12\x10\n\x08since_ms\x18\r \x01(\x04\x12\x0b\n\x03\x64ue\x18\x0e \x01(\x04\x12\r\n\x05stage\x18\x0f \x01(\rB\r\n\x0b_data_countB\x0f\n\r_parity_countB\n\n\x08_lacking\"b\n\x0cSegmentState\x12\x11\n\tis_parity\x18\x01 \x01(\x08\x12\r\n\x05index\x18\x02 \x01(\r\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x14\n\x07lamport\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_lamport\"\x9a\x01\n\tSendState\x12\x0f\n\x07send_id\x18\x01 \x01(\t\x12\x14\n\x0cpayload_hash\x18\x02 \x01(\t\x12\x0f\n\x07sds_ids\x18\x03 \x03(\t\x12\x10\n\x08required\x18\x04 \x01(\r\x12\x12\n\ndispatched\x18\x05 \x03(\r\x12\x0c\n\x04sent\x18\x06 \x01(\x08\x12\x11\n\tdelivered\x18\x07 \x01(\x08\x12\x0e\n\x06\x66\x61iled\x18\x08 \x01(\x08\"\x98\x01\n\x0cPendingState\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0f\n\x07payload\x18\x03 \x01(\x0c\x12\x0f\n\x07sds_ids\x18\x04 \x03(\t\x12\x10\n\x08required\x18\x05 \x01(\r\x12\x1e\n\x11lamport_timestamp\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_lamport_timestamp\"}\n\x10SegmentNoteState\x12\x0e\n\x06sds_id\x18\x01 \x01(\t\x12\x0f\n\x07history\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x01(\x08\x12\x0c\n\x04late\x18\x04 \x01(\x08\x12\x0c\n\x04lost\x18\x05 \x03(\t\x12\n\n\x02\x61t\x18\x06 \x01(\x04\x12\r\n\x05owner\x18\x07 \x01(\x0c\"\xf8\x02\n\x0fUnreportedEvent\x12\x12\n\nreport_key\x18\x01 \x01(\t\x12\n\n\x02\x61t\x18\x02 \x01(\x04\x12\x42\n\x08received\x18\x03 \x01(\x0b\x32..reliable_channel.channel.v1.UnreportedMessageH\x00\x12;\n\x04sent\x18\x04 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12@\n\tdelivered\x18\x05 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12<\n\x05\x65rror\x18\x06 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedSendH\x00\x12;\n\x04lost\x18\x07 \x01(\x0b\x32+.reliable_channel.channel.v1.UnreportedLossH\x00\x42\x07\n\x05\x65vent\"\xa6\x01\n\x11UnreportedMessage\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06sds_id\x18\x03 \x01(\t\x12\x1e\n\x11lamport_timestamp\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0c\n\x04late\x18\x05 \x01(\x08\x12\x19\n\x11lost_dependencies\x18\x06 \x03(\tB\x14\n\x12_lamport_timestamp\"\xa8\x02\n\x0eUnreportedLoss\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0c\n\x04held\x18\x04 \x03(\r\x12\x0f\n\x07missing\x18\x05 \x03(\r\x12\x17\n\ndata_count\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x0cparity_count\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x14\n\x07lacking\x18\x08 \x01(\rH\x02\x88\x01\x01\x12\x12\n\nheld_bytes\x18\t \x01(\x04\x12\x0f\n\x07sds_ids\x18\n \x03(\t\x12\x12\n\nfirst_seen\x18\x0b \x01(\x04\x12\x11\n\tlast_seen\x18\x0c \x01(\x04\x42\r\n\x0b_data_countB\x0f\n\r_parity_countB\n\n\x08_lacking\"\\\n\x0eUnreportedSend\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_error\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,39 +32,41 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'channel_state_pb2', _global
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOURNALENTRY']._serialized_start=53
-  _globals['_JOURNALENTRY']._serialized_end=511
-  _globals['_OPENED']._serialized_start=513
-  _globals['_OPENED']._serialized_end=521
-  _globals['_CLOSING']._serialized_start=523
-  _globals['_CLOSING']._serialized_end=532
-  _globals['_SENDREQUESTED']._serialized_start=534
-  _globals['_SENDREQUESTED']._serialized_end=583
-  _globals['_ENVELOPERECEIVED']._serialized_start=585
-  _globals['_ENVELOPERECEIVED']._serialized_end=641
-  _globals['_DISPATCHDONE']._serialized_start=643
-  _globals['_DISPATCHDONE']._serialized_end=708
-  _globals['_DISPATCHFAILED']._serialized_start=710
-  _globals['_DISPATCHFAILED']._serialized_end=773
-  _globals['_TICKED']._serialized_start=775
-  _globals['_TICKED']._serialized_end=783
-  _globals['_CHANNELSTATE']._serialized_start=786
-  _globals['_CHANNELSTATE']._serialized_end=1211
-  _globals['_EVICTEDSETSTATE']._serialized_start=1214
-  _globals['_EVICTEDSETSTATE']._serialized_end=1619
-  _globals['_SEGMENTSTATE']._serialized_start=1621
-  _globals['_SEGMENTSTATE']._serialized_end=1719
-  _globals['_SENDSTATE']._serialized_start=1722
-  _globals['_SENDSTATE']._serialized_end=1876
-  _globals['_PENDINGSTATE']._serialized_start=1879
-  _globals['_PENDINGSTATE']._serialized_end=2031
-  _globals['_SEGMENTNOTESTATE']._serialized_start=2033
-  _globals['_SEGMENTNOTESTATE']._serialized_end=2158
-  _globals['_UNREPORTEDEVENT']._serialized_start=2161
-  _globals['_UNREPORTEDEVENT']._serialized_end=2537
-  _globals['_UNREPORTEDMESSAGE']._serialized_start=2540
-  _globals['_UNREPORTEDMESSAGE']._serialized_end=2706
-  _globals['_UNREPORTEDLOSS']._serialized_start=2709
-  _globals['_UNREPORTEDLOSS']._serialized_end=3005
-  _globals['_UNREPORTEDSEND']._serialized_start=3007
-  _globals['_UNREPORTEDSEND']._serialized_end=3099
+  _globals['_JOURNALENTRY']._serialized_end=576
+  _globals['_OPENED']._serialized_start=578
+  _globals['_OPENED']._serialized_end=586
+  _globals['_CLOSING']._serialized_start=588
+  _globals['_CLOSING']._serialized_end=597
+  _globals['_SYNCWITHDRAWN']._serialized_start=599
+  _globals['_SYNCWITHDRAWN']._serialized_end=614
+  _globals['_SENDREQUESTED']._serialized_start=616
+  _globals['_SENDREQUESTED']._serialized_end=665
+  _globals['_ENVELOPERECEIVED']._serialized_start=667
+  _globals['_ENVELOPERECEIVED']._serialized_end=723
+  _globals['_DISPATCHDONE']._serialized_start=725
+  _globals['_DISPATCHDONE']._serialized_end=790
+  _globals['_DISPATCHFAILED']._serialized_start=792
+  _globals['_DISPATCHFAILED']._serialized_end=855
+  _globals['_TICKED']._serialized_start=857
+  _globals['_TICKED']._serialized_end=865
+  _globals['_CHANNELSTATE']._serialized_start=868
+  _globals['_CHANNELSTATE']._serialized_end=1293
+  _globals['_EVICTEDSETSTATE']._serialized_start=1296
+  _globals['_EVICTEDSETSTATE']._serialized_end=1701
+  _globals['_SEGMENTSTATE']._serialized_start=1703
+  _globals['_SEGMENTSTATE']._serialized_end=1801
+  _globals['_SENDSTATE']._serialized_start=1804
+  _globals['_SENDSTATE']._serialized_end=1958
+  _globals['_PENDINGSTATE']._serialized_start=1961
+  _globals['_PENDINGSTATE']._serialized_end=2113
+  _globals['_SEGMENTNOTESTATE']._serialized_start=2115
+  _globals['_SEGMENTNOTESTATE']._serialized_end=2240
+  _globals['_UNREPORTEDEVENT']._serialized_start=2243
+  _globals['_UNREPORTEDEVENT']._serialized_end=2619
+  _globals['_UNREPORTEDMESSAGE']._serialized_start=2622
+  _globals['_UNREPORTEDMESSAGE']._serialized_end=2788
+  _globals['_UNREPORTEDLOSS']._serialized_start=2791
+  _globals['_UNREPORTEDLOSS']._serialized_end=3087
+  _globals['_UNREPORTEDSEND']._serialized_start=3089
+  _globals['_UNREPORTEDSEND']._serialized_end=3181
 # @@protoc_insertion_point(module_scope)

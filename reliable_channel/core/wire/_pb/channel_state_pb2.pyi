@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JournalEntry(_message.Message):
-    __slots__ = ("now", "opened", "send", "received", "dispatched", "failed", "ticked", "closing")
+    __slots__ = ("now", "opened", "send", "received", "dispatched", "failed", "ticked", "closing", "withdrawn")
     NOW_FIELD_NUMBER: _ClassVar[int]
     OPENED_FIELD_NUMBER: _ClassVar[int]
     SEND_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class JournalEntry(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     TICKED_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     now: int
     opened: Opened
     send: SendRequested
@@ -24,13 +25,18 @@ class JournalEntry(_message.Message):
     failed: DispatchFailed
     ticked: Ticked
     closing: Closing
-    def __init__(self, now: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., send: _Optional[_Union[SendRequested, _Mapping]] = ..., received: _Optional[_Union[EnvelopeReceived, _Mapping]] = ..., dispatched: _Optional[_Union[DispatchDone, _Mapping]] = ..., failed: _Optional[_Union[DispatchFailed, _Mapping]] = ..., ticked: _Optional[_Union[Ticked, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
+    withdrawn: SyncWithdrawn
+    def __init__(self, now: _Optional[int] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., send: _Optional[_Union[SendRequested, _Mapping]] = ..., received: _Optional[_Union[EnvelopeReceived, _Mapping]] = ..., dispatched: _Optional[_Union[DispatchDone, _Mapping]] = ..., failed: _Optional[_Union[DispatchFailed, _Mapping]] = ..., ticked: _Optional[_Union[Ticked, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., withdrawn: _Optional[_Union[SyncWithdrawn, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Closing(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SyncWithdrawn(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
