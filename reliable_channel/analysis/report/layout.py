@@ -15,12 +15,14 @@ Write = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class ReportColumn:
-    """A column: its key in the section's rows, its heading, how a cell is written, and whether it is a number."""
+    """A column: its key in the section's rows, its heading, how a cell is written, and whether it is a number.
+    ``wide``: left out of a terminal of less than 160 columns, where it would break its row into several lines."""
 
     key: str
     heading: str
     write: Write
     right: bool = True
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ SECTIONS: tuple[ReportSection, ...] = (
             _name("sender_id", "sender"),
             ReportColumn("message_key", "message", text.short, right=False),
             _words("cause", "cause"),
-            ReportColumn("detail", "evidence", _sentence, right=False),
-            _name("acknowledged_by", "who has it"),
+            ReportColumn("detail", "evidence", _sentence, right=False, wide=True),
+            ReportColumn("acknowledged_by", "who has it", text.name, right=False, wide=True),
         ),
         "No message is missing.",
     ),

@@ -10,10 +10,13 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.report import layout
 from reliable_channel.analysis.report.thresholds import Check
 
 MOST_ROWS = 15
+WIDE, NARROW = 160, 100
+BY_ID = "report --message ID shows everything known about one of them"
 
 
 def render(console: Console, report: dict[str, Any], checks: list[Check]) -> None:
@@ -28,10 +31,12 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
         rows = report[section.key]
         if rows:
             console.print(Text(f"\n{section.title}", style="bold"))
-            console.print(_table(section, rows))
+            console.print(_table(section, rows, console.width))
             more = len(rows[MOST_ROWS:]) + report["left_out"].get(section.key, 0)
             if more:
                 console.print(Text(f"and {more:,} more; --json and --csv have them", style="dim"))
+            if section.key == "missing":
+                console.print(Text(BY_ID, style="dim"))
         else:
             silent.append(section.empty)
     # Where no message is known, that there is none of each kind is no news.
@@ -49,19 +54,29 @@ def render_missing(console: Console, report: dict[str, Any]) -> None:
     section = next(one for one in layout.SECTIONS if one.key == "missing")
     rows = report["missing"]
     if rows:
-        console.print(_table(section, rows, len(rows)))
+        console.print(_table(section, rows, console.width, len(rows)))
     more = report["totals"]["missing"] - len(rows)
     count = f"{report['totals']['missing']:,} of {report['totals']['messages']:,} messages are missing"
+    if rows:
+        console.print(Text(BY_ID, style="dim"))
     console.print(Text(f"{count}{f'; the newest {len(rows):,} are shown' if more > 0 else ''}", style="bold"))
     for note in report["notes"]:
         console.print(Text(f"• {note}"), soft_wrap=True)
 
 
-def _table(section: layout.ReportSection, rows: list[dict[str, Any]], most: int = MOST_ROWS) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in section.columns:
+def _table(section: layout.ReportSection, rows: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> Table:
+    narrow = width < NARROW
+    columns = [column for column in section.columns if width >= WIDE or not column.wide]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
+    for column in columns:
         justify: JustifyMethod = "right" if column.right else "left"
         table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.right)
     for row in rows[:most]:
-        table.add_row(*(Text(column.write(row[column.key])) for column in section.columns))
+        table.add_row(*(Text(_cell(column, row[column.key], narrow)) for column in columns))
     return table
+
+
+def _cell(column: layout.ReportColumn, value: Any, narrow: bool) -> str:
+    if narrow and column.write is text.name:
+        return text.name(value, 12)
+    return column.write(value)[5:] if narrow and column.write is text.time else column.write(value)

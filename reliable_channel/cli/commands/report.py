@@ -13,6 +13,7 @@ import typer
 from reliable_channel.cli.commands import TablesOption, invocation
 
 if TYPE_CHECKING:
+    from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.analysis.report.source import Window
 
 WINDOW, FORM, LIMIT = "Which time, which channel", "In which form", "Thresholds: exit with 3 when crossed"
@@ -88,6 +89,14 @@ def register(app: typer.Typer) -> None:
         missing: Annotated[
             bool, typer.Option("--missing", help="Only the missing messages, one a line.", rich_help_panel=FORM)
         ] = False,
+        message: Annotated[
+            str | None,
+            typer.Option(
+                metavar="ID",
+                help="Only this message: its key or the beginning of it, or an SDS id.",
+                rich_help_panel=FORM,
+            ),
+        ] = None,
         tables: TablesOption = None,
     ) -> None:
         """Report which messages were delivered, which are missing and why. Needs no Spark.
@@ -123,6 +132,9 @@ def register(app: typer.Typer) -> None:
             age_ms=None if max_age is None else duration_ms(max_age),
         )
         paths = invocation(context).settings(tables).paths
+        if message is not None:
+            typer.echo(one_message(TableSnapshot(paths), message, as_json))
+            return
         source = TableWindow(paths.data_dir, window)
         source.require_any()
         require_channel(source)
@@ -150,6 +162,33 @@ def register(app: typer.Typer) -> None:
             typer.echo(f"Written: {place}", err=True)
         if any(check.crossed for check in judged):
             raise typer.Exit(CROSSED)
+
+
+def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
+    """Everything that is known about the messages of this key or SDS id, one fact a line. Raises ``LocalError`` when
+    there is none."""
+    import json
+
+    from reliable_channel.analysis import text
+    from reliable_channel.cli.commands.sql import cell, plain
+    from reliable_channel.core.errors import LocalError
+
+    rows = lake.select(
+        """SELECT * FROM messages WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name)
+           ORDER BY message_key, content_topic, channel_id LIMIT 20""",
+        {"name": name},
+    )
+    if not rows:
+        raise LocalError(f"No message has the id {text.name(name)}.", "`reliable-channel report --missing` lists ids.")
+    for row in rows:
+        row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
+    if as_json:
+        return json.dumps([plain(row) for row in rows], indent=1)
+    facts = [
+        "\n".join(f"{key:20} {text.printable(cell(value), 2000)}" for key, value in row.items() if value is not None)
+        for row in rows
+    ]
+    return "\n\n".join(facts)
 
 
 def chosen_window(

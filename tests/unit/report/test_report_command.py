@@ -7,6 +7,7 @@ import csv
 import datetime as dt
 import hashlib
 import html
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from reliable_channel.analysis import text
-from reliable_channel.analysis.report import csv_files, layout
+from reliable_channel.analysis.report import csv_files, layout, terminal
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli import build
@@ -88,6 +90,30 @@ def test_json_holds_hostile_strings_as_they_are_in_ascii(
 ) -> None:
     assert set(HOSTILE) <= {row["channel_id"] for row in as_json["channels"]}
     assert everything[0].isascii() and not CONTROL.search(everything[0])
+
+
+# One message
+
+
+def test_a_missing_message_is_one_line_of_80_columns(as_json: dict[str, Any]) -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    terminal.render_missing(console, as_json)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    for row in as_json["missing"]:
+        assert sum(line.count(text.short(row["message_key"])) for line in lines) == 1
+    assert sum("came" in line for line in lines) == 0
+    assert len([line for line in lines if "11-01 1" in line]) == len(as_json["missing"])
+
+
+def test_one_message_is_shown_with_all_that_is_known(sample_tables: Path, as_json: dict[str, Any]) -> None:
+    (row,) = [row for row in as_json["missing"] if row["detail"].startswith("1 of 4")]
+    shown = report(sample_tables, "--message", row["message_key"][:12]).stdout
+    assert re.search(r"^data_missing +\[1, 2, 3\]$", shown, re.MULTILINE) and row["detail"] in shown
+    (whole,) = json.loads(report(sample_tables, "--message", row["message_key"], "--json").stdout)
+    assert whole["message_key"] == row["message_key"] and whole["segments_seen"] == 1
+    unknown = report(sample_tables, "--message", "\x1b[2Jnobody")
+    assert isinstance(unknown.exception, LocalError) and "\x1b" not in str(unknown.exception)
 
 
 # The window
