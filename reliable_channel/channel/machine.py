@@ -215,7 +215,7 @@ class ChannelMachine:
 
     def _open(self, now: int) -> list[Effect]:
         """Run the due timers, then dispatch every unacknowledged segment that they did not dispatch."""
-        self.sds.withdraw_sync()
+        self.sds.reopen(now)
         effects = self._tick(now)
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():

@@ -108,6 +108,12 @@ class SdsChannel:
             self.set_retrieval_hint(message_id, retrieval_hint)
         return SdsStep()
 
+    def reopen(self, now: int) -> None:
+        """Continue in a new process: nothing is on its way to be dispatched, and nothing has waited for that yet."""
+        self.withdraw_sync()
+        outgoing = self._state.outgoing
+        outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
+
     def withdraw_sync(self) -> None:
         """Forget the sync message that waits to be dispatched: it was withdrawn, or the process that made it ended."""
         if self._state.sync is not None:
@@ -217,6 +223,8 @@ class SdsChannel:
             if state.sync is not None:  # a timer of long ago may have started the interval anew, in the past
                 state.sync.skip_to(now)
             due = self.next_due()
+        resent = (one.message.message_id for one in outgoing if one.reason is OutgoingReason.RESEND)
+        state.outgoing.restart_queue(now, resent)
         return SdsStep(tuple(outgoing), tuple(events))
 
     def next_due(self) -> int | None:

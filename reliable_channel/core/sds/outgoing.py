@@ -7,7 +7,7 @@ The life of an own segment is one table, :data:`LIFECYCLE`; everything here move
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -193,6 +193,13 @@ class OutgoingBuffer:
         """Whether this is an own segment that waits to be dispatched."""
         segment = self.segments.get(message_id)
         return segment is not None and segment.state is SegmentState.UNSENT
+
+    def restart_queue(self, now: int, message_ids: Iterable[str]) -> None:
+        """Note that these segments wait to be dispatched since ``now``: before that, the process did not run."""
+        for message_id in message_ids:
+            segment = self.segments[message_id]
+            if segment.queued_at is not None:
+                segment.queued_at = now
 
     def open_segments(self) -> Iterator[OwnSegment]:
         """The segments in the outgoing buffer, oldest first."""

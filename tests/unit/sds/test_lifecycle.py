@@ -177,6 +177,17 @@ def test_the_wait_is_twice_as_long_as_the_dispatch_took_and_a_snapshot_keeps_it(
     assert alice.next_due() == T0 + 6_000_000 + MAX_STRETCHED_WAIT_MS
 
 
+def test_the_time_in_which_the_process_did_not_run_does_not_lengthen_the_wait() -> None:
+    alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
+    sent = alice.send(b"hello", T0).outgoing[0].message.message_id
+    alice.reopen(T0 + 600_000)
+    alice.sent(sent, T0 + 600_001)
+    assert alice.next_due() == T0 + 605_001
+    alice.tick(T0 + 6_000_000)  # the machine slept
+    alice.sent(sent, T0 + 6_000_001)
+    assert alice.next_due() == T0 + 6_010_001
+
+
 def test_the_wait_starts_with_sent_when_the_owner_reports_it() -> None:
     alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
     sent = alice.send(b"hello", T0).outgoing[0].message.message_id
