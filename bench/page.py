@@ -59,7 +59,7 @@ def _closeness(result: Result) -> float:
     """How close a result that meets its target is to missing it: 1 at the target."""
     value, target = result.value, result.target or 0.0
     if result.lower_is_better:
-        return value / target if target else 1.0
+        return value / target if target else 0.0
     return target / value if value else 1.0
 
 

@@ -31,7 +31,13 @@ def verdicts() -> Iterator[Result]:
     few, many = (SIZES.scaled(kept, 1_000) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepare(place)
-        spec = {"run_dir": place, "cores": 2, "kept": [few, many], "new": NEW, "rounds": WARM_UP + MEASURED}
+        spec = {
+            "run_dir": place,
+            "cores": 2,
+            "kept": [few, many],
+            "new": NEW,
+            "rounds": SIZES.scaled(WARM_UP + MEASURED, 1),
+        }
         rounds: list[Round] = []
         with child("bench.jobs.rounds", spec) as process:
             for answer in process.answers():
