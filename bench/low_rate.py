@@ -31,6 +31,9 @@ WARM_S, MEASURED_S, IDLE_S = 240.0, 120.0, 60.0
 PARTS = ("trigger_execution_ms", "latest_offset_ms", "query_planning_ms", "add_batch_ms", "turn_wait_ms")
 """Measures of a micro-batch, as in ``pipeline_metrics``; the first and the fourth do not include the last."""
 
+START_S = 180
+"""Seconds that the first records may take on a slow machine."""
+
 ROUND_TARGET, P95_TARGET, IDLE_TARGET = 1.5, 3.0, 0.1
 """A round / the trigger interval; latency / a round; CPU time without records / with them."""
 
@@ -50,11 +53,12 @@ def low_rate() -> Iterator[Result]:
 def measure(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
     """The figures of one run; ``spark``: settings of the session."""
     topic = fill_topic(there, workload)["topic"]
-    warm_s, seconds, idle_s = (max(10.0, each * min(1.0, SIZES.scale)) for each in (WARM_S, MEASURED_S, IDLE_S))
+    share = min(1.0, SIZES.scale)
+    warm_s, seconds, idle_s = (max(least, each * share) for each, least in ((WARM_S, 0), (MEASURED_S, 30), (IDLE_S, 5)))
     spec = {"servers": there.kafka.servers, "run_dir": str(place), "cores": 2, "topic": topic}
     spec |= {"warm_s": warm_s, "seconds": seconds, "idle_s": idle_s, "spark": spark}
     endless = records(replace(workload, messages=10**9), "at a low rate")
-    traffic = list(islice(endless, int(RATE * 2 * (warm_s + seconds))))
+    traffic = list(islice(endless, int(RATE * (2 * (warm_s + seconds) + START_S))))
     stop = threading.Event()
     answer: dict[str, Any] = {}
     with child("bench.jobs.low_rate", spec) as process, ThreadPoolExecutor(1) as pool:

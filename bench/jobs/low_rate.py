@@ -1,8 +1,9 @@
 """Measures all queries as in production, in one pinned process, at a low rate and then idle: ``python -m
 bench.jobs.low_rate SPEC``.
 
-``SPEC`` is JSON: bootstrap servers, run directory, cores, topic, seconds to warm up, to measure, to be idle. Prints a
-line of JSON when the traffic may end, and one with the measurements: every micro-batch's parts in ms, latency, CPU.
+``SPEC`` is JSON: bootstrap servers, run directory, cores, topic, seconds to warm up, to measure, to be idle. It
+measures only after the first records have passed all queries. Prints a line of JSON when the traffic may end, and one
+with the measurements: every micro-batch's parts in ms, latency, CPU.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def main(arguments: list[str]) -> int:
 
     def observe() -> None:
         stop.wait(spec["warm_s"])
+        while not any(_has_worked(query) for query in spark.streams.active if query.name == "ack"):
+            if stop.wait(1.0):
+                return
         answer["since"], answer["cpu_s"], busy = time.time(), -cpu_seconds(), -busy_seconds()
         stop.wait(spec["seconds"])
         answer["cpu_s"] += cpu_seconds()
@@ -59,6 +63,10 @@ def main(arguments: list[str]) -> int:
     answer["latency_s"] = latencies(settings.paths.table("delivered_messages"), answer["since"])
     print(json.dumps(answer), flush=True)
     return 0
+
+
+def _has_worked(query: Any) -> bool:
+    return any(update["numInputRows"] for update in query.recentProgress)
 
 
 def _select_measured(query: Any, since: float) -> list[dict[str, Any]]:
