@@ -245,3 +245,14 @@ def test_what_waits_can_be_taken_back():
 def test_wrong_settings_are_refused_by_name(wrong):
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         RateLimitConfig(**wrong)
+
+
+def test_what_waits_can_be_withdrawn_and_is_not_dispatched():
+    manager = RateLimitManager(config(limit=1))
+    for item, traffic in [("a", FIRST), ("b", FIRST), ("sync", CONTROL)]:
+        manager.submit(item, traffic, 10)
+    assert manager.withdraw(lambda item: item == "b")
+    assert manager.withdraw(lambda item: item == "sync")
+    assert not manager.withdraw(lambda item: item in "ab")
+    assert manager.waiting == 0
+    assert dispatched(manager.tick(100)) == []

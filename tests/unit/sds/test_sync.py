@@ -270,3 +270,33 @@ def test_each_message_names_the_one_that_its_sender_sent_before() -> None:
     assert named == [first.message.message_id, "b1", "b2"]
     (sync,) = alice.send_sync(T0 + 31).outgoing
     assert second.message.message_id in [entry.message_id for entry in sync.message.causal_history]
+
+
+def test_a_waiting_sync_is_outdated_once_a_newer_one_could_acknowledge_more() -> None:
+    alice = opened(wait_for_sent=True, **{**HALF, "acknowledge_within_ms": 1_000})
+    alice.receive(message("b1", lamport=T0 + 1), T0 + 10)
+    [first] = alice.tick(T0 + 2_000).outgoing
+    assert alice.tick(T0 + 60_000).outgoing == (), "there is one already"
+    assert not alice.is_outdated(first, T0 + 60_000)
+    alice.receive(message("b2", lamport=T0 + 2), T0 + 60_000)
+    assert not alice.is_outdated(first, T0 + 60_000)
+    assert alice.is_outdated(first, T0 + 61_000)
+    alice.withdraw_sync()
+    [second] = alice.tick(T0 + 61_000).outgoing
+    assert {entry.message_id for entry in second.message.causal_history} >= {"b1", "b2"}
+    alice.sent(second.message.message_id, T0 + 61_001)
+    assert not alice.is_outdated(second, T0 + 200_000)
+    assert not alice.is_outdated(first, T0 + 200_000)
+
+
+def test_a_waiting_retransmission_is_outdated_once_it_is_acknowledged() -> None:
+    alice = opened(wait_for_sent=True, sync_min_interval_ms=0)
+    [content] = alice.send(b"hello", T0).outgoing
+    sds_id = content.message.message_id
+    alice.sent(sds_id, T0 + 1)
+    [again] = alice.tick(T0 + 10_000).outgoing
+    assert again.reason is OutgoingReason.RESEND
+    assert not alice.is_outdated(again, T0 + 10_000)
+    alice.receive(message("b1", lamport=T0 + 9_000, history=(sds_id,)), T0 + 10_001)
+    assert alice.is_outdated(again, T0 + 10_001)
+    assert not alice.is_outdated(content, T0 + 10_001), "content is never taken back"
