@@ -353,6 +353,7 @@ class ChannelMachine:
                 # Nobody will hear of it again; SDS counts its attempts to the end and forgets the segment.
                 self.sds.sent(one.message.message_id, now)
             else:
+                self.sds.queued(one.message.message_id, now)  # its timer may have been due while nothing ran
                 effects.append(self._dispatch_of(send, replace(one, index=index), counts=False))
         return effects
 

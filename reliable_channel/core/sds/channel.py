@@ -114,6 +114,10 @@ class SdsChannel:
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
 
+    def queued(self, message_id: str, now: int) -> None:
+        """Record that a retransmission waits to be dispatched since ``now``, if later than its timer was due."""
+        self._state.outgoing.restart_queue(now, [message_id])
+
     def withdraw_sync(self) -> None:
         """Forget the sync message that waits to be dispatched: it was withdrawn, or the process that made it ended."""
         if self._state.sync is not None:
@@ -223,8 +227,6 @@ class SdsChannel:
             if state.sync is not None:  # a timer of long ago may have started the interval anew, in the past
                 state.sync.skip_to(now)
             due = self.next_due()
-        resent = (one.message.message_id for one in outgoing if one.reason is OutgoingReason.RESEND)
-        state.outgoing.restart_queue(now, resent)
         return SdsStep(tuple(outgoing), tuple(events))
 
     def next_due(self) -> int | None:

@@ -184,6 +184,7 @@ def test_the_time_in_which_the_process_did_not_run_does_not_lengthen_the_wait() 
     alice.sent(sent, T0 + 600_001)
     assert alice.next_due() == T0 + 605_001
     alice.tick(T0 + 6_000_000)  # the machine slept
+    alice.queued(sent, T0 + 6_000_000)
     alice.sent(sent, T0 + 6_000_001)
     assert alice.next_due() == T0 + 6_010_001
 
