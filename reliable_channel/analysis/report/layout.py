@@ -151,7 +151,7 @@ SECTIONS: tuple[ReportSection, ...] = (
     ),
     ReportSection(
         "quarantine",
-        "What was refused",
+        "What was quarantined",
         (
             _words("stage", "stage"),
             _words("reason", "reason"),
@@ -159,7 +159,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("records", "records", text.count),
             ReportColumn("newest", "newest (UTC)", text.time),
         ),
-        "No record was refused.",
+        "No record was quarantined.",
     ),
     ReportSection(
         "source_gaps",
@@ -223,7 +223,7 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("half arrived within", text.duration(latency["p50"])),
         ("99 % within", text.duration(latency["p99"])),
         ("repaired", text.count(totals["repaired"])),
-        ("records refused", text.percent(report["records"]["refused_share"])),
+        ("records quarantined", text.percent(report["records"]["refused_share"])),
     ]
 
 

@@ -139,6 +139,7 @@ def test_every_surface_says_what_stopped_and_since_when(
     client = TestClient(create_app(paths), base_url="http://localhost")
     for path in ("/", "/alerts"):
         page = client.get(path).text
+        assert "<code>reliable-channel run --continuous</code>" in page
         assert "stopped: nothing since 2026-01-01 00:00:00" in page
         assert "Nothing is raised." not in page
 

@@ -89,7 +89,7 @@ def test_the_report_as_text_and_page_has_them(sample_tables: Path, expected: dic
     of_page = {label: html.unescape(value) for label, value in shown}
     wanted = {name: text.count(expected[name]) for name in ("messages", "delivered", "missing", "repaired")}
     wanted["loss"] = text.percent(expected["loss"])
-    wanted["records refused"] = text.percent(expected["refused"] / expected["records"])
+    wanted["records quarantined"] = text.percent(expected["refused"] / expected["records"])
     for label, value in wanted.items():
         assert of_page[label] == value
         assert f"{value} {label}" in words
@@ -103,7 +103,7 @@ def test_the_overview_has_them(client: TestClient, expected: dict[str, Any]) -> 
     assert shown["Not known yet"][0] == str(expected["unknown"])
     assert shown["Records"][0] == f"{expected['records']:,}"
     share = text.share(expected["refused"], expected["records"])
-    assert shown["Refused"] == (str(expected["refused"]), f"{share} of the records")
+    assert shown["Quarantined"] == (str(expected["refused"]), f"{share} of the records")
 
 
 @pytest.mark.parametrize("channel", ["talk", "files"])
