@@ -33,7 +33,7 @@ _START_MS = 1_767_225_600_000
 _PER_BATCH = 50
 _STEP_MS = 60_000
 _AGE = 8
-ASKED_STEPS, REFETCH = 10.0, 15.0
+ASKED_STEPS, REFETCH = 10.0, 12.0
 """Targets: steps of plain Python for each key; a refetch round with ten times as many open requests."""
 _MEASURED = 5
 

@@ -76,7 +76,7 @@ def _observer(outstanding: int) -> SdsChannel:
     return SdsChannel("bench", None, SdsParameters(max_log_entries=60_000, max_tracked=outstanding))
 
 
-RECEIVED_STEPS = {True: 120.0, False: 70.0}
+RECEIVED_STEPS = {True: 120.0, False: 50.0}
 """Targets: steps of plain Python for a message with and without a filter."""
 
 

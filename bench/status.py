@@ -22,7 +22,7 @@ COMMITS = 400
 """Appending commits per table: an hour of a run that writes every ten seconds."""
 ROWS = 200
 RUNS = 5
-TARGET = 8.0
+TARGET = 3.0
 """The command / a process that opens the same tables, in CPU time."""
 OPEN = """
 import sys
