@@ -1,4 +1,4 @@
-"""Measures the cost of keyed state with many open entries (segment sets, requests for missing messages), and of
+"""Measures the cost of keyed state with many open entries (segment sets, timers, requests for missing messages), and of
 a reassembly task's table look-ups as the tables age: the cost must not grow with them.
 
 Without Spark: it calls the functions of the tasks over tables written by delta-rs, in a warm process and in a new one
@@ -13,28 +13,46 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bench.registry import SIZES, Result, bench, best_of
+from bench.registry import SIZES, STEP, Result, bench, best_of, python_step
 from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.segment import Segment, encode_segment
 from reliable_channel.evidence.requests import MAX_REQUESTS, open_requests
-from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES, TIMERS
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
 _START_MS = 1_767_225_600_000
 _PER_BATCH = 50
 _STEP_MS = 60_000
 _AGE = 8
-REFETCH = 12.0
-"""Target: a refetch round with ten times as many open requests."""
+ASKED_STEPS, REFETCH = 10.0, 12.0
+"""Targets: steps of plain Python for each key; a refetch round with ten times as many open requests."""
 _MEASURED = 5
+
+
+@bench
+def open_timers() -> Iterator[Result]:
+    """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets."""
+    for count in (SIZES.scaled(10_000), SIZES.scaled(100_000)):
+        timers = Timers()
+        for number in range(count):
+            timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
+
+        def ask(timers: Timers = timers, count: int = count) -> int:
+            asked = sum(timers.is_open(f"{number:064x}") for number in range(0, count, max(1, count // 4_000)))
+            return asked + len([*timers.due(_PLACE, 100)])
+
+        took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) / python_step()
+        name = f"asking {count} timers for 4 000 keys and what is due"
+        yield Result(name, took / 4_000, "steps a key", ASKED_STEPS, True, STEP)
 
 
 _SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
@@ -162,10 +180,11 @@ def _ask_all(settings: Settings, count: int) -> None:
 
 @bench
 def lookups() -> Iterator[Result]:
-    """Measure the look-up of a micro-batch, warm and in a new process, for a young and an old table."""
+    """Measure both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
     young = SIZES.scaled(40, 3)
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
+        create_tables(paths, (TIMERS,))
         create_tables(paths, (REASSEMBLED_MESSAGES,))
         times = {}
         written = 0
@@ -174,7 +193,12 @@ def lookups() -> Iterator[Result]:
                 _write(paths, batch)
             times[batches] = _measure(paths, batches)
             written = batches + _MEASURED
-    for what in ("rebuilt before, read on", "rebuilt before, a new worker"):
+    for what in (
+        "open keys, read on",
+        "open keys, a new worker",
+        "rebuilt before, read on",
+        "rebuilt before, a new worker",
+    ):
         early, late = times[young][what], times[young * _AGE][what]
         yield Result(f"{what}: after {young * _AGE} micro-batches", late * 1_000, "ms")
         target = 2.0 if "read on" in what else None
@@ -182,7 +206,7 @@ def lookups() -> Iterator[Result]:
 
 
 def _write(paths: PathSettings, batch: int) -> None:
-    """Write the messages of one micro-batch."""
+    """Write one micro-batch: some messages, and some keys opened and closed."""
     hashes = [os.urandom(32) for _ in range(_PER_BATCH)]
     rows = [
         {
@@ -200,6 +224,9 @@ def _write(paths: PathSettings, batch: int) -> None:
         for number, hash_ in enumerate(hashes)
     ]
     append_rows(paths, REASSEMBLED_MESSAGES, as_arrow(rows, REASSEMBLED_MESSAGES))
+    opened = [TimerChange(f"{batch}/{number}", _PLACE, batch + 1) for number in range(_PER_BATCH)]
+    closed = [TimerChange(f"{batch - 2}/{number}", _PLACE, None) for number in range(_PER_BATCH)] if batch > 1 else []
+    record(BatchSink(paths, "query", batch), opened + closed)
 
 
 def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
@@ -209,13 +236,17 @@ def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    rebuilt = CompletedSends(paths)
-    seconds = {"rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches)))}
-    memory = []
+    log, rebuilt = TimerLog(paths, "query"), CompletedSends(paths)
+    seconds = {
+        "open keys, a new worker": _cpu(lambda: log.before(batches)),
+        "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),
+    }
+    keys, memory = [], []
     for batch in range(batches, batches + _MEASURED):
         _write(paths, batch)
+        keys.append(_cpu(lambda batch=batch: log.before(batch + 1)))  # type: ignore[misc]
         memory.append(_cpu(lambda batch=batch: rebuilt.rows(wanted, since(batch))))  # type: ignore[misc]
-    return seconds | {"rebuilt before, read on": min(memory)}
+    return seconds | {"open keys, read on": min(keys), "rebuilt before, read on": min(memory)}
 
 
 def _cpu(action: Callable[[], object]) -> float:

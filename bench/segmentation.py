@@ -1,5 +1,5 @@
 """Measures splitting, decoding and reassembling (issue *protocol core*): segments per second of CPU time, since the
-machine is shared. The bookkeeping is reassembly's cost per record."""
+machine is shared. The bookkeeping is the combiner's cost per record."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from bench.jobs.usage import cpu_seconds, files_below, memory_mb
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reliable_channel.pipeline.ack.channel_state import Rules
-    from reliable_channel.pipeline.keyed_state.buckets import BucketState, Update
+    from reliable_channel.pipeline.ack.buckets import Update
+    from reliable_channel.pipeline.ack.channel_state import BucketState, Rules
 
 PATIENCE_S = 1_200.0
 LOOKS = 10
@@ -165,7 +165,6 @@ def main(arguments: list[str]) -> int:
     from reliable_channel.lake.create import create_tables
     from reliable_channel.pipeline.ack import stream
     from reliable_channel.pipeline.ack.channel_state import Rules
-    from reliable_channel.pipeline.keyed_state.buckets import bucket_of
     from reliable_channel.pipeline.runner.queries import ACK, start
     from reliable_channel.runtime.spark import spark_session
 
@@ -177,7 +176,7 @@ def main(arguments: list[str]) -> int:
     with spark_session(settings, "bench") as spark:
         by_bucket: dict[int, list[int]] = defaultdict(list)
         key = (F.lit(PUBSUB_TOPIC), F.format_string("/bench/1/%d/proto", "id"), F.lit("channel"))
-        bucket = bucket_of(settings, *key)
+        bucket = stream.bucket_of(settings, *key)
         for row_of_range in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[row_of_range.bucket].append(row_of_range.id)
         filled = filling(stream.configured(settings), rules, dict(by_bucket), texts)

@@ -8,7 +8,6 @@ JSON escapes them, and so does the printing.
 from __future__ import annotations
 
 import datetime as dt
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,10 +18,9 @@ from deltalake import DeltaTable
 
 from reliable_channel.analysis.alerts.heartbeat import stopped
 from reliable_channel.config import Settings
-from reliable_channel.evidence.overdue_sets import open_sets
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.read import as_table, open_tables, select
+from reliable_channel.lake.read import as_table, open_tables, quoted, select
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
     DELIVERIES,
@@ -30,6 +28,7 @@ from reliable_channel.lake.tables import (
     QUARANTINE,
     REFETCH_REQUESTS,
     TABLES,
+    TIMERS,
 )
 
 KAFKA_PATIENCE_S = 1.0
@@ -53,7 +52,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
-        "overdue_sets": _overdue_sets(settings),
+        "open_sets": _open_sets(opened.get(TIMERS.name), {c.query_id for c in checkpoints}),
         "quarantine": _quarantine(opened.get(QUARANTINE.name)),
         "missing_dependencies": _missing_dependencies(opened),
     }
@@ -111,10 +110,19 @@ def _job(
     }
 
 
-def _overdue_sets(settings: Settings) -> dict[str, Any]:
-    """The number of sets of segments that are overdue, and since when (event time) the one with the oldest report."""
-    overdue = open_sets(settings, (), sys.maxsize)
-    return {"count": len(overdue), "oldest": overdue[0].event_time.isoformat() if overdue else None}
+def _open_sets(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str, Any]:
+    """The number of open sets of segments, by payload hash, and the earliest timer of one."""
+    nothing = {"count": 0, "next_due": None}
+    if table is None:
+        return nothing
+    known = ", ".join(quoted(query_id) for query_id in sorted(filter(None, query_ids)))
+    if not known:
+        return nothing
+    # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
+    last = f"""select last_value(due order by batch_id) as due from timers where query_id in ({known})
+        group by key, kafka_topic, kafka_partition"""  # noqa: S608
+    (row,) = select(f"select count(due) as count, min(due) as next_due from ({last})", timers=table)  # noqa: S608
+    return {"count": row["count"], "next_due": row["next_due"] and row["next_due"].isoformat()}
 
 
 def _quarantine(table: DeltaTable | None) -> dict[str, int]:

@@ -37,8 +37,8 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         ),
         "",
         "Waiting",
-        f"  {report['overdue_sets']['count']:,} overdue sets of segments"
-        + (f", the oldest since {report['overdue_sets']['oldest']}" if report["overdue_sets"]["oldest"] else ""),
+        f"  {report['open_sets']['count']:,} open sets of segments"
+        + (f", next timer {report['open_sets']['next_due']}" if report["open_sets"]["next_due"] else ""),
         f"  {_missing(report['missing_dependencies'])}",
         "",
         "Quarantine",

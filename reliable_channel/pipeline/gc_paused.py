@@ -17,7 +17,7 @@ _calls = itertools.count(1)
 def gc_paused() -> Iterator[None]:
     """Pause the cyclic garbage collector for a block that creates many acyclic objects.
 
-    Scanning them repeatedly took an eighth of the ack job's Python time and a fifth of reassembly's. Objects that
+    Scanning them repeatedly took an eighth of the ack job's Python time and a fifth of the combiner's. Objects that
     outlive the block are scanned at its end, so do the work in a function that the block calls."""
     enabled = gc.isenabled()
     gc.disable()

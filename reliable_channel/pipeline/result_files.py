@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -32,11 +31,8 @@ RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of the table of which
 the row is one."""
 
-PACKED_ROW = "kind string, results binary"
-"""The columns of a row of packed results."""
-
-PACKED, PACKED_BYTES = 2_000, 16 * 1024 * 1024
-"""The maximum number of results in one row, and the bytes of payloads at which a row is full."""
+PACKED = 2_000
+"""The maximum number of results in one row."""
 
 GATHERED_BYTES = 4 * 1024 * 1024
 """The approximate number of bytes of packed results that are written together."""
@@ -97,24 +93,6 @@ def packed(results: Sequence[Result]) -> Iterator[bytes]:
         yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
 
 
-def packed_frames(results: Iterable[Result]) -> Iterator[pd.DataFrame]:
-    """Pack results as they are made, so that another process can write them in the meantime."""
-    some: list[Result] = []
-    size = 0
-    for result in results:
-        some.append(result)
-        size += len(getattr(result, "payload", None) or b"")
-        if len(some) == PACKED or size >= PACKED_BYTES:
-            yield _frame(some)
-            some, size = [], 0
-    if some:
-        yield _frame(some)
-
-
-def _frame(results: Sequence[Result]) -> pd.DataFrame:
-    return pd.DataFrame([(RESULTS, blob) for blob in packed(results)], columns=["kind", RESULTS])
-
-
 def unpacked(blob: bytes) -> Sorted:
     """Undo :func:`packed`. Uses pickle, so pass only bytes that this job's own functions made."""
     return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
@@ -145,6 +123,7 @@ class ResultFiles:
     def __init__(self, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> None:
         self._paths, self._derived = paths, derived or {}
         self._files = TaskFiles(paths)
+        self._written: list[WrittenFile] = []
         self.for_driver: list[Result] = []
 
     def __enter__(self) -> ResultFiles:
@@ -154,22 +133,26 @@ class ResultFiles:
         self._files.__exit__(*fault)
 
     def add(self, results: Sorted) -> None:
-        """Write results to their tables."""
+        """Write results to their tables. A ``WrittenFile`` among them is a file that an earlier task has written."""
         for name, columns in results.tables.items():
             rows = of_columns(columns, BY_NAME[name])
             self._files.add(BY_NAME[name], rows)
             if name in self._derived:
                 for table, more in self._derived[name](rows, self._paths):
                     self._files.add(table, more)
-        self.for_driver += results.others
+        for result in results.others:
+            if isinstance(result, WrittenFile):
+                self._written.append(result)
+            else:
+                self.for_driver.append(result)
 
     def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
         """Write rows that already have columns of their table."""
         self._files.add(table, columns_of(rows, table))
 
     def finish(self) -> list[WrittenFile]:
-        """Close the files; returns all of them."""
-        return self._files.finish()
+        """Close the files; returns all of them, including those of earlier tasks."""
+        return [*self._written, *self._files.finish()]
 
 
 def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:

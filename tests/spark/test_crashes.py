@@ -32,6 +32,7 @@ VOLATILE = {
     "quarantine": ["ingest_time"],
     "source_gaps": ["ingest_time"],
     "clock": ["query_id", "recorded_at"],
+    "timers": ["query_id"],
     "delivered_messages": ["written_at"],
 }
 WRITTEN = (
@@ -43,6 +44,7 @@ WRITTEN = (
     tables.ORDERED_SDS_MESSAGES,
     tables.REASSEMBLED_MESSAGES,
     tables.INCOMPLETE_MESSAGES,
+    tables.TIMERS,
     tables.DELIVERIES,
     tables.ACKS,
     tables.REFETCH_REQUESTS,
@@ -124,7 +126,7 @@ def test_a_python_worker_killed_also_while_state_is_committed_costs_a_restart_an
     here = configured(settings, world, tmp_path)
     ingest, *others = chain_over(log)
     run_once(spark, here, (ingest,))
-    functions = ((reassembly, "stateful"), (ack, "stateful"))
+    functions = ((reassembly, "KeyedSets"), (ack, "stateful"))
     for query, (module, function), halves in zip(others, functions, (True, False), strict=False):
         notes = tmp_path / f"{query.name}-notes"
         notes.mkdir()

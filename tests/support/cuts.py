@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
+import copy
 import itertools
-import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase
@@ -23,12 +23,11 @@ from reliable_channel.core.wire.hashing import sds_message_id, sha256
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
-from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly import combiner, memory, timers
+from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.reassembly.already_reported import without_covered
-from reliable_channel.pipeline.reassembly.bucket import IN_TEXT, SetRules, StoredSets, process
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
-from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, packed_frames, unpacked
-from tests.support.buckets import FakeBucket
+from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, unpacked
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 START = 1_767_225_600_000
@@ -42,6 +41,28 @@ CONFIG = SegmentationConfig(
 )
 
 
+class FakeState:
+    """What the stateful function needs of ``GroupState``."""
+
+    def __init__(self) -> None:
+        self.value: tuple[int, bytes] | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.value is not None
+
+    @property
+    def get(self) -> tuple[int, bytes]:
+        assert self.value is not None
+        return self.value
+
+    def update(self, value: tuple[int, bytes]) -> None:
+        self.value = value
+
+    def remove(self) -> None:
+        self.value = None
+
+
 class Reassembly:
     """The reassembly query without Spark: one call per micro-batch."""
 
@@ -49,21 +70,34 @@ class Reassembly:
         self.settings = load("local", paths={"run_dir": place}).model_copy(update={"segmentation": CONFIG})
         for name in ("reassembled_messages", "ordered_sds_messages", "channel_events"):
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
-        self.bucket = FakeBucket()
+        self.states: dict[bytes, FakeState] = {}
+        self.open = timers.Timers()
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.incomplete: list[dict[str, Any]] = []
         self.failed_rows = 0
         self._monkeypatch = monkeypatch
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
+        before = copy.deepcopy(self.open)
+        self._monkeypatch.setattr(timers, "timers_of", lambda paths: before)
         known = self._completed()
         self._monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: known)
-        stored = StoredSets(self.bucket)
-        frames = [as_frame(rows)] if rows else []
-        for frame in packed_frames(process(stored, frames, SetRules(CONFIG, self.settings.paths, lambda row: row))):
-            for blob in frame[RESULTS]:
-                self._take(unpacked(blob))
-        stored.close()
+        segments = [row for row in rows if row["kind"] == "segment"]
+        ticks = pd.DataFrame([row for row in rows if row["kind"] == "tick"])
+        batches = [pa.RecordBatch.from_pylist(segments, schema=combiner.ROW_SCHEMA)] if segments else []
+        out = [b.to_pandas() for b in combiner.Combiner(self.settings)(iter(batches))]
+        if len(ticks):
+            out += list(reassembly.due_timer_rows(self.settings.paths)(iter([ticks])))
+        if not out:
+            return
+        frame = pd.concat(out)
+        update = reassembly.KeyedSets(CONFIG, lambda row: row)
+        for key, group in frame.groupby("state_key", sort=False):
+            state = self.states.setdefault(bytes(key), FakeState())
+            for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
+                assert {*result["kind"]} == {RESULTS}
+                for blob in result["results"]:
+                    self._take(unpacked(blob))
 
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
@@ -74,7 +108,9 @@ class Reassembly:
             read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)
             self.rows += [(file.table, row) for row in read.to_pylist()]
         for result in files.for_driver:
-            if isinstance(result, FailedRows):
+            if isinstance(result, timers.TimerChange):
+                self.open.apply(result)
+            elif isinstance(result, FailedRows):
                 self.failed_rows += result.rows
             else:
                 assert isinstance(result, ReportedSet)
@@ -103,20 +139,6 @@ class Reassembly:
         for fields in without_covered(self.incomplete, self.rebuilt()):
             found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
         return {kind: sorted(rows) for kind, rows in found.items()}
-
-
-def as_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Segments and ticks as Spark gives them: as its ``to_json``, which leaves nulls out."""
-    return pd.DataFrame([(_text_of(row), row.get("content")) for row in rows], columns=["row", "content"])
-
-
-def _text_of(row: dict[str, Any]) -> str:
-    hash_ = row.get("state_key")
-    fields = {name: row[name] for name in IN_TEXT if row.get(name) is not None}
-    kind = {"sds_kind": "tick" if row["kind"] == "tick" else "content"}
-    return json.dumps(
-        {**fields, **kind, **({"entire_message_hash": base64.b64encode(hash_).decode()} if hash_ else {})}
-    )
 
 
 @st.composite
@@ -179,9 +201,10 @@ def segment_row(sender: str, sds_id: str, lamport: int, content: bytes, at: int,
         "channel_id": "talk",
         "sender_id": sender,
         "sds_id": sds_id,
-        "lamport_timestamp": lamport,
+        "lamport_timestamp": str(lamport),
         "segment_dialect": "v0.1",
         "content": content,
+        "sub_order": 0,
     }
 
 
@@ -193,11 +216,12 @@ def cut(rows: list[Any], cuts: list[int]) -> Iterator[list[Any]]:
 
 
 def reassembled(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> Reassembly:
-    """Reassembly over ``rows`` in pieces."""
+    """Reassembly over ``rows`` in pieces, and one more tick for keys opened in the last micro-batch."""
     with tempfile.TemporaryDirectory() as place:
         query = Reassembly(monkeypatch, place)
         for piece in cut(rows, cuts):
             query.batch(piece)
+        query.batch([{**rows[-1], "event_us": rows[-1]["event_us"] + 1}])
     return query
 
 

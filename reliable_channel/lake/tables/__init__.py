@@ -19,7 +19,7 @@ from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
 from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, sent_by
 from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
-from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS
+from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS, TIMERS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
 from reliable_channel.lake.tables.reassembly import INCOMPLETE_MESSAGES, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES
 
@@ -39,6 +39,7 @@ TABLES: tuple[Table, ...] = (
     CHANNEL_EVENTS,
     DELIVERED_MESSAGES,
     CLOCK,
+    TIMERS,
     SENDER_EVENTS,
     SIGHTINGS,
     STORE_PRESENCE,
@@ -81,6 +82,7 @@ __all__ = [
     "SOURCE_GAPS",
     "STORE_PRESENCE",
     "TABLES",
+    "TIMERS",
     "Column",
     "Table",
     "sent_by",

@@ -12,7 +12,7 @@ micro-batch writes a random token into the head of every bucket it writes, and a
 of its own last micro-batch is one of the last in the head. For a channel that other workers have advanced since, it
 reads the rest of the journal; a channel that is not cached is restored from its snapshot and the journal.
 
-The bucket also remembers when its channels have something due (:mod:`reliable_channel.pipeline.keyed_state.due_times`).
+The bucket also remembers when its channels have something due (:mod:`.due_times`).
 
 Replayed rows are processed under the settings of their first processing. The state machine must be the same: a change
 of its rules needs a new :data:`STATE_VERSION`.
@@ -28,7 +28,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -36,13 +36,10 @@ from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
 from reliable_channel.pipeline.clock import TopicPartition
-from reliable_channel.pipeline.keyed_state.due_times import Due, DueTimes
-
-if TYPE_CHECKING:
-    from reliable_channel.pipeline.keyed_state.buckets import BucketState
 
 STATE_VERSION = 12
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
@@ -77,6 +74,16 @@ ROW_BYTES = 400
 _SNAPSHOT, _SETTINGS = -1, -2
 _ZSTD = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
 _TOKEN_BYTES = 8
+
+
+class BucketState(Protocol):
+    """The stored state of one bucket: its head, and a map with keys (digest, number)."""
+
+    def head(self) -> bytes | None: ...
+    def set_head(self, value: bytes) -> None: ...
+    def get(self, name: bytes, part: int) -> bytes | None: ...
+    def put(self, name: bytes, part: int, value: bytes) -> None: ...
+    def remove(self, name: bytes, part: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -262,7 +269,7 @@ class Channels:
         """The channels of which something may be due; each must be loaded and stored. ``ticks``: how far (event time,
         µs) each Kafka partition has advanced."""
         self._due = self._dues.take(ticks)
-        return {(pubsub_topic, content_topic, channel_id) for (pubsub_topic, content_topic, channel_id), _ in self._due}
+        return {due.key for due in self._due}
 
     def load(self, key: ChannelKey) -> Live:
         """The channel of ``key`` before this micro-batch. It leaves the cache until :meth:`store` is called with it."""

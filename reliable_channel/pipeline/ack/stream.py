@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
@@ -33,15 +34,15 @@ from reliable_channel.lake.tables import (
 )
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
-from reliable_channel.pipeline.ack.channel_state import Channels, Rules
+from reliable_channel.pipeline.ack.buckets import Buckets, Update
+from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, row_of
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
-from reliable_channel.pipeline.keyed_state.buckets import Buckets, BucketState, Update, with_bucket
-from reliable_channel.pipeline.result_files import PACKED_ROW, Result, packed_frames, written_results
+from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, packed, written_results
 from reliable_channel.pipeline.session import own_workers
 
 JOB = "ack"
@@ -52,6 +53,12 @@ _IN_TEXT = ("sub_order", *(name for name in InputRow._fields if name != "bloom_f
 """The columns of a row that are passed as one JSON text: creating objects from Arrow's columns costs more, and a
 channel's journal stores the text."""
 
+BUCKETS_PER_PARTITION = 8
+"""The number of keys of the state in each shuffle partition. A micro-batch touches all of them, because a tick goes to
+each, and each costs 2 ms of CPU; the rows of one key are in memory together. Changing it requires new checkpoints."""
+
+_OUT = "kind string, results binary"
+
 
 def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``ordered_sds_messages`` to packed results, by one SDS state machine per
@@ -60,13 +67,23 @@ def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
+        every = F.sequence(F.lit(0), F.lit(_bucket_count(settings) - 1))
+        of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
-        given = with_bucket(rows, settings, F.col("row_kind") == "tick", *CHANNEL_KEY)
-        by_bucket = given.select("bucket", *CHANNEL_KEY, text, "bloom_filter").groupBy("bucket")
+        by_bucket = rows.select(F.explode(of_row).alias("bucket"), *CHANNEL_KEY, text, "bloom_filter").groupBy("bucket")
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
-            return by_bucket.transformWithStateInPandas(Buckets(update), PACKED_ROW, "append", "none")
+            return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
     return transform
+
+
+def bucket_of(settings: Settings, *channel_key: str | Column) -> Column:
+    """The key of the state that holds the channel with this key."""
+    return F.pmod(F.xxhash64(*channel_key), F.lit(_bucket_count(settings))).cast("int")
+
+
+def _bucket_count(settings: Settings) -> int:
+    return settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
 
 
 def configured(settings: Settings) -> Update:
@@ -93,7 +110,9 @@ def stateful(
         bucket = Channels(state, int(key[0]), rules_of, "" if now is None else now[0])
         with gc_paused():
             # Yielded as they are made, so that another process writes them in the meantime.
-            yield from packed_frames(process(bucket, frames))
+            results = process(bucket, frames)
+            while some := [*islice(results, PACKED)]:
+                yield pd.DataFrame([(RESULTS, blob) for blob in packed(some)], columns=["kind", "results"])
         bucket.close()
         exempt_survivors()
 

@@ -1,7 +1,7 @@
 """The keyed state of reassembly: all segment sets of one ``entire_message_hash``, as Reassemblers of the core. No
 Spark.
 
-Used for the rows of a hash within one micro-batch, and stored for sets that stay open (:mod:`.bucket`).
+The combiner uses it for the rows of a hash within one micro-batch, the stateful function for sets that stay open.
 """
 
 from __future__ import annotations
@@ -47,14 +47,13 @@ from reliable_channel.pipeline.reassembly.set_results import (
     mismatch_result,
 )
 
-STATE_VERSION = 2
-"""The version of what the job stores. Version 2 stores the sets in buckets, with their due times."""
+STATE_VERSION = 1
 
 _ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
 
 
 class SegmentRow(NamedTuple):
-    """One segment. Times: event time, µs."""
+    """One segment as input of the stateful function. Times: event time, µs."""
 
     kafka_topic: str
     kafka_partition: int
@@ -68,7 +67,7 @@ class SegmentRow(NamedTuple):
     lamport_timestamp: int | None
     segment_dialect: str
     content: bytes
-    encrypted: bool | None = False
+    encrypted: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -151,11 +150,9 @@ class HashSets:
     def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Row]:
         """Run the timers due by ``now_us`` (µs) for the scopes in one Kafka partition."""
         results: list[Row] = []
-        now = now_us // 1000
-        due = [reassembler for where, reassembler in self._scopes.values() if where == place]
-        for reassembler in [each for each in due if each.may_be_due(now)]:
-            for event in _advance(reassembler, now):
-                results += self._results(event, offset, place, now)
+        for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
+            for event in _advance(self._scopes[scope][1], now_us // 1000):
+                results += self._results(event, offset, place, now_us // 1000)
         return results
 
     @property

@@ -13,25 +13,21 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from reliable_channel.config import load
+from buckets import FakeBucket, text_of
+
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
-from reliable_channel.pipeline.reassembly import memory, sets
-from reliable_channel.pipeline.reassembly.bucket import SetRules, StoredSets, process
+from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.support.adapters import SETS, TOPIC, Adapters
-from tests.support.buckets import FakeBucket, text_of
-from tests.support.cuts import as_frame
 
 FILES = {name: Path(__file__).parents[2] / "vectors" / f"{name}_state.json.gz" for name in ("ack", "reassembly")}
 KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk")
 A_MICRO_BATCH = 20
-HASH = bytes(range(32))
-"""The key under which the segments of the reassembly job's file are processed."""
 
 Given = list[tuple[str, bytes | None]]
 
@@ -68,17 +64,6 @@ def sets_of(segments: list[SegmentRow]) -> HashSets:
     return found
 
 
-def sets_bucket_of(segments: list[SegmentRow]) -> FakeBucket:
-    """The bucket of the reassembly job after these segments of one hash."""
-    bucket, settings = FakeBucket(), load("local")
-    stored = StoredSets(bucket)
-    rows = [{**row._asdict(), "kind": "segment", "state_key": HASH} for row in segments]
-    with patch.object(memory, "completed_before", lambda *given: {}):
-        list(process(stored, [as_frame(rows)], SetRules(SETS, settings.paths, lambda row: row)))
-    stored.close()
-    return bucket
-
-
 def ack_file(given: Given, rules: Rules) -> dict[str, Any]:
     """What the file of the ack job holds."""
     bucket = bucket_of(given, rules)
@@ -89,7 +74,7 @@ def ack_file(given: Given, rules: Rules) -> dict[str, Any]:
         "settings": rules.stored.decode(),
         "rows": [[text, None if some is None else b64encode(some).decode()] for text, some in given],
         "head": b64encode(head.SerializeToString()).decode(),
-        "entries": _entries(bucket),
+        "entries": [[name.hex(), part, b64encode(value).decode()] for (name, part), value in bucket.entries.items()],
         "state": b64encode(state_of(bucket, rules)).decode(),
     }
 
@@ -98,18 +83,7 @@ def reassembly_file(segments: list[SegmentRow]) -> dict[str, Any]:
     """What the file of the reassembly job holds: a set that waits for its last segments."""
     rows = [[b64encode(value).decode() if isinstance(value, bytes) else value for value in row] for row in segments]
     state = b64encode(sets_of(segments).to_bytes()).decode()
-    bucket = sets_bucket_of(segments)
-    return {
-        "version": sets.STATE_VERSION,
-        "rows": rows,
-        "state": state,
-        "head": b64encode(bucket.stored_head or b"").decode(),
-        "entries": _entries(bucket),
-    }
-
-
-def _entries(bucket: FakeBucket) -> list[list[Any]]:
-    return [[name.hex(), part, b64encode(value).decode()] for (name, part), value in bucket.entries.items()]
+    return {"version": sets.STATE_VERSION, "rows": rows, "state": state}
 
 
 def given_rows(file: dict[str, Any]) -> Given:

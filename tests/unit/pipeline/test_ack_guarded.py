@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import pytest
+from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,17 +20,16 @@ from reliable_channel.core.wire.sds import SdsMessage
 from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.pipeline.ack import stream
+from reliable_channel.pipeline.ack.buckets import Buckets
 from reliable_channel.pipeline.ack.channel_state import Channels, Rules
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ack.stream import guarded_rows
 from reliable_channel.pipeline.guarded import FailedRows, collected
-from reliable_channel.pipeline.keyed_state.buckets import Buckets
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.pipeline.result_files import PACKED, unpacked
 from tests.support.ack_rows import KEY, NOW, content_row
-from tests.support.buckets import NO_CHANNEL, FakeBucket, frame_of
 from tests.support.cuts import channels, cut
 
 BAD = "fails"
@@ -245,6 +245,6 @@ def test_asking_the_processor_for_its_state_imports_nothing_of_the_job() -> None
     assert found.stdout.split() == [
         "reliable_channel",
         "reliable_channel.pipeline",
-        "reliable_channel.pipeline.keyed_state",
-        "reliable_channel.pipeline.keyed_state.buckets",
+        "reliable_channel.pipeline.ack",
+        "reliable_channel.pipeline.ack.buckets",
     ]

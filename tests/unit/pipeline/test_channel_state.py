@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,13 +15,11 @@ from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
-from reliable_channel.pipeline.ack import channel_state, stream
+from reliable_channel.pipeline.ack import channel_state, due_times, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules, name_of
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelKey
 from reliable_channel.pipeline.ack.records import InputRow
-from reliable_channel.pipeline.keyed_state import due_times
 from tests.support.ack_rows import NOW, content_row
-from tests.support.buckets import NO_CHANNEL, FakeBucket, frame_of
 from tests.support.cuts import PHASES, PLACE, channels, cut
 
 KEYS = [("p", "c", name) for name in ("talk", "more", "else")]

@@ -1,7 +1,7 @@
 """Batch cuts do not matter: the very functions Spark runs, cut into micro-batches anywhere, give the same rows.
 
-No Spark here: the state store is a stand-in of a few lines; the stateful function, the state codec and the due times
-are the real ones. ``tests/spark/test_chain.py`` does the same with Spark itself.
+No Spark here: the state store is a stand-in of a few lines; combiner, stateful function, state codec and timers are the
+real ones. ``tests/spark/test_chain.py`` does the same with Spark itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.sds import SdsParameters
-from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
@@ -38,9 +37,8 @@ def test_reassembly_gives_the_same_rows_for_every_cut(
 ) -> None:
     whole, pieces = reassembled(rows, [], monkeypatch), reassembled(rows, cuts, monkeypatch)
     assert pieces.tables() == whole.tables()
-    for query in (pieces, whole):
-        head = pb.SetsBucketProto.FromString(query.bucket.stored_head or b"")
-        assert not (query.bucket.entries or head.due or head.hashes), "what has nothing due would never end"
+    assert not [*pieces.open, *whole.open], "a state without a timer would never end"
+    assert not any(state.exists for state in pieces.states.values())
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

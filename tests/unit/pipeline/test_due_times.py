@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.sds import HistoryEntry
-from reliable_channel.pipeline.ack import stream
+from reliable_channel.pipeline.ack import due_times, stream
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
+from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey
 from reliable_channel.pipeline.ack.records import InputRow
-from reliable_channel.pipeline.keyed_state import due_times
-from reliable_channel.pipeline.keyed_state.due_times import Due, DueTimes
 from reliable_channel.pipeline.result_files import Result
 from tests.support.ack_rows import NOW, content_row
-from tests.support.buckets import NO_CHANNEL, FakeBucket, frame_of
 from tests.support.cuts import PLACE
 
 KEY = ("p", "c", "talk")
@@ -47,7 +46,7 @@ def tick_at(at_ms: int, place: tuple[str, int] = PLACE) -> InputRow:
 def entries(bucket: FakeBucket) -> int:
     """The number of entries in the bucket's pages."""
     pages = [value for (name, _), value in bucket.entries.items() if len(name) == due_times._NAME_BYTES]
-    return sum(len(pb.DuePageProto.FromString(page).entries) for page in pages)
+    return sum(len(pb.DuePageProto.FromString(page).channels) for page in pages)
 
 
 def naming(number: int, at_ms: int) -> InputRow:

@@ -59,10 +59,9 @@ def dependency(sds_id: str, minutes: int, channel: str = "talk") -> dict[str, An
     return {**place, "event_time": NOON + dt.timedelta(minutes=minutes)}
 
 
-def incomplete(hash_: bytes, minutes: int, status: str) -> dict[str, Any]:
-    channel = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "sender_id": "alice"}
-    at = NOON + dt.timedelta(minutes=minutes)
-    return {**channel, "entire_message_hash": hash_, "event_time": at, "status": status}
+def key(number: int, batch: int, due: dt.datetime | None, query_id: str = "q1") -> dict[str, Any]:
+    place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0}
+    return {"query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
 
 
 def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None:
@@ -133,15 +132,12 @@ def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
     released.set()
 
 
-def test_sets_are_overdue_until_they_are_rebuilt_or_given_up(settings: Settings) -> None:
-    assert collect(settings)["overdue_sets"] == {"count": 0, "oldest": None}
-    lost, rebuilt, waiting = bytes(32), b"r" * 32, b"w" * 32
-    rows = [incomplete(hash_, at, "overdue") for at, hash_ in enumerate((lost, rebuilt, waiting, waiting))]
-    write(settings, tables.INCOMPLETE_MESSAGES, [*rows, incomplete(lost, 9, "given_up")])
-    came = {name: value for name, value in incomplete(rebuilt, 9, "").items() if name != "status"}
-    write(settings, tables.REASSEMBLED_MESSAGES, [came])
-    newest = NOON + dt.timedelta(minutes=3)
-    assert collect(settings)["overdue_sets"] == {"count": 1, "oldest": newest.isoformat()}
+def test_open_sets_are_those_whose_last_change_has_a_timer(settings: Settings) -> None:
+    write(settings, tables.TIMERS, [key(1, 1, NOON), key(2, 1, NOON), key(3, 1, NOON, "an old checkpoint")])
+    later = NOON + dt.timedelta(minutes=1)
+    write(settings, tables.TIMERS, [key(1, 2, None), key(2, 3, later)])
+    checkpoint(settings, "reassembly", "q1")
+    assert collect(settings)["open_sets"] == {"count": 1, "next_due": later.isoformat()}
 
 
 def test_quarantine_is_counted_by_reason(settings: Settings) -> None:

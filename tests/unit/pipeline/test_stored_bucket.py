@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.pipeline.keyed_state.buckets import Buckets
+from reliable_channel.pipeline.ack.buckets import Buckets
 
 
 class FakeMap:

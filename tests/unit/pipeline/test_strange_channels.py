@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from buckets import FakeBucket, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,6 @@ from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, 
 from reliable_channel.simulation.world import World, simulate
 from tests.support.ack_rows import content_row
 from tests.support.adapters import Adapters
-from tests.support.buckets import FakeBucket, text_of
 from tests.support.integrity import HOUR_MS, attacked
 
 TOPIC, ELSEWHERE = "/reliable-channel/1/chat/proto", "/reliable-channel/1/files/proto"

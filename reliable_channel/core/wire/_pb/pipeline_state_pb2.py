@@ -24,39 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pipeline_state.proto\x12\x10reliable_channel\"`\n\x0fSetsBucketProto\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06hashes\x18\x02 \x01(\x0c\x12,\n\x03\x64ue\x18\x03 \x03(\x0b\x32\x1f.reliable_channel.DuePlaceProto\"C\n\x0eHashStateProto\x12\x31\n\x06scopes\x18\x01 \x03(\x0b\x32!.reliable_channel.ScopeStateProto\"c\n\x0fScopeStateProto\x12\r\n\x05scope\x18\x01 \x03(\t\x12\x13\n\x0bkafka_topic\x18\x02 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x03 \x01(\x05\x12\x13\n\x0breassembler\x18\x04 \x01(\x0c\"\xf2\x03\n\x12ObserverStateProto\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x0c\x12\x0e\n\x06now_ms\x18\x02 \x01(\x03\x12\x0f\n\x07row_seq\x18\x03 \x01(\x03\x12\x14\n\x0c\x64\x65livery_seq\x18\x04 \x01(\x03\x12/\n\x07pending\x18\x06 \x03(\x0b\x32\x1e.reliable_channel.PendingProto\x12\x13\n\x0bkafka_topic\x18\n \x01(\t\x12\x17\n\x0fkafka_partition\x18\x0b \x01(\x05\x12\x15\n\rlast_heard_ms\x18\x0c \x01(\x03\x12\x10\n\x08\x66inished\x18\x11 \x03(\x0c\x12\x33\n\x07waiting\x18\x12 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x31\n\x05parts\x18\x13 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x33\n\x07settled\x18\x14 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x12\n\nephemerals\x18\x15 \x03(\x0c\x12\x12\n\nneeded_ids\x18\x16 \x03(\t\x12\x15\n\rneeded_by_ids\x18\x17 \x03(\t\x12\x18\n\x10\x64ormant_since_ms\x18\x18 \x01(\x03J\x04\x08\x05\x10\x06J\x04\x08\x08\x10\tJ\x04\x08\t\x10\nJ\x04\x08\r\x10\x11\".\n\x10SeenColumnsProto\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12\x0c\n\x04seen\x18\x02 \x03(\x0c\"\x85\x04\n\tSeenProto\x12\x13\n\x0bkafka_topic\x18\x02 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x03 \x01(\x05\x12\x14\n\x0ckafka_offset\x18\x04 \x01(\x03\x12\x15\n\rfirst_seen_ms\x18\x05 \x01(\x03\x12\x14\n\x0csegment_kind\x18\x06 \x01(\t\x12\x1b\n\x13\x65ntire_message_hash\x18\x07 \x01(\t\x12\x1a\n\rsegment_index\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\ndata_count\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cparity_count\x18\n \x01(\x05H\x02\x88\x01\x01\x12 \n\x13sender_timestamp_ns\x18\x0c \x01(\x12H\x03\x88\x01\x01\x12\x1a\n\rcontent_bytes\x18\r \x01(\x03H\x04\x88\x01\x01\x12\x0e\n\x06\x63opies\x18\x0e \x01(\x05\x12\x13\n\x0brepaired_by\x18\x0f \x01(\t\x12\x0c\n\x04lost\x18\x11 \x03(\t\x12\x0c\n\x04late\x18\x12 \x01(\x08\x12\x17\n\x0fsender_verified\x18\x15 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x14 \x01(\x0c\x42\x10\n\x0e_segment_indexB\r\n\x0b_data_countB\x0f\n\r_parity_countB\x16\n\x14_sender_timestamp_nsB\x10\n\x0e_content_bytesJ\x04\x08\x01\x10\x02J\x04\x08\x0b\x10\x0cJ\x04\x08\x10\x10\x11J\x04\x08\x13\x10\x14\"\x1b\n\x0cPendingProto\x12\x0b\n\x03row\x18\x01 \x01(\t\"n\n\x0b\x42ucketProto\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\x12\x10\n\x08settings\x18\x03 \x03(\x0c\x12,\n\x03\x64ue\x18\x04 \x03(\x0b\x32\x1f.reliable_channel.DuePlaceProto\"l\n\rDuePlaceProto\x12\x13\n\x0bkafka_topic\x18\x01 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x02 \x01(\x05\x12-\n\x05slots\x18\x03 \x03(\x0b\x32\x1e.reliable_channel.DueSlotProto\"?\n\x0c\x44ueSlotProto\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x10\n\x08least_us\x18\x02 \x01(\x03\x12\r\n\x05pages\x18\x03 \x01(\r\";\n\x0c\x44uePageProto\x12+\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1a.reliable_channel.DueProto\"7\n\x08\x44ueProto\x12\x0b\n\x03key\x18\x01 \x03(\t\x12\x0e\n\x06\x64ue_us\x18\x02 \x01(\x03\x12\x0e\n\x06is_end\x18\x03 \x01(\x08\"A\n\x14\x43hannelSnapshotProto\x12\x0c\n\x04page\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\r\"f\n\x10JournalPageProto\x12\x10\n\x08settings\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\x13\n\x0bwith_filter\x18\x03 \x03(\r\x12\x0f\n\x07\x66ilters\x18\x04 \x03(\x0c\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14pipeline_state.proto\x12\x10reliable_channel\"C\n\x0eHashStateProto\x12\x31\n\x06scopes\x18\x01 \x03(\x0b\x32!.reliable_channel.ScopeStateProto\"c\n\x0fScopeStateProto\x12\r\n\x05scope\x18\x01 \x03(\t\x12\x13\n\x0bkafka_topic\x18\x02 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x03 \x01(\x05\x12\x13\n\x0breassembler\x18\x04 \x01(\x0c\"\xf2\x03\n\x12ObserverStateProto\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x0c\x12\x0e\n\x06now_ms\x18\x02 \x01(\x03\x12\x0f\n\x07row_seq\x18\x03 \x01(\x03\x12\x14\n\x0c\x64\x65livery_seq\x18\x04 \x01(\x03\x12/\n\x07pending\x18\x06 \x03(\x0b\x32\x1e.reliable_channel.PendingProto\x12\x13\n\x0bkafka_topic\x18\n \x01(\t\x12\x17\n\x0fkafka_partition\x18\x0b \x01(\x05\x12\x15\n\rlast_heard_ms\x18\x0c \x01(\x03\x12\x10\n\x08\x66inished\x18\x11 \x03(\x0c\x12\x33\n\x07waiting\x18\x12 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x31\n\x05parts\x18\x13 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x33\n\x07settled\x18\x14 \x01(\x0b\x32\".reliable_channel.SeenColumnsProto\x12\x12\n\nephemerals\x18\x15 \x03(\x0c\x12\x12\n\nneeded_ids\x18\x16 \x03(\t\x12\x15\n\rneeded_by_ids\x18\x17 \x03(\t\x12\x18\n\x10\x64ormant_since_ms\x18\x18 \x01(\x03J\x04\x08\x05\x10\x06J\x04\x08\x08\x10\tJ\x04\x08\t\x10\nJ\x04\x08\r\x10\x11\".\n\x10SeenColumnsProto\x12\x0c\n\x04keys\x18\x01 \x03(\t\x12\x0c\n\x04seen\x18\x02 \x03(\x0c\"\x85\x04\n\tSeenProto\x12\x13\n\x0bkafka_topic\x18\x02 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x03 \x01(\x05\x12\x14\n\x0ckafka_offset\x18\x04 \x01(\x03\x12\x15\n\rfirst_seen_ms\x18\x05 \x01(\x03\x12\x14\n\x0csegment_kind\x18\x06 \x01(\t\x12\x1b\n\x13\x65ntire_message_hash\x18\x07 \x01(\t\x12\x1a\n\rsegment_index\x18\x08 \x01(\x05H\x00\x88\x01\x01\x12\x17\n\ndata_count\x18\t \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cparity_count\x18\n \x01(\x05H\x02\x88\x01\x01\x12 \n\x13sender_timestamp_ns\x18\x0c \x01(\x12H\x03\x88\x01\x01\x12\x1a\n\rcontent_bytes\x18\r \x01(\x03H\x04\x88\x01\x01\x12\x0e\n\x06\x63opies\x18\x0e \x01(\x05\x12\x13\n\x0brepaired_by\x18\x0f \x01(\t\x12\x0c\n\x04lost\x18\x11 \x03(\t\x12\x0c\n\x04late\x18\x12 \x01(\x08\x12\x17\n\x0fsender_verified\x18\x15 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x14 \x01(\x0c\x42\x10\n\x0e_segment_indexB\r\n\x0b_data_countB\x0f\n\r_parity_countB\x16\n\x14_sender_timestamp_nsB\x10\n\x0e_content_bytesJ\x04\x08\x01\x10\x02J\x04\x08\x0b\x10\x0cJ\x04\x08\x10\x10\x11J\x04\x08\x13\x10\x14\"\x1b\n\x0cPendingProto\x12\x0b\n\x03row\x18\x01 \x01(\t\"n\n\x0b\x42ucketProto\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\x0c\x12\x10\n\x08settings\x18\x03 \x03(\x0c\x12,\n\x03\x64ue\x18\x04 \x03(\x0b\x32\x1f.reliable_channel.DuePlaceProto\"l\n\rDuePlaceProto\x12\x13\n\x0bkafka_topic\x18\x01 \x01(\t\x12\x17\n\x0fkafka_partition\x18\x02 \x01(\x05\x12-\n\x05slots\x18\x03 \x03(\x0b\x32\x1e.reliable_channel.DueSlotProto\"?\n\x0c\x44ueSlotProto\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x10\n\x08least_us\x18\x02 \x01(\x03\x12\r\n\x05pages\x18\x03 \x01(\r\"C\n\x0c\x44uePageProto\x12\x33\n\x08\x63hannels\x18\x01 \x03(\x0b\x32!.reliable_channel.DueChannelProto\">\n\x0f\x44ueChannelProto\x12\x0b\n\x03key\x18\x01 \x03(\t\x12\x0e\n\x06\x64ue_us\x18\x02 \x01(\x03\x12\x0e\n\x06is_end\x18\x03 \x01(\x08\"A\n\x14\x43hannelSnapshotProto\x12\x0c\n\x04page\x18\x01 \x01(\x03\x12\r\n\x05state\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\r\"f\n\x10JournalPageProto\x12\x10\n\x08settings\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x0c\x12\x13\n\x0bwith_filter\x18\x03 \x03(\r\x12\x0f\n\x07\x66ilters\x18\x04 \x03(\x0c\x12\x0c\n\x04\x66ull\x18\x05 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pipeline_state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SETSBUCKETPROTO']._serialized_start=42
-  _globals['_SETSBUCKETPROTO']._serialized_end=138
-  _globals['_HASHSTATEPROTO']._serialized_start=140
-  _globals['_HASHSTATEPROTO']._serialized_end=207
-  _globals['_SCOPESTATEPROTO']._serialized_start=209
-  _globals['_SCOPESTATEPROTO']._serialized_end=308
-  _globals['_OBSERVERSTATEPROTO']._serialized_start=311
-  _globals['_OBSERVERSTATEPROTO']._serialized_end=809
-  _globals['_SEENCOLUMNSPROTO']._serialized_start=811
-  _globals['_SEENCOLUMNSPROTO']._serialized_end=857
-  _globals['_SEENPROTO']._serialized_start=860
-  _globals['_SEENPROTO']._serialized_end=1377
-  _globals['_PENDINGPROTO']._serialized_start=1379
-  _globals['_PENDINGPROTO']._serialized_end=1406
-  _globals['_BUCKETPROTO']._serialized_start=1408
-  _globals['_BUCKETPROTO']._serialized_end=1518
-  _globals['_DUEPLACEPROTO']._serialized_start=1520
-  _globals['_DUEPLACEPROTO']._serialized_end=1628
-  _globals['_DUESLOTPROTO']._serialized_start=1630
-  _globals['_DUESLOTPROTO']._serialized_end=1693
-  _globals['_DUEPAGEPROTO']._serialized_start=1695
-  _globals['_DUEPAGEPROTO']._serialized_end=1754
-  _globals['_DUEPROTO']._serialized_start=1756
-  _globals['_DUEPROTO']._serialized_end=1811
-  _globals['_CHANNELSNAPSHOTPROTO']._serialized_start=1813
-  _globals['_CHANNELSNAPSHOTPROTO']._serialized_end=1878
-  _globals['_JOURNALPAGEPROTO']._serialized_start=1880
-  _globals['_JOURNALPAGEPROTO']._serialized_end=1982
+  _globals['_HASHSTATEPROTO']._serialized_start=42
+  _globals['_HASHSTATEPROTO']._serialized_end=109
+  _globals['_SCOPESTATEPROTO']._serialized_start=111
+  _globals['_SCOPESTATEPROTO']._serialized_end=210
+  _globals['_OBSERVERSTATEPROTO']._serialized_start=213
+  _globals['_OBSERVERSTATEPROTO']._serialized_end=711
+  _globals['_SEENCOLUMNSPROTO']._serialized_start=713
+  _globals['_SEENCOLUMNSPROTO']._serialized_end=759
+  _globals['_SEENPROTO']._serialized_start=762
+  _globals['_SEENPROTO']._serialized_end=1279
+  _globals['_PENDINGPROTO']._serialized_start=1281
+  _globals['_PENDINGPROTO']._serialized_end=1308
+  _globals['_BUCKETPROTO']._serialized_start=1310
+  _globals['_BUCKETPROTO']._serialized_end=1420
+  _globals['_DUEPLACEPROTO']._serialized_start=1422
+  _globals['_DUEPLACEPROTO']._serialized_end=1530
+  _globals['_DUESLOTPROTO']._serialized_start=1532
+  _globals['_DUESLOTPROTO']._serialized_end=1595
+  _globals['_DUEPAGEPROTO']._serialized_start=1597
+  _globals['_DUEPAGEPROTO']._serialized_end=1664
+  _globals['_DUECHANNELPROTO']._serialized_start=1666
+  _globals['_DUECHANNELPROTO']._serialized_end=1728
+  _globals['_CHANNELSNAPSHOTPROTO']._serialized_start=1730
+  _globals['_CHANNELSNAPSHOTPROTO']._serialized_end=1795
+  _globals['_JOURNALPAGEPROTO']._serialized_start=1797
+  _globals['_JOURNALPAGEPROTO']._serialized_end=1899
 # @@protoc_insertion_point(module_scope)

@@ -6,16 +6,6 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class SetsBucketProto(_message.Message):
-    __slots__ = ("version", "hashes", "due")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    HASHES_FIELD_NUMBER: _ClassVar[int]
-    DUE_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    hashes: bytes
-    due: _containers.RepeatedCompositeFieldContainer[DuePlaceProto]
-    def __init__(self, version: _Optional[int] = ..., hashes: _Optional[bytes] = ..., due: _Optional[_Iterable[_Union[DuePlaceProto, _Mapping]]] = ...) -> None: ...
-
 class HashStateProto(_message.Message):
     __slots__ = ("scopes",)
     SCOPES_FIELD_NUMBER: _ClassVar[int]
@@ -155,12 +145,12 @@ class DueSlotProto(_message.Message):
     def __init__(self, number: _Optional[int] = ..., least_us: _Optional[int] = ..., pages: _Optional[int] = ...) -> None: ...
 
 class DuePageProto(_message.Message):
-    __slots__ = ("entries",)
-    ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[DueProto]
-    def __init__(self, entries: _Optional[_Iterable[_Union[DueProto, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("channels",)
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    channels: _containers.RepeatedCompositeFieldContainer[DueChannelProto]
+    def __init__(self, channels: _Optional[_Iterable[_Union[DueChannelProto, _Mapping]]] = ...) -> None: ...
 
-class DueProto(_message.Message):
+class DueChannelProto(_message.Message):
     __slots__ = ("key", "due_us", "is_end")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DUE_US_FIELD_NUMBER: _ClassVar[int]

@@ -1,14 +1,12 @@
-"""Remembers when the keys of a bucket have something due, so that a tick reaches only those keys.
-
-A key is a channel (ack) or a payload hash (reassembly).
+"""Remembers when the channels of a bucket have something due, so that a tick reaches only those channels.
 
 A tick goes to every bucket. Due times are in pages, by Kafka partition and by minute; the head of the bucket, which is
 read anyway, names the minutes and the earliest due time of each. So a tick by which nothing is due costs no further
-read, and a new due time costs one page, however many keys the bucket holds.
+read, and a new due time costs one page, however many channels the bucket holds.
 
-Pages are only appended to. A key with a due time has an entry that is not later; an entry may be too early, because a
-key whose timer was cancelled or moved back keeps it. When an entry is due, the state of the key decides what is to be
-done, and its next due time is added.
+Pages are only appended to. A channel with a due time has an entry that is not later; an entry may be too early,
+because a channel whose timer was cancelled or moved back keeps it. When an entry is due, the channel itself decides
+what is to be done, and its next due time is added.
 """
 
 from __future__ import annotations
@@ -22,23 +20,24 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.clock import TopicPartition
 
 if TYPE_CHECKING:
-    from reliable_channel.pipeline.keyed_state.buckets import BucketState
+    from reliable_channel.pipeline.ack.channel_state import BucketState
+    from reliable_channel.pipeline.ack.observer import ChannelKey
 
 SLOT_US = 60_000_000
 """The length (µs) of a slot. All entries of a slot are read when its first one is due; shorter slots make the head
 longer."""
 PAGE_BYTES = 4 * 1024
-"""A page is full at this size (bytes): forty to eighty keys."""
+"""A page is full at this size (bytes): about forty channels."""
 _NAME_BYTES = 24
-"""Names of channels and of payloads have 32 bytes, those of settings 16."""
+"""Names of channels have 32 bytes, those of settings 16."""
 
 
 class Due(NamedTuple):
-    """What is due of a key. ``is_end``: a channel becomes dormant or is deleted; otherwise a timer runs. They have
+    """What is due of a channel: ``is_end``: it becomes dormant or is deleted; otherwise a timer of SDS runs. They have
     separate entries, because a channel has one end and many timers: each timer would add another entry for the end."""
 
-    key: tuple[str, ...]
-    is_end: bool = False
+    key: ChannelKey
+    is_end: bool
 
 
 @dataclass
@@ -69,17 +68,18 @@ class DueTimes:
             del self._slots[place, number]
             name = _name_of(place, number)
             for page in range(slot.pages):
-                for entry in pb.DuePageProto.FromString(self._state.get(name, page) or b"").entries:
-                    due = Due(tuple(entry.key), entry.is_end)
-                    if entry.due_us <= until_us:
+                for channel in pb.DuePageProto.FromString(self._state.get(name, page) or b"").channels:
+                    pubsub_topic, content_topic, channel_id = channel.key
+                    due = Due((pubsub_topic, content_topic, channel_id), channel.is_end)
+                    if channel.due_us <= until_us:
                         dues.add(due)
                     else:
-                        self.add(place, due, entry.due_us)
+                        self.add(place, due, channel.due_us)
                 self._state.remove(name, page)
         return dues
 
     def add(self, place: TopicPartition, due: Due, due_us: int) -> None:
-        """Add a due time (µs) of a key whose rows come from ``place``."""
+        """Add a due time (µs) of a channel whose rows come from ``place``."""
         added = self._added.setdefault((place, due_us // SLOT_US), {})
         added[due] = min(due_us, added.get(due, due_us))
 
@@ -103,12 +103,13 @@ class DueTimes:
             slot.pages -= 1
         size = page.ByteSize()
         for due, due_us in added.items():
-            size += page.entries.add(key=due.key, due_us=due_us, is_end=due.is_end).ByteSize()
+            channel = page.channels.add(key=due.key, due_us=due_us, is_end=due.is_end)
+            size += channel.ByteSize()
             if size >= PAGE_BYTES:
                 self._state.put(name, slot.pages, page.SerializeToString())
                 page, size = pb.DuePageProto(), 0
                 slot.pages += 1
-        if page.entries:
+        if page.channels:
             self._state.put(name, slot.pages, page.SerializeToString())
             slot.pages += 1
 

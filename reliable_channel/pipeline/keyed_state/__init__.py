@@ -1,1 +1,0 @@
-"""State kept by Spark for many keys: in buckets, with the times at which a key has something due."""
