@@ -102,11 +102,10 @@ def test_every_command_and_option_exists(arguments: list[str]) -> None:
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_every_setting_exists_and_has_a_valid_value(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The configuration refuses an unknown variable and an invalid value, and names it."""
-    for name, value in re.findall(
-        r"(RELIABLE_CHANNEL__\w+)(?:=|: |, value: )(.*?)(?: \\| #.*|\})?$", TEXTS[path], re.M
-    ):
-        plain = re.sub(r"^\$\{\w+:-(.*)\}?$", r"\1", value)
-        monkeypatch.setenv(name, "0123456789abcdef" if name.endswith("TOKEN") else plain.strip("'\""))
+    values = dict(re.findall(r"(RELIABLE_CHANNEL__\w+)(?:=|: |, value: )(.*?)(?: \\| #.*|\})?$", TEXTS[path], re.M))
+    for name in re.findall(r"RELIABLE_CHANNEL__\w+", TEXTS[path]):
+        value = "0123456789abcdef" if name.endswith("TOKEN") else re.sub(r"^\$\{\w+:-(.*)\}?$", r"\1", values[name])
+        monkeypatch.setenv(name, value.strip("'\""))
     load()
 
 
