@@ -64,7 +64,8 @@ READ = (
 import sys
 from pathlib import Path
 from deltalake import DeltaTable
-tables = [DeltaTable(place).to_pyarrow_table() for place in Path(sys.argv[1]).iterdir()]
+from reliable_channel.lake.read import dataset_of
+tables = [dataset_of(DeltaTable(place)).to_table() for place in Path(sys.argv[1]).iterdir()]
 """,
 )
 

@@ -29,6 +29,7 @@ ELSEWHERE = {
     "demo.md": "no commands of its own",
     "glossary.md": "no commands",
     "examples/index.md": "tests/docs/test_examples.py runs the programs",
+    "howto/deploy.md": "tests/unit/test_deploy.py checks its files; they need containers, systemd or a cluster",
     "howto/logos-delivery.md": "no commands before a message of such a peer is in quarantine",
     "howto/network.md": "tests/interop/test_network_page.py follows it on two Waku nodes",
     "scale-out.md": "tests/e2e/test_spark_cluster.py runs it on a cluster",
