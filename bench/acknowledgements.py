@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from bench.registry import SIZES, Result, bench
 from reliable_channel.core.sds import (
+    DeliveryError,
     Outgoing,
     OutgoingReason,
     SdsChannel,
     SdsParameters,
     SdsStep,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.core.sds.events import Delivered
 from reliable_channel.core.wire.bloom import FilterFormat
@@ -107,7 +107,7 @@ class Network:
             match event:
                 case SendDelivered():
                     self.delivered_ms.setdefault(event.send_id, event.at)
-                case SendError():
+                case DeliveryError():
                     self.failed.add(event.send_id)
                 case Delivered():
                     self.received[event.message_id] += 1

@@ -185,7 +185,8 @@ def send_table(
         ended = {row_id: opened.channel.send_state(send_id) for row_id, send_id in waiting.items()}
     acknowledged |= acknowledged_rows(spark, settings, rows)
     acknowledged |= {row_id for row_id, state in ended.items() if state is SendState.DELIVERED}
-    failed = [row_id for row_id, state in ended.items() if state is SendState.FAILED and row_id not in acknowledged]
+    bad = {SendState.FAILED, SendState.UNACKNOWLEDGED} if until == "delivered" else {SendState.FAILED}
+    failed = [row_id for row_id, state in ended.items() if state in bad and row_id not in acknowledged]
     if failed:
         raise EnvironmentFault(
             f"{len(failed)} of {len(rows)} rows failed, {failed[0]!r} first: refused, or acknowledged by nobody.",

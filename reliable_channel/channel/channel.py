@@ -29,6 +29,7 @@ from reliable_channel.channel.events import (
     ChannelEvent,
     ChannelProblem,
     MessageDelivered,
+    MessageDeliveryError,
     MessageReceived,
     MessageSendError,
     MessageSent,
@@ -242,10 +243,12 @@ class ReliableChannel:
         queued: bool = False,
         timeout_s: float | None = None,
     ) -> bool:
-        """Wait until these sends are sent (or ``delivered``, or at least ``queued``), or have failed; ``False`` after
-        the time-out."""
+        """Wait until these sends are sent (or ``delivered``, or at least ``queued``), or have ended otherwise;
+        ``False`` after the time-out."""
         open_sends = list(dict.fromkeys(request_ids))
-        enough = {SendState.DELIVERED, SendState.FAILED, None} | (set() if delivered else {SendState.SENT})
+        enough = {SendState.DELIVERED, SendState.UNACKNOWLEDGED, SendState.FAILED, None}
+        if not delivered:
+            enough.add(SendState.SENT)
         if queued:
             enough.add(SendState.QUEUED)
 
@@ -285,7 +288,7 @@ class ReliableChannel:
     def _send_again(self, known: LabelledSend) -> str:
         """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
         send = self._machine.sends.get(known.send_id)
-        if send is None or send.state is SendState.FAILED:
+        if send is None or send.failed:
             for index, data in enumerate(known.segments):
                 message = decode_sds_message(data, self._machine.sds_config.wire_family)
                 if not isinstance(message, Malformed):
@@ -343,8 +346,12 @@ class ReliableChannel:
         return self.on(MessageDelivered, callback)
 
     def on_message_send_error(self, callback: Callable[[MessageSendError], object]) -> Callable[[], None]:
-        """A send failed."""
+        """A send could not be dispatched."""
         return self.on(MessageSendError, callback)
+
+    def on_message_delivery_error(self, callback: Callable[[MessageDeliveryError], object]) -> Callable[[], None]:
+        """A send was dispatched and not acknowledged."""
+        return self.on(MessageDeliveryError, callback)
 
     def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no

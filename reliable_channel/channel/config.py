@@ -29,7 +29,9 @@ class ReliableChannelConfig:
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, query a store for missed
     messages, at most ``query_window_ms`` back. ``auto_start``: creating the channel starts it.
     ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart; the first after
-    a pause at once. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`. ``max_queued_bytes``:
+    a pause at once. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`.
+    ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in ``MessageDeliveryError``
+    (LIP-173); if false in ``MessageSendError``, the only error event of the earlier revisions. ``max_queued_bytes``:
     how many bytes may wait for the node before ``send`` blocks, for at most ``send_timeout_ms``.
     """
 
@@ -45,6 +47,7 @@ class ReliableChannelConfig:
     auto_start: bool = True
     process_task_min_elapse_ms: int = 1_000
     verify_chunk_chain: bool = False
+    delivery_error_event: bool = True
     max_queued_bytes: int = 64 * 1024 * 1024
     send_timeout_ms: int = 60_000
     max_journal_entries: int = 10_000
@@ -64,12 +67,14 @@ class ReliableChannelConfig:
 
     @classmethod
     def of_march_2026(cls) -> ReliableChannelConfig:
-        """The defaults of the March 2026 revision: the rate limit is on, chunks are used only in a verified chain, and
-        every wait for an acknowledgement is ``acknowledgement_timeout_ms``, where the newest grow."""
+        """The defaults of the March 2026 revision: the rate limit is on, chunks are used only in a verified chain,
+        every wait for an acknowledgement is ``acknowledgement_timeout_ms``, where the newest grow, and one event
+        reports every failed send."""
         return cls(
             rate_limit=RateLimitConfig(enabled=True),
             sds=SdsParameters(retransmission_backoff=1.0),
             verify_chunk_chain=True,
+            delivery_error_event=False,
         )
 
     def open_persistence(self) -> Persistence:
@@ -87,7 +92,8 @@ class ReliableChannelConfig:
             key: str(sorted(value) if isinstance(value, frozenset) else value)
             for key, value in asdict(segmentation).items()
         }
-        parts = [("sds", sds), ("segmentation", sizes), ("channel", {"chain": str(self.verify_chunk_chain)})]
+        channel = {"chain": str(self.verify_chunk_chain), "delivery_error_event": str(self.delivery_error_event)}
+        parts = [("sds", sds), ("segmentation", sizes), ("channel", channel)]
         return "\n".join(f"{name}.{key}={value}" for name, values in parts for key, value in sorted(values.items()))
 
 

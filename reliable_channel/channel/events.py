@@ -146,11 +146,22 @@ class MessageDelivered(SendEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSendError(SendEvent):
-    """A send failed: its retransmissions are exhausted, the node or the bridge refused it, or the hook could not
-    encrypt it."""
+    """A send failed before all its segments were dispatched: the node or the bridge refused one, every attempt failed,
+    or the hook could not encrypt it. ``dispatched``: all its segments were dispatched and too few were acknowledged,
+    which is reported here only without ``delivery_error_event``."""
 
     name = "reliable:message:send-error"
     aliases = ("sending-message-irrecoverable-error",)
+    error: str
+    dispatched: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageDeliveryError(SendEvent):
+    """All segments of a send were dispatched, and too few were acknowledged until the retransmissions were exhausted
+    (LIP-173). The message may have been received all the same."""
+
+    name = "reliable:message:delivery-error"
     error: str
 
 
@@ -287,6 +298,7 @@ EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
     MessageSent,
     MessageDelivered,
     MessageSendError,
+    MessageDeliveryError,
     SendingMessage,
     SegmentQueued,
     SegmentSent,

@@ -16,6 +16,7 @@ from reliable_channel.channel.events import (
     ChannelProblem,
     IrretrievableMessage,
     MessageDelivered,
+    MessageDeliveryError,
     MessageSendError,
     MessageSent,
     MissingMessage,
@@ -51,6 +52,7 @@ from reliable_channel.core.sds import (
     Buffered,
     Conflict,
     Delivered,
+    DeliveryError,
     DependencyLost,
     EphemeralReceived,
     Evicted,
@@ -66,7 +68,6 @@ from reliable_channel.core.sds import (
     SdsStep,
     SegmentAcknowledged,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
@@ -266,10 +267,27 @@ class ChannelMachine:
             return []
         send.failed = True
         self.sends.settle(send)
-        event = MessageSendError(
-            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.payload_hash, error=error
-        )
-        return [Emit(event)]
+        channel, request, message = self.channel_id, send.send_id, send.payload_hash
+        if send.sent and self.config.delivery_error_event:
+            return [
+                Emit(
+                    MessageDeliveryError(
+                        channel_id=channel, at=now, request_id=request, message_id=message, error=error
+                    )
+                )
+            ]
+        return [
+            Emit(
+                MessageSendError(
+                    channel_id=channel,
+                    at=now,
+                    request_id=request,
+                    message_id=message,
+                    error=error,
+                    dispatched=send.sent,
+                )
+            )
+        ]
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -412,7 +430,7 @@ class ChannelMachine:
                 return [Emit(acknowledgement_event(event, send, index, self.channel_id, now))]
             case SendDelivered():
                 return self._report_delivery(event, now)
-            case SendError():
+            case DeliveryError():
                 failed = self.sends.get(event.send_id)
                 if failed is None:
                     return []

@@ -1,7 +1,7 @@
 """The channel's own sends: which segments were dispatched, which events were emitted, and the events about them.
 
-Implements *sent*, *delivered* and *send-error* of RELIABLE-CHANNEL-API and the per-segment events of its first
-revision.
+Implements *sent*, *delivered*, *send-error* and *delivery-error* of RELIABLE-CHANNEL-API and the per-segment events of
+its first revision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reliable_channel.channel.events import (
     MessageAcknowledged,
     MessagePossiblyAcknowledged,
 )
-from reliable_channel.core.sds import PossiblyAcknowledged, SegmentAcknowledged, SendError
+from reliable_channel.core.sds import DeliveryError, PossiblyAcknowledged, SegmentAcknowledged
 
 MAX_FINISHED = 1_000
 """Finished sends that are remembered, so that an acknowledgement after an error still finds its send."""
@@ -30,7 +30,10 @@ class SendState(StrEnum):
     """Every segment waits outside this process: in Kafka for a bridge, or for the rate limit."""
     SENT = "sent"
     DELIVERED = "delivered"
+    UNACKNOWLEDGED = "unacknowledged"
+    """Sent; too few segments were acknowledged until the retransmissions were exhausted."""
     FAILED = "failed"
+    """Never dispatched as a whole."""
 
 
 @dataclass(slots=True)
@@ -53,7 +56,7 @@ class SendProgress:
         if self.delivered:
             return SendState.DELIVERED
         if self.failed:
-            return SendState.FAILED
+            return SendState.UNACKNOWLEDGED if self.sent else SendState.FAILED
         if self.sent:
             return SendState.SENT
         return SendState.QUEUED if len(self.queued | self.dispatched) == len(self.sds_ids) else SendState.SENDING
@@ -140,7 +143,7 @@ def acknowledgement_event(
     )
 
 
-def exhaustion_text(event: SendError) -> str:
+def exhaustion_text(event: DeliveryError) -> str:
     """The error text of a send whose retransmissions are exhausted."""
     lacking = event.required - len(event.acknowledged)
     return (

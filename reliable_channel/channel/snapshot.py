@@ -13,6 +13,7 @@ from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelEvent,
     MessageDelivered,
+    MessageDeliveryError,
     MessageLost,
     MessageReceived,
     MessageSendError,
@@ -201,8 +202,11 @@ def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent
                     sent.after_error = event.after_error
                     state.delivered.CopyFrom(sent)
                 case MessageSendError():
-                    sent.error = event.error
+                    sent.error, sent.dispatched = event.error, event.dispatched
                     state.error.CopyFrom(sent)
+                case MessageDeliveryError():
+                    sent.error = event.error
+                    state.delivery_error.CopyFrom(sent)
                 case _:
                     state.sent.CopyFrom(sent)
         if one.report_key and state.WhichOneof("event") is not None:
@@ -293,5 +297,15 @@ def _event(state: pb.UnreportedEvent, channel_id: str, content_topic: str) -> Ch
                 request_id=failed.request_id,
                 message_id=failed.message_id,
                 error=failed.error,
+                dispatched=failed.dispatched,
+            )
+        case "delivery_error":
+            unacknowledged = state.delivery_error
+            return MessageDeliveryError(
+                channel_id=channel_id,
+                at=at,
+                request_id=unacknowledged.request_id,
+                message_id=unacknowledged.message_id,
+                error=unacknowledged.error,
             )
     return None

@@ -65,14 +65,16 @@ class ParticipantSettings(Section):
 
     ``query_on_connect`` unset: on if ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are
     processed in batches at least this far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the
-    March 2026 revision). ``max_queued_bytes``: how many bytes may wait for the node before ``send`` blocks, for at most
-    ``send_timeout_ms``.
+    March 2026 revision). ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in
+    ``reliable:message:delivery-error`` (LIP-173); if false in ``reliable:message:send-error``. ``max_queued_bytes``:
+    how many bytes may wait for the node before ``send`` blocks, for at most ``send_timeout_ms``.
     """
 
     query_on_connect: bool | None = None
     query_window_ms: Milliseconds = 86_400_000
     process_task_min_elapse_ms: Milliseconds = 1_000
     verify_chunk_chain: bool = False
+    delivery_error_event: bool = True
     max_queued_bytes: Bytes = 64 * 1024 * 1024
     send_timeout_ms: Milliseconds = 60_000
     max_journal_entries: Count = 10_000

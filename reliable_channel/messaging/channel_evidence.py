@@ -6,8 +6,6 @@ that never reached the API. Without these rows a verdict could not distinguish *
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.events import (
     ChannelEvent,
@@ -15,13 +13,9 @@ from reliable_channel.channel.events import (
     MessageDelayed,
     MessageLost,
     MessageSendError,
-    MessageSent,
 )
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, SenderEventSink
-
-MAX_REMEMBERED = 100_000
-"""The number of dispatched sends that are remembered."""
 
 
 class ChannelEvidence:
@@ -31,7 +25,6 @@ class ChannelEvidence:
         self._channel = channel
         self._pubsub_topic = pubsub_topic
         self._sink = sink
-        self._dispatched: OrderedDict[str, None] = OrderedDict()
 
     def follow(self) -> None:
         """Start listening; it ends with the channel."""
@@ -43,19 +36,15 @@ class ChannelEvidence:
         self._give(SenderEventKind.QUEUED, at_ms, request_id, request_id, keccak256(payload), "")
 
     def _on_event(self, event: ChannelEvent) -> None:
-        if isinstance(event, MessageSent):
-            self._dispatched[event.request_id] = None
-            if len(self._dispatched) > MAX_REMEMBERED:
-                self._dispatched.popitem(last=False)
-        elif isinstance(event, MessageLost):
+        if isinstance(event, MessageLost):
             self._report_loss(event)
         elif isinstance(event, MessageDelayed):
             self._record(SenderEventKind.RATE_LIMITED, event, event.request_id, f"held back until {event.until} ms")
         elif isinstance(event, EphemeralMessageDropped):
             detail = f"ephemeral, {event.utilization:.0%} of the rate limit is used"
             self._record(SenderEventKind.DROPPED, event, event.message_id, detail, message_id=event.message_id)
-        elif isinstance(event, MessageSendError) and event.request_id not in self._dispatched:
-            # Whether it was ever acknowledged is recorded by the ack job.
+        elif isinstance(event, MessageSendError) and not event.dispatched:
+            # Whether what was dispatched was ever acknowledged is recorded by the ack job.
             self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
 
     def _report_loss(self, event: MessageLost) -> None:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import replace
 
-from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep, SendDelivered, SendError
+from reliable_channel.core.sds import DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.faults import Treatment, treatment
@@ -126,7 +126,7 @@ class _Play:
         for event in step.events:
             if isinstance(event, SendDelivered):
                 self.journal.confirmed[self._message_of(event.send_id)] = now
-            elif isinstance(event, SendError):
+            elif isinstance(event, DeliveryError):
                 self.journal.failed[self._message_of(event.send_id)] = now
         self._schedule_tick(participant)
 

@@ -22,6 +22,7 @@ import pytest
 
 from reliable_channel.channel import (
     MessageDelivered,
+    MessageDeliveryError,
     MessageReceived,
     MessageSendError,
     ReliableChannelConfig,
@@ -185,6 +186,7 @@ def test_both_see_every_message_and_every_acknowledgement_although_envelopes_get
             channel.on(MessageReceived, lambda event: received.append(event.message))
             channel.on(MessageDelivered, lambda event: delivered.add(event.request_id))
             channel.on(MessageSendError, lambda event: errors.append(event.error))
+            channel.on(MessageDeliveryError, lambda event: errors.append(event.error))
             sent: list[str] = []
             for number in range(MESSAGES):
                 sent.append(channel.send(b"ours %d" % number))

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.channel import (
     MessageDelivered,
+    MessageDeliveryError,
     MessageReceived,
     MessageSendError,
     ReliableChannel,
@@ -105,6 +106,7 @@ class Participant:
         found.channel.on(MessageReceived, lambda event: found.received.append(event.message))
         found.channel.on(MessageDelivered, lambda event: found.delivered.add(event.request_id))
         found.channel.on(MessageSendError, lambda event: found.errors.append(event.error))
+        found.channel.on(MessageDeliveryError, lambda event: found.errors.append(event.error))
         for kind in (SegmentQueued, SegmentSent):
             found.channel.on(kind, found.told.append)
         return found

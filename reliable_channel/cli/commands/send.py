@@ -52,6 +52,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.channel import (
             ChannelProblem,
             MessageDelivered,
+            MessageDeliveryError,
             MessageSendError,
             MessageSent,
             SegmentQueued,
@@ -70,7 +71,7 @@ def register(app: typer.Typer) -> None:
         for payload in payloads:
             check_size(payload, settings.segmentation)
         with participant(settings, who) as opened:
-            shown = (MessageSent, MessageDelivered, MessageSendError, ChannelProblem)
+            shown = (MessageSent, MessageDelivered, MessageSendError, MessageDeliveryError, ChannelProblem)
             for kind in (*shown, SegmentQueued) if wait == "queued" else shown:
                 opened.channel.on(kind, lambda event: say(event, as_json))
             opened.start()
@@ -99,7 +100,8 @@ def _settled(channel: ReliableChannel, ids: list[str], wait: str, seconds: float
                 f"{queued} are queued: no bridge has dispatched them, or the rate limit holds them back.", err=True
             )
         return False
-    return all(channel.send_state(one) is not SendState.FAILED for one in ids)
+    bad = {SendState.FAILED, SendState.UNACKNOWLEDGED} if wait == "delivered" else {SendState.FAILED}
+    return all(channel.send_state(one) not in bad for one in ids)
 
 
 def _payloads(messages: list[str], files: list[Path], stdin: bool) -> list[bytes]:

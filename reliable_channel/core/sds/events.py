@@ -352,7 +352,7 @@ class Retransmitted(SdsEvent):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class SendError(SdsEvent):
+class DeliveryError(SdsEvent):
     """Fewer than ``required`` segments of a send can still be acknowledged: retransmissions are exhausted."""
 
     send_id: str

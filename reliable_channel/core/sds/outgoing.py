@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import (
+    DeliveryError,
     Evidence,
     Outgoing,
     OutgoingReason,
@@ -20,7 +21,6 @@ from reliable_channel.core.sds.events import (
     SdsEvent,
     SegmentAcknowledged,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
@@ -295,7 +295,7 @@ class OutgoingBuffer:
             if segment.state in OPEN_STATES:
                 segment.move(SegmentInput.GIVE_UP)
         events.append(
-            SendError(
+            DeliveryError(
                 now,
                 send.send_id,
                 exhausted,

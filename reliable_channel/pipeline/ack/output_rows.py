@@ -12,6 +12,7 @@ from reliable_channel.core.sds import (
     Acknowledged,
     Conflict,
     Delivered,
+    DeliveryError,
     DependencyLost,
     Evicted,
     Evidence,
@@ -21,7 +22,6 @@ from reliable_channel.core.sds import (
     SaturatedFilter,
     SdsEvent,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import Row, row_type
@@ -211,9 +211,9 @@ def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow
             found = ("saturated_filter", event.message_id, event.sender_id, detail)
         case SendDelivered():
             return [channel_event(base, "send_delivered", event.send_id, participant_id, None, row)]
-        case SendError():
+        case DeliveryError():
             detail = f"{len(event.acknowledged)} of {event.required} needed segments acknowledged"
-            found = ("send_error", event.send_id, participant_id, detail)  # type: ignore[assignment]
+            found = ("delivery_error", event.send_id, participant_id, detail)  # type: ignore[assignment]
         case _:
             return []
     return [channel_event(base, *found, row)]

@@ -13,6 +13,7 @@ from reliable_channel.channel import (
     ChannelProblem,
     IrretrievableMessage,
     MessageDelivered,
+    MessageDeliveryError,
     MessagePossiblyAcknowledged,
     MessageReceived,
     MessageSendError,
@@ -54,17 +55,45 @@ def test_a_lost_message_is_sent_again_as_the_same_sds_bytes_in_a_new_envelope() 
     assert [event.attempt for event in alice.of(SendingMessage)] == [0, 1]
 
 
-def test_waits_double_and_after_the_last_one_comes_one_send_error() -> None:
+def test_waits_double_and_after_the_last_one_comes_one_delivery_error() -> None:
     world = World(lambda *_: ())
     alice = world.join("alice", alone())
     started = world.now
     request_id = alice.channel.send(b"anybody?")
     world.run(320_000)
     assert [round(e.at - started, -3) for e in alice.of(SendingMessage)] == [0, 5_000, 15_000, 35_000, 75_000, 155_000]
-    (error,) = alice.of(MessageSendError)
+    (error,) = alice.of(MessageDeliveryError)
     assert error.request_id == request_id
     assert "exhausted" in error.error
     assert round(error.at - started, -3) == 315_000
+    assert alice.channel.send_state(request_id) is SendState.UNACKNOWLEDGED
+    assert alice.of(MessageSendError) == []
+
+
+def test_with_the_single_event_of_the_earlier_revisions_what_is_not_acknowledged_is_a_send_error() -> None:
+    world = World(lambda *_: ())
+    alice = world.join("alice", replace(alone(max_retransmissions=1), delivery_error_event=False))
+    request_id = alice.channel.send(b"anybody?")
+    world.run(16_000)
+    (error,) = alice.of(MessageSendError)
+    assert (error.request_id, error.dispatched) == (request_id, True)
+    assert alice.of(MessageDeliveryError) == []
+    assert alice.channel.send_state(request_id) is SendState.UNACKNOWLEDGED
+
+
+def test_a_send_of_which_one_segment_was_never_dispatched_is_a_send_error() -> None:
+    world = World(lambda *_: ())
+    config = replace(alone(max_retransmissions=1), segmentation=SMALL_SEGMENTS)
+    alice = world.join("alice", config)
+    node = world.node("alice")
+    dispatch, calls = node._dispatch, []
+    # The node never reports on the second segment.
+    node._dispatch = lambda *args: calls.append(args) if len(calls) == 1 else (calls.append(args), dispatch(*args))  # type: ignore[method-assign]
+    request_id = alice.channel.send(bytes(100))
+    world.run(16_000)
+    (error,) = alice.of(MessageSendError)
+    assert (error.request_id, error.dispatched) == (request_id, False)
+    assert alice.of(MessageDeliveryError) == alice.of(MessageSent) == []
     assert alice.channel.send_state(request_id) is SendState.FAILED
 
 
@@ -81,13 +110,13 @@ def test_sds_time_starts_when_the_node_says_sent_not_when_the_application_sends(
     assert len(alice.of(SendingMessage)) == 2
 
 
-def test_an_acknowledgement_after_the_send_error_still_gives_delivered() -> None:
+def test_an_acknowledgement_after_the_delivery_error_still_gives_delivered() -> None:
     world = World(lambda *_: ())
     config = alone(max_retransmissions=1)
     alice, bob = world.join("alice", config), world.join("bob", config)
     alice.channel.send(b"hello")
     world.run(16_000)
-    assert len(alice.of(MessageSendError)) == 1
+    assert len(alice.of(MessageDeliveryError)) == 1
     world.link = lambda *_: (0.0,)
     world.network.publish("alice", replace(world.on_wire[0][1], timestamp=1), "/waku/2/rs/0/0")
     world.run(500)
@@ -366,7 +395,8 @@ def test_request_ids_are_remembered_until_a_send_is_sent_or_has_failed_and_no_lo
     world.node("alice").failing = FailureReason.REFUSED
     failing = alice.channel.send(b"refused")
     world.run(1_000)
-    assert [event.request_id for event in alice.of(MessageSendError)] == [request_id, failing]
+    assert [event.request_id for event in alice.of(MessageDeliveryError)] == [request_id]
+    assert [event.request_id for event in alice.of(MessageSendError)] == [failing]
     assert len(alice.of(SegmentSent)) == 6
     assert [alice.channel.request_ids(one) for one in (request_id, failing)] == [{}, {}]
 

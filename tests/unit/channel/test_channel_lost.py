@@ -12,9 +12,9 @@ from crashes import Crash, Fuse, MortalPersistence, kill
 from reliable_channel.channel import (
     MemoryPersistence,
     MessageDelivered,
+    MessageDeliveryError,
     MessageLost,
     MessageReceived,
-    MessageSendError,
     ReliableChannelConfig,
 )
 from reliable_channel.channel.machine import ChannelMachine
@@ -222,7 +222,7 @@ def test_what_was_given_up_is_not_acknowledged_any_more_and_its_sender_learns_of
     world.run(6 * MINUTE, step_ms=1_000)
     assert bob.payloads == []
     assert alice.of(MessageDelivered) == []
-    assert len(alice.of(MessageSendError)) == 1
+    assert len(alice.of(MessageDeliveryError)) == 1
     assert len(bob.of(MessageLost)) == (0 if restart else 1), "a restart repeats nothing"
 
 
@@ -280,7 +280,7 @@ def test_a_message_over_the_receivers_limit_is_lost_and_not_acknowledged() -> No
     world.run(6 * MINUTE, step_ms=1_000)
     assert [event.reason for event in bob.of(MessageLost)] == ["over_message_limit"]
     assert alice.of(MessageDelivered) == []
-    assert len(alice.of(MessageSendError)) == 1
+    assert len(alice.of(MessageDeliveryError)) == 1
 
 
 ROOM_FOR_TWO = replace(SHORT, max_buffered_bytes=190)

@@ -11,6 +11,7 @@ from channel_world import CHANNEL, TOPIC, World, quick
 from reliable_channel.channel import (
     MemoryPersistence,
     MessageDelivered,
+    MessageDeliveryError,
     MessageReceived,
     MessageSendError,
     MessageSent,
@@ -180,6 +181,8 @@ SEND = {"channel_id": CHANNEL, "at": 5, "request_id": "r", "message_id": "m"}
         MessageSent(**SEND, request_ids=()),
         MessageDelivered(**SEND, after_error=True),
         MessageSendError(**SEND, error="why"),
+        MessageSendError(**SEND, error="why", dispatched=True),
+        MessageDeliveryError(**SEND, error="why"),
     ],
 )
 def test_an_unreported_event_comes_out_of_a_snapshot_as_it_went_in(event: MessageReceived) -> None:

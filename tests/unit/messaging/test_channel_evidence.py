@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.channel.events import MessageDelayed, MessageLost, MessageSendError, MessageSent
+from reliable_channel.channel.events import MessageDelayed, MessageDeliveryError, MessageLost, MessageSendError
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.messaging import channel_evidence
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.sender_events import to_json
 from tests.support.messaging_world import CONTENT, PUBSUB, KeptFeed
@@ -42,10 +41,6 @@ def feed(channel: FakeChannel) -> KeptFeed:
     return kept
 
 
-def sent(request_id: str) -> MessageSent:
-    return MessageSent(channel_id="lobby", at=1, request_id=request_id, message_id=WHOLE.hex(), request_ids=())
-
-
 def failed(request_id: str, message_id: str = WHOLE.hex()) -> MessageSendError:
     return MessageSendError(channel_id="lobby", at=2, request_id=request_id, message_id=message_id, error="refused")
 
@@ -58,8 +53,9 @@ def test_a_send_that_fails_before_it_was_dispatched_was_never_sent(channel: Fake
 
 
 def test_a_send_that_nobody_acknowledged_was_sent(channel: FakeChannel, feed: KeptFeed) -> None:
-    channel.tell(sent("first-id"))
-    channel.tell(failed("first-id"))
+    ids = {"channel_id": "lobby", "request_id": "first-id", "message_id": WHOLE.hex()}
+    channel.tell(MessageDeliveryError(**ids, at=2, error="exhausted"))
+    channel.tell(MessageSendError(**ids, at=2, error="exhausted", dispatched=True))
     assert feed.rows == []
 
 
@@ -76,17 +72,6 @@ def test_an_id_that_is_no_hash_of_the_message_is_left_out(
 ) -> None:
     channel.tell(failed("first-id", message_id))
     assert feed.rows[0].entire_message_hash is None
-
-
-def test_what_was_dispatched_is_remembered_within_bounds(
-    channel: FakeChannel, feed: KeptFeed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel_evidence, "MAX_REMEMBERED", 2)
-    for number in range(3):
-        channel.tell(sent(str(number)))
-    for number in range(3):
-        channel.tell(failed(str(number)))
-    assert [row.sds_id for row in feed.rows] == ["0"]
 
 
 def test_a_message_that_this_participant_gave_up_is_a_report_of_its_own(channel: FakeChannel, feed: KeptFeed) -> None:

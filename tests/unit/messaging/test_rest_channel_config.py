@@ -137,10 +137,14 @@ DECIDED_ELSEWHERE = {"encryption", "history_backend", "database", "persistence",
     "name", [one.name for one in fields(ReliableChannelConfig) if one.name not in DECIDED_ELSEWHERE]
 )
 def test_every_option_of_a_participant_has_a_key(name: str) -> None:
-    section, key, value = {
+    settings: dict[str, tuple[str, str, object]] = {
         "segmentation": ("segmentation", "segment_size_bytes", 1_000),
         "sds": ("sds", "max_retransmissions", 3),
         "rate_limit": ("rate_limit", "messages_per_epoch", 7),
-    }.get(name, ("participant", name, True if name in ("query_on_connect", "verify_chunk_chain") else 12_345))
+        "query_on_connect": ("participant", name, True),
+        "verify_chunk_chain": ("participant", name, True),
+        "delivery_error_event": ("participant", name, False),
+    }
+    section, key, value = settings.get(name, ("participant", name, 12_345))
     found = getattr(topic_config(load("local", **{section: {key: value}}), PLAIN), name)
     assert (found if section == "participant" else getattr(found, key)) == value

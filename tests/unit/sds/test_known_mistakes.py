@@ -115,5 +115,5 @@ def test_the_default_sender_and_a_recipient_that_only_syncs() -> None:
     kinds = [type(event).__name__ for event in network.events["alice"]]
     assert kinds.count("SendDelivered") == 1
     assert kinds.count("RecipientAcknowledged") == 1
-    assert "SendError" not in kinds
+    assert "DeliveryError" not in kinds
     assert [event.content for event in network.delivered("bob")] == segments

@@ -12,6 +12,7 @@ from sds_network import SMALL, T0, filter_of, message, of_type, opened
 from reliable_channel.core.errors import EmptyMessage, LocalError
 from reliable_channel.core.sds import (
     Acknowledged,
+    DeliveryError,
     Evidence,
     OutgoingReason,
     PossiblyAcknowledged,
@@ -20,7 +21,6 @@ from reliable_channel.core.sds import (
     SdsChannel,
     SegmentAcknowledged,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.core.sds.outgoing import (
     LIFECYCLE,
@@ -157,7 +157,7 @@ def test_retransmissions_double_their_wait_are_bit_for_bit_the_first_and_end_in_
         assert [event.attempt for event in of_type(step, Retransmitted)] == [attempt]
     step = alice.tick(at + 160_000)
     assert step.outgoing == ()
-    error = of_type(step, SendError)[0]
+    error = of_type(step, DeliveryError)[0]
     assert (error.send_id, error.exhausted, error.required, error.total) == (first.send_id, (0,), 1, 1)
     assert alice.next_due() is None
     assert alice.unacknowledged() == ()
@@ -214,7 +214,7 @@ def test_a_possible_acknowledgement_restarts_the_wait() -> None:
 def test_an_acknowledgement_after_a_send_error_still_gives_delivered() -> None:
     alice = opened(max_retransmissions=0)
     [mine] = sent_ids(alice, b"hello")
-    assert len(of_type(alice.tick(T0 + 5_000), SendError)) == 1
+    assert len(of_type(alice.tick(T0 + 5_000), DeliveryError)) == 1
     step = alice.receive(message("b1", history=(mine,)), T0 + 6_000)
     assert [event.after_error for event in of_type(step, SendDelivered)] == [True]
     assert len(of_type(step, SegmentAcknowledged)) == 1
@@ -226,9 +226,9 @@ def test_a_send_error_only_when_fewer_than_required_can_still_be_acknowledged() 
     ids = sent_ids(alice, b"a", b"b", b"c", b"d", required=3)
     for position, mine in enumerate(ids):
         alice.sent(mine, T0 + position)
-    assert of_type(alice.tick(T0 + 5_000), SendError) == []
+    assert of_type(alice.tick(T0 + 5_000), DeliveryError) == []
     step = alice.tick(T0 + 5_001)
-    assert [event.exhausted for event in of_type(step, SendError)] == [(0, 1)]
+    assert [event.exhausted for event in of_type(step, DeliveryError)] == [(0, 1)]
     assert alice.unacknowledged() == ()
 
 

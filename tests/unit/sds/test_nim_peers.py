@@ -10,6 +10,7 @@ import pytest
 from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
+    DeliveryError,
     DependencyLost,
     MissingDependency,
     OutgoingReason,
@@ -17,7 +18,6 @@ from reliable_channel.core.sds import (
     SdsParameters,
     SdsStep,
     SendDelivered,
-    SendError,
 )
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
@@ -169,7 +169,7 @@ def test_a_listening_peer_acknowledges_with_its_next_content_even_after_the_erro
     for one in sent:
         nim.receive(one, T0 + 2_000)
     failed = alice.tick(T0 + 400_000).events
-    assert len([event for event in failed if isinstance(event, SendError)]) == len(sent)
+    assert len([event for event in failed if isinstance(event, DeliveryError)]) == len(sent)
     step = alice.receive(nim.wrap(b"still here", "n1", T0 + 400_000), T0 + 400_000)
     delivered = [event for event in step.events if isinstance(event, SendDelivered)]
     assert len(delivered) == len(sent)

@@ -7,13 +7,13 @@ from sds_network import CHANNEL, T0, Network, message, of_type, opened
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import (
+    DeliveryError,
     FilterRolledOver,
     OutgoingReason,
     SdsChannel,
     SdsParameters,
     SdsStep,
     SendDelivered,
-    SendError,
     deterministic_jitter,
 )
 from reliable_channel.core.sds.sync import MAX_OWED
@@ -93,7 +93,7 @@ def test_a_sender_that_never_pauses_and_a_listener_end_without_a_send_error() ->
     network.run(120_000)
     kinds = [type(event) for event in network.events["alice"]]
     assert kinds.count(SendDelivered) == 60
-    assert SendError not in kinds
+    assert DeliveryError not in kinds
 
 
 def test_zero_disables_sync_messages() -> None:

@@ -207,7 +207,7 @@ class SegmentNoteState(_message.Message):
     def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
 
 class UnreportedEvent(_message.Message):
-    __slots__ = ("report_key", "at", "received", "sent", "delivered", "error", "lost")
+    __slots__ = ("report_key", "at", "received", "sent", "delivered", "error", "lost", "delivery_error")
     REPORT_KEY_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class UnreportedEvent(_message.Message):
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_ERROR_FIELD_NUMBER: _ClassVar[int]
     report_key: str
     at: int
     received: UnreportedMessage
@@ -222,7 +223,8 @@ class UnreportedEvent(_message.Message):
     delivered: UnreportedSend
     error: UnreportedSend
     lost: UnreportedLoss
-    def __init__(self, report_key: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UnreportedMessage, _Mapping]] = ..., sent: _Optional[_Union[UnreportedSend, _Mapping]] = ..., delivered: _Optional[_Union[UnreportedSend, _Mapping]] = ..., error: _Optional[_Union[UnreportedSend, _Mapping]] = ..., lost: _Optional[_Union[UnreportedLoss, _Mapping]] = ...) -> None: ...
+    delivery_error: UnreportedSend
+    def __init__(self, report_key: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UnreportedMessage, _Mapping]] = ..., sent: _Optional[_Union[UnreportedSend, _Mapping]] = ..., delivered: _Optional[_Union[UnreportedSend, _Mapping]] = ..., error: _Optional[_Union[UnreportedSend, _Mapping]] = ..., lost: _Optional[_Union[UnreportedLoss, _Mapping]] = ..., delivery_error: _Optional[_Union[UnreportedSend, _Mapping]] = ...) -> None: ...
 
 class UnreportedMessage(_message.Message):
     __slots__ = ("payload", "sender_id", "sds_id", "lamport_timestamp", "late", "lost_dependencies")
@@ -269,13 +271,15 @@ class UnreportedLoss(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., reason: _Optional[str] = ..., held: _Optional[_Iterable[int]] = ..., missing: _Optional[_Iterable[int]] = ..., data_count: _Optional[int] = ..., parity_count: _Optional[int] = ..., lacking: _Optional[int] = ..., held_bytes: _Optional[int] = ..., sds_ids: _Optional[_Iterable[str]] = ..., first_seen: _Optional[int] = ..., last_seen: _Optional[int] = ...) -> None: ...
 
 class UnreportedSend(_message.Message):
-    __slots__ = ("request_id", "message_id", "after_error", "error")
+    __slots__ = ("request_id", "message_id", "after_error", "error", "dispatched")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_ERROR_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    DISPATCHED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     message_id: str
     after_error: bool
     error: str
-    def __init__(self, request_id: _Optional[str] = ..., message_id: _Optional[str] = ..., after_error: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    dispatched: bool
+    def __init__(self, request_id: _Optional[str] = ..., message_id: _Optional[str] = ..., after_error: _Optional[bool] = ..., error: _Optional[str] = ..., dispatched: _Optional[bool] = ...) -> None: ...
