@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliable_channel.analysis.alerts.rules import (
+    Budget,
     ClockStopped,
     LossRate,
     Metric,
@@ -140,6 +141,30 @@ def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: d
     ]
 
 
+def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[Reading]:
+    # The busiest epoch of any sender counts. The detail does not name the sender: anybody can send in its name.
+    rows = lake.select(
+        """
+        SELECT pubsub_topic, content_topic, channel_id, max(used) AS used FROM (
+            SELECT pubsub_topic, content_topic, channel_id, sender_id, count(*) AS used FROM dispatches
+            WHERE first_seen > $since AND first_seen <= $until AND ($every OR role IN ('repeat', 'sync'))
+            GROUP BY pubsub_topic, content_topic, channel_id, sender_id, sent_ms - sent_ms % $epoch_ms)
+        GROUP BY ALL ORDER BY used DESC, channel_id, content_topic, pubsub_topic
+        """,
+        {**window, "every": rule.of == "all", "epoch_ms": rule.epoch_size_ms},
+    )
+    what = "envelopes" if rule.of == "all" else "envelopes of control traffic"
+    return [
+        Reading(
+            _channel(row),
+            row["used"] / rule.messages_per_epoch,
+            f"a sender used {row['used']} of {rule.messages_per_epoch} {what} in an epoch of"
+            f" {_duration(rule.epoch_size_ms)}",
+        )
+        for row in rows
+    ]
+
+
 def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
     rows = lake.select(
@@ -176,6 +201,7 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
     QuarantineRate: _quarantine_rate,
     SilentChannel: _silent_channel,
     TopicInPartitions: _topic_in_partitions,
+    Budget: _budget,
 }
 
 

@@ -92,6 +92,17 @@ class TopicInPartitions(_Above):
     above: Annotated[float, Field(ge=1)] = 1
 
 
+class Budget(_Above):
+    """Largest share of the rate limit of a sender that it used in one epoch, per channel: the envelopes ``of`` all
+    roles, or those of control traffic (retransmissions, repairs and sync messages) alone. A sender with several
+    channels may have used more than each of them shows."""
+
+    kind: Literal["budget"]
+    of: Literal["all", "control"] = "all"
+    messages_per_epoch: Count
+    epoch_size_ms: PositiveMilliseconds = 600_000
+
+
 class Metric(_Above):
     """A metric of ``pipeline_metrics`` per query: its newest value, or its sum or maximum over the window (by the wall
     clock of the newest row)."""
@@ -114,8 +125,8 @@ class ClockStopped(_Rule):
         return float(self.above_ms)
 
 
-Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Metric | ClockStopped
-KINDS = ("loss_rate", "quarantine_rate", "silent_channel", "topic_in_partitions", "metric", "clock_stopped")
+Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | Metric | ClockStopped
+KINDS = ("loss_rate", "quarantine_rate", "silent_channel", "topic_in_partitions", "budget", "metric", "clock_stopped")
 
 _ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="kind")])
 

@@ -1,4 +1,5 @@
-"""Builds the page of one channel: acknowledgements, missing messages, repair requests, and its messages."""
+"""Builds the page of one channel: acknowledgements, missing messages, requests to stores, what each sender's rate limit
+was spent on, and its messages."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ TABLES = (
     "lost_dependencies",
     "store_presence",
     "reassembled_messages",
+    "sds_messages",
 )
 PER_PART = 25
+EPOCH_MS = 600_000
+"""The epoch of RLN on the public network."""
+ROLES = ("content", "parity", "repeat", "sync", "ephemeral")
 
 
 def page(
@@ -36,6 +41,7 @@ def page(
             lake, ("refetch_requests",), lambda: missing_dependencies(lake, key, window, numbers["missing"])
         ),
         "refetches": section(lake, ("refetch_requests",), lambda: refetches(lake, key, window, numbers["refetch"])),
+        "budget": section(lake, ("sds_messages",), lambda: budget(lake, key, window)),
         "messages": section(lake, ("delivery_status",), lambda: messages(lake, key, window, verdict, numbers["page"])),
     }
     if all(part.fault is None for part in asked.values()) and not known(lake, key):
@@ -129,6 +135,31 @@ def refetches(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, numbe
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},
         number,
+        PER_PART,
+    )
+
+
+def budget(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
+    """What each sender's envelopes were for, and how many it sent in its fullest epoch; those with the most first."""
+    by_role = ", ".join(f"count(*) FILTER (role = '{role}') AS {role}" for role in ROLES)
+    return Rows.of(
+        lake,
+        f"""
+        WITH epochs AS (
+            SELECT sender_id, count(*) AS used, {by_role}
+            FROM dispatches WHERE {key.where()} AND first_seen > $since AND first_seen <= $until
+            GROUP BY sender_id, sent_ms - sent_ms % {EPOCH_MS}),
+        delivered AS (
+            SELECT sender_id, count(*) AS delivered FROM delivery_status
+            WHERE {key.where()} AND verdict = 'delivered' AND first_seen > $since AND first_seen <= $until
+            GROUP BY sender_id)
+        SELECT sender_id, sum(used)::BIGINT AS envelopes, max(used) AS busiest, any_value(delivered) AS delivered,
+               {", ".join(f"sum({role})::BIGINT AS {role}" for role in ROLES)}
+        FROM epochs LEFT JOIN delivered USING (sender_id)
+        GROUP BY sender_id ORDER BY envelopes DESC, sender_id
+        """,  # noqa: S608 - names of our own only
+        {**key.parameters, **window.bounds},
+        1,
         PER_PART,
     )
 

@@ -139,7 +139,55 @@ LEFT JOIN acknowledged_times a USING ({_CHANNEL}, message_key)
 LEFT JOIN sighted v USING ({_CHANNEL}, message_key)""",  # noqa: S608 - text of our own only
 )
 
-VIEWS: dict[str, View] = {view.name: view for view in (MESSAGES,)}
+_SENT = {column.name: column for column in SDS_MESSAGES.columns}
+
+DISPATCHES = View(
+    "dispatches",
+    "One row per envelope of a channel that was seen: what a sender's rate limit was spent on.",
+    (SDS_MESSAGES,),
+    (
+        *(_SENT[name] for name in (*CHANNEL_KEY, "sender_id", "sds_id", "envelope_hash")),
+        Column(
+            "role",
+            "STRING",
+            "content (data segments and bare payloads), parity, repeat (an SDS message that was sent before: a"
+            " retransmission, or a repair by anybody), sync or ephemeral",
+            example="content",
+        ),
+        Column(
+            "sent_ms",
+            "BIGINT",
+            "the envelope's timestamp; where that cannot be true (as of messages.latency_ms), first_seen",
+            unit="ms since 1970",
+            example="1767226190235",
+        ),
+        Column("first_seen", "TIMESTAMP", "smallest event_time of its copies", example="2026-01-01T00:01:12.455Z"),
+        *(_SENT[name] for name in ("content_bytes", "entire_message_hash")),
+    ),
+    f"""\
+WITH copies AS (
+    SELECT {_CHANNEL}, sender_id, sds_id, sds_kind, segment_kind, envelope_hash, entire_message_hash, content_bytes,
+           event_time, unix_millis(event_time) - sender_timestamp_ns / 1e6 AS age_ms, sender_timestamp_ns
+    FROM sds_messages WHERE sds_kind <> 'tick'
+), envelopes AS (
+    SELECT {_CHANNEL}, sender_id, sds_id, sds_kind, segment_kind, envelope_hash, entire_message_hash, content_bytes,
+           min(event_time) AS first_seen,
+           min(CASE WHEN age_ms BETWEEN -86400000 AND 30 * 86400000.0
+                    THEN cast(floor(sender_timestamp_ns / 1e6) AS BIGINT) ELSE unix_millis(event_time) END) AS sent_ms
+    FROM copies
+    GROUP BY {_CHANNEL}, sender_id, sds_id, sds_kind, segment_kind, envelope_hash, entire_message_hash, content_bytes
+), numbered AS (
+    SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sds_id ORDER BY sent_ms, envelope_hash) AS number
+    FROM envelopes
+)
+SELECT pubsub_topic, content_topic, channel_id, sender_id, sds_id, envelope_hash,
+       CASE WHEN sds_kind <> 'content' THEN sds_kind WHEN number > 1 THEN 'repeat'
+            WHEN segment_kind = 'parity' THEN 'parity' ELSE 'content' END AS role,
+       sent_ms, first_seen, content_bytes, entire_message_hash
+FROM numbered""",  # noqa: S608 - text of our own only
+)
+
+VIEWS: dict[str, View] = {view.name: view for view in (MESSAGES, DISPATCHES)}
 """All views by name."""
 
 QUERYABLE: dict[str, View | Table] = {**VIEWS, **BY_NAME}

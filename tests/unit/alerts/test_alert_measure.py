@@ -118,6 +118,32 @@ def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Writ
     assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partitions")]
 
 
+def test_the_budget_is_that_of_the_busiest_sender_in_its_fullest_epoch(write: Write, measured: Any) -> None:
+    def sent(number: int, who: str, at: float, **more: Any) -> dict[str, Any]:
+        stamp = int(minutes(at).timestamp()) * 10**9
+        row = {**heard(number, minutes(at)), "sender_id": who, "sds_id": f"{number}", "envelope_hash": bytes([number])}
+        return {**row, "sender_timestamp_ns": stamp, **more}
+
+    assert measured("kind: budget, messages_per_epoch: 4, above: 0.5") == []
+    write(
+        "sds_messages",
+        *(sent(n, "alice", -15 + n) for n in range(3)),  # 11:45 to 11:47, one epoch
+        *(sent(n, "alice", -5) for n in (10, 11)),
+        *(sent(n, "bob", -15, sds_kind="sync") for n in (20, 21)),
+        *(sent(n, "carol", -100) for n in range(30, 39)),  # before the window
+        sent(40, "dave", -3, channel_id="another"),
+        {**sent(50, "", -3), "sds_kind": "tick"},
+    )
+    another = json.dumps(["/p", "/c", "another"])
+    assert measured("kind: budget, messages_per_epoch: 4, above: 0.5") == [
+        Reading(TALK, 0.75, "a sender used 3 of 4 envelopes in an epoch of 10 min"),
+        Reading(another, 0.25, "a sender used 1 of 4 envelopes in an epoch of 10 min"),
+    ]
+    assert measured("kind: budget, messages_per_epoch: 4, above: 0.5, of: control") == [
+        Reading(TALK, 0.5, "a sender used 2 of 4 envelopes of control traffic in an epoch of 10 min"),
+    ]
+
+
 def test_metrics_are_taken_per_query_newest_sum_or_largest(write: Write, measured: Any) -> None:
     def metric(query: str, batch: int, value: float, at: float, name: str = "lag_offsets") -> dict[str, Any]:
         row = {"query": query, "query_id": "q", "run_id": "r", "batch_id": batch, "metric": name}

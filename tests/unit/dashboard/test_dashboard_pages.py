@@ -208,6 +208,18 @@ def test_the_matrix_says_who_acknowledged_whom(client: TestClient, sample_tables
     assert certain
 
 
+def test_a_channel_says_what_the_envelopes_of_a_sender_were_for(client: TestClient, sample_tables: Path) -> None:
+    messages = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
+    of_alice = [row for row in messages if row["channel_id"] == "files" and row["sender_id"] == "alice"]
+    envelopes = {row["envelope_hash"]: row for row in of_alice}.values()
+    parity = {row["sds_id"] for row in envelopes if row["segment_kind"] == "parity"}
+    table = client.get(FILES + "&last=all").text.split('id="budget-table"')[1].split("</table>")[0]
+    row = table.split("<bdi>alice</bdi>")[1].split("</tr>")[0]
+    numbers = re.findall(r'<td class="number">([\d.]*)</td>', row)
+    assert (int(numbers[0]), int(numbers[2])) == (len(envelopes), len(parity))
+    assert sum(map(int, numbers[1:6])) == len(envelopes)
+
+
 def test_a_message_is_found_by_sds_id_hash_and_how_they_begin(client: TestClient, sample_tables: Path) -> None:
     segments = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
     one = next(s for s in segments if s["channel_id"] == "files" and s["segment_kind"] == "data")

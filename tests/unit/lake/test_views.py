@@ -1,14 +1,21 @@
-"""The view ``messages``: its columns are those of its definition, and its rows those of the tables behind it."""
+"""The views: their columns are those of their definitions, and their rows those of the tables behind them."""
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.tables.views import MESSAGES
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables.ingest import SDS_MESSAGES
+from reliable_channel.lake.tables.views import VIEWS
+from tests.support.alert_rows import heard, minutes
 from tests.support.sample_tables import story, write
 
 DUCKDB_TYPES = {
@@ -27,10 +34,11 @@ def lake(sample_tables: Path) -> TableSnapshot:
     return TableSnapshot(PathSettings(data_dir=str(sample_tables)))
 
 
-def test_it_has_the_columns_of_its_definition(lake: TableSnapshot) -> None:
-    described = lake.select("DESCRIBE messages")
+@pytest.mark.parametrize("name", VIEWS)
+def test_it_has_the_columns_of_its_definition(name: str, lake: TableSnapshot) -> None:
+    described = lake.select(f"DESCRIBE {name}")
     assert {row["column_name"]: row["column_type"] for row in described} == {
-        column.name: DUCKDB_TYPES.get(column.type, column.type) for column in MESSAGES.columns
+        column.name: DUCKDB_TYPES.get(column.type, column.type) for column in VIEWS[name].columns
     }
 
 
@@ -77,3 +85,45 @@ def test_a_clock_that_cannot_be_true_gives_no_latency(tmp_path: Path) -> None:
         "SELECT latency_ms FROM messages WHERE channel_id = 'talk' AND delivery_seq <= 5 ORDER BY delivery_seq"
     )
     assert [row["latency_ms"] is None for row in rows] == [True, True, True, True, False]
+
+
+def ms(moment: dt.datetime) -> int:
+    return round(moment.timestamp() * 1_000)
+
+
+def test_dispatches_has_each_envelope_once_with_what_it_was_for(tmp_path: Path) -> None:
+    def envelope(offset: int, sds_id: str, *, sent: float, came: float | None = None, **more: Any) -> dict[str, Any]:
+        stamp = ms(minutes(sent)) * 1_000_000 + 999
+        row = heard(offset, minutes(sent if came is None else came), sds_id=sds_id, envelope_hash=bytes([offset]))
+        return {**row, "sender_id": "alice", "sender_timestamp_ns": stamp, "segment_kind": "data", **more}
+
+    rows = [
+        envelope(1, "a", sent=-30),
+        envelope(2, "a", sent=-29, envelope_hash=bytes([1]), sender_timestamp_ns=ms(minutes(-30)) * 1_000_000),  # copy
+        envelope(3, "p", sent=-28, segment_kind="parity"),
+        envelope(5, "a", sent=-27, came=-5),  # is read first, was sent last
+        envelope(4, "p", sent=-26, segment_kind="parity"),
+        envelope(6, "s", sent=-25, sds_kind="sync", segment_kind=None),
+        envelope(7, "e", sent=-24, sds_kind="ephemeral"),
+        envelope(8, "f", sent=-23, sender_timestamp_ns=2**63 - 1, channel_id="another"),
+        envelope(9, "a", sent=-22, channel_id="another"),  # ids are unique in a channel only
+        envelope(10, "t", sent=-21, sds_kind="tick"),
+    ]
+    schema = arrow_schema(SDS_MESSAGES)
+    complete = [{column: row.get(column) for column in schema.names} for row in rows]
+    write_deltalake(str(tmp_path / "sds_messages"), pa.Table.from_pylist(complete, schema=schema))
+    lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    dispatches = lake.select("SELECT envelope_hash, role, sent_ms, first_seen FROM dispatches")
+    assert {(row["envelope_hash"][0], row["role"], row["sent_ms"], row["first_seen"]) for row in dispatches} == {
+        (number, role, ms(minutes(sent)), minutes(came))
+        for number, role, sent, came in (
+            (1, "content", -30, -30),
+            (3, "parity", -28, -28),
+            (5, "repeat", -27, -5),
+            (4, "repeat", -26, -26),
+            (6, "sync", -25, -25),
+            (7, "ephemeral", -24, -24),
+            (8, "content", -23, -23),
+            (9, "content", -22, -22),
+        )
+    }
