@@ -1,7 +1,8 @@
 """Configures a channel, with the names and defaults of RELIABLE-CHANNEL-API (docs/spec/index.md).
 
-The names and defaults of the current revision apply; :class:`ReliableChannelOptions` has those of the first revision,
-and ``ReliableChannelConfig.of_march_2026()`` takes the defaults of the March 2026 revision.
+The names of the current revision apply, and its defaults where docs/channel.md, *Presets*, names no other.
+``ReliableChannelConfig.of_april_2026()`` and ``of_march_2026()`` have exactly the defaults of these revisions,
+:class:`ReliableChannelOptions` those of the first one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal
 from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.transport.base import Node
 
@@ -66,16 +67,22 @@ class ReliableChannelConfig:
                 raise ConfigurationError(f"{name} is below 1.", "Use 1 or more.")
 
     @classmethod
-    def of_march_2026(cls) -> ReliableChannelConfig:
-        """The defaults of the March 2026 revision: the rate limit is on, chunks are used only in a verified chain,
-        every wait for an acknowledgement is ``acknowledgement_timeout_ms``, where the newest grow, and one event
-        reports every failed send."""
+    def of_april_2026(cls) -> ReliableChannelConfig:
+        """The rules of the current revision: every wait for an acknowledgement is ``acknowledgement_timeout_ms``, the
+        rate limit counts the first segment of each message and admits its other segments, and one event reports every
+        failed send."""
         return cls(
-            rate_limit=RateLimitConfig(enabled=True),
-            sds=SdsParameters(retransmission_backoff=1.0),
-            verify_chunk_chain=True,
+            rate_limit=RateLimitConfig(counts="messages"),
+            sds=SdsParameters(retransmission=Retransmission.FIXED),
             delivery_error_event=False,
         )
+
+    @classmethod
+    def of_march_2026(cls) -> ReliableChannelConfig:
+        """The rules of the March 2026 revision: those of :meth:`of_april_2026`, the rate limit is on, and chunks are
+        used only in a verified chain."""
+        april = cls.of_april_2026()
+        return replace(april, rate_limit=replace(april.rate_limit, enabled=True), verify_chunk_chain=True)
 
     def open_persistence(self) -> Persistence:
         """The backend in use: the given one, or one of ``history_backend``; all channels of a process share a file."""
@@ -99,7 +106,8 @@ class ReliableChannelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliableChannelOptions:
-    """The options of the first revision under their names, with their defaults; ``None`` leaves a value to SDS."""
+    """The options of the first revision under their names, with their defaults; ``None`` leaves a value to SDS. One
+    event reports every failed send."""
 
     sync_min_interval_ms: int = 30_000
     retry_interval_ms: int = 30_000
@@ -121,7 +129,7 @@ class ReliableChannelOptions:
             sync_min_interval_ms=self.sync_min_interval_ms,
             acknowledgement_timeout_ms=self.retry_interval_ms,
             max_retransmissions=self.max_retry_attempts,
-            retransmission_backoff=1.0,
+            retransmission=Retransmission.FIXED,
             retrieve_frequency_ms=self.retrieve_frequency_ms,
             sweep_in_buf_interval_ms=self.sweep_in_buf_interval_ms,
             timeout_for_lost_messages_ms=self.timeout_for_lost_messages_ms,
@@ -133,6 +141,7 @@ class ReliableChannelOptions:
         return replace(
             base,
             sds=sds,
+            delivery_error_event=False,
             query_on_connect=self.query_on_connect,
             auto_start=self.auto_start,
             process_task_min_elapse_ms=self.process_task_min_elapse_ms,

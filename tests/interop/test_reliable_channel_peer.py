@@ -29,7 +29,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
-from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message, message_hash
 from reliable_channel.runtime.build import kafka_node, make_bridge
@@ -162,7 +162,7 @@ def our_config() -> ReliableChannelConfig:
     sds = replace(
         SdsParameters(),
         acknowledgement_timeout_ms=1_500,
-        retransmission_backoff=1.0,
+        retransmission=Retransmission.FIXED,
         max_retransmissions=60,
         sync_min_interval_ms=1_500,
         causal_history_size=10,

@@ -34,7 +34,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings, StoreNodeSettings
-from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
@@ -72,7 +72,7 @@ def soon(**changes: Any) -> ReliableChannelConfig:
     sds = replace(
         SdsParameters(),
         acknowledgement_timeout_ms=3_000,
-        retransmission_backoff=1.0,
+        retransmission=Retransmission.FIXED,
         max_retransmissions=60,
         sync_min_interval_ms=2_000,
         causal_history_size=10,

@@ -22,6 +22,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError, EmptyMessage, EnvironmentFault
+from reliable_channel.core.sds import Retransmission
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
@@ -109,7 +110,9 @@ def test_when_its_wait_ends_the_table_is_complete_and_the_acknowledgements_of_th
     spark: SparkSession, settings: Settings, broker: Settings, job: ModuleType, on_wire: list[bytes]
 ) -> None:
     """Nobody listens: the wait ends without an acknowledgement. Then the pipeline's table has them, heard elsewhere."""
-    quick = replace(settings.sds, acknowledgement_timeout_ms=500, retransmission_backoff=1.0, max_retransmissions=1_000)
+    quick = replace(
+        settings.sds, acknowledgement_timeout_ms=500, retransmission=Retransmission.FIXED, max_retransmissions=1_000
+    )
     here = settings.with_servers(broker.kafka.servers).model_copy(update={"sds": quick})
     rows = [Row(row_id=name, payload=bytearray(name.encode())) for name in ("a", "b")]
     source = spark.createDataFrame(rows, "row_id STRING, payload BINARY")

@@ -2,7 +2,7 @@
 clock, randomness, I/O or Spark."""
 
 from reliable_channel.core.sds.channel import SdsChannel
-from reliable_channel.core.sds.config import SdsParameters, Tracking, deterministic_jitter
+from reliable_channel.core.sds.config import Retransmission, SdsParameters, Tracking, deterministic_jitter
 from reliable_channel.core.sds.events import (
     Acknowledged,
     Buffered,
@@ -69,6 +69,7 @@ __all__ = [
     "RepairRequested",
     "RepairScheduled",
     "RepairSent",
+    "Retransmission",
     "Retransmitted",
     "SaturatedFilter",
     "SdsChannel",

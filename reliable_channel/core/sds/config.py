@@ -28,6 +28,15 @@ class Tracking(StrEnum):
     EVERYONE = "everyone"
 
 
+class Retransmission(StrEnum):
+    """Selects how long each wait for an acknowledgement is."""
+
+    ADAPTIVE = "adaptive"
+    """Each wait is twice the one before it, and at least twice as long as the dispatch took."""
+    FIXED = "fixed"
+    """Every wait is ``acknowledgement_timeout_ms``, as in RELIABLE-CHANNEL-API."""
+
+
 def deterministic_jitter(channel_id: str, participant_id: str, counter: int) -> float:
     """Return the default jitter: a number in [0, 1) that depends on participant and use but not on the run, so that a
     replay sends the same sync messages at the same times."""
@@ -49,8 +58,9 @@ class SdsParameters:
     causal_history_size: int = 2
     acknowledgement_timeout_ms: int = 5_000
     max_retransmissions: int = 5
-    retransmission_backoff: float = 2.0
-    """Each wait for an acknowledgement is the previous one times this factor."""
+    retransmission: Retransmission = Retransmission.ADAPTIVE
+    """``adaptive``: each wait for an acknowledgement is twice the one before it, and at least twice as long as the
+    dispatch took. ``fixed``: every wait is ``acknowledgement_timeout_ms``."""
     wait_for_sent: bool = False
     """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
     possible_acks_threshold: int = 2
@@ -132,6 +142,16 @@ class SdsParameters:
     """Lost ids that are remembered, and as many ids from before observation."""
     max_remembered_bytes: int = 4 * 1024 * 1024
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the waits for acknowledgements grow."""
+        return self.retransmission == Retransmission.ADAPTIVE
+
+    def acknowledgement_wait_ms(self, attempt: int) -> int:
+        """How long (ms) to wait for an acknowledgement after the first dispatch (``attempt`` 0) or a
+        retransmission."""
+        return self.acknowledgement_timeout_ms * (2**attempt if self.is_adaptive else 1)
+
     def in_family(self, family: WireFamily) -> SdsParameters:
         """Return this configuration for a channel whose peers use another implementation family.
 
@@ -172,9 +192,10 @@ class SdsParameters:
         ):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"sds.{name} is below 1.", "Use 1 or more.")
-        for name in ("retransmission_backoff", "retrieve_backoff"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"sds.{name} is below 1.", "Waits cannot shrink: use 1 or more.")
+        if self.retransmission not in list(Retransmission):
+            raise ConfigurationError(f"sds.retransmission is {self.retransmission!r}.", "Use adaptive or fixed.")
+        if self.retrieve_backoff < 1:
+            raise ConfigurationError("sds.retrieve_backoff is below 1.", "Waits cannot shrink: use 1 or more.")
         if self.repair_t_max_ms <= self.repair_t_min_ms:
             raise ConfigurationError("sds.repair_t_max_ms is not above sds.repair_t_min_ms.", "Raise it.")
         if self.max_log_entries < self.causal_history_size:

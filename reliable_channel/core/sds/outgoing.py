@@ -175,12 +175,12 @@ class OutgoingBuffer:
             self._arm(segment)
 
     def sent(self, segment: OwnSegment, now: int) -> None:
-        """Record a dispatch: the wait starts, or starts again. It is twice as long as the dispatch took, up to
-        :data:`MAX_STRETCHED_WAIT_MS`, if that is more: where a rate limit delays a segment, it delays its
+        """Record a dispatch: the wait starts, or starts again. An adaptive one is twice as long as the dispatch took,
+        up to :data:`MAX_STRETCHED_WAIT_MS`, if that is more: where a rate limit delays a segment, it delays its
         acknowledgement too."""
-        if segment.queued_at is not None:
+        if segment.queued_at is not None and self._config.is_adaptive:
             segment.wait = max(segment.wait, min(2 * (now - segment.queued_at), MAX_STRETCHED_WAIT_MS))
-            segment.queued_at = None
+        segment.queued_at = None
         segment.move(SegmentInput.SENT)
         self._restart(segment, now)
 
@@ -269,8 +269,7 @@ class OutgoingBuffer:
     def _retransmit(self, segment: OwnSegment, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
         segment.move(SegmentInput.TIMEOUT)
         segment.attempts += 1
-        config = self._config
-        segment.wait = round(config.acknowledgement_timeout_ms * config.retransmission_backoff**segment.attempts)
+        segment.wait = self._config.acknowledgement_wait_ms(segment.attempts)
         outgoing.append(self.outgoing(segment, OutgoingReason.RESEND))
         events.append(
             Retransmitted(now, segment.message_id, segment.send.send_id, segment.index, attempt=segment.attempts)

@@ -48,11 +48,8 @@ def needed_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_l
     data = min(-(-segmentation.max_message_bytes // segmentation.chunk_size()), segmentation.max_total_segments)
     segments = data + segmentation.parity_count(data)
     envelopes = segments * (1 + sds.max_retransmissions)
-    slow = MAX_STRETCHED_WAIT_MS if rate_limit.enabled else 0
-    waits = sum(
-        max(slow, round(sds.acknowledgement_timeout_ms * sds.retransmission_backoff**attempt))
-        for attempt in range(sds.max_retransmissions + 1)
-    )
+    slow = MAX_STRETCHED_WAIT_MS if rate_limit.enabled and sds.is_adaptive else 0
+    waits = sum(max(slow, sds.acknowledgement_wait_ms(attempt)) for attempt in range(sds.max_retransmissions + 1))
     epochs = 0
     if rate_limit.enabled and rate_limit.counts == "envelopes":
         epochs = -(-envelopes // rate_limit.messages_per_epoch) + 2

@@ -12,6 +12,7 @@ import sys
 from channel_world import CHANNEL, TOPIC, quick
 
 from reliable_channel.channel import MessageReceived, SqlitePersistence, create_reliable_channel
+from reliable_channel.core.sds import Retransmission
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.transport.clock import SystemClock
@@ -40,7 +41,7 @@ def main(database: str) -> None:
     network.link = outside
     config = quick(
         persistence=SqlitePersistence(database),
-        sds={"acknowledgement_timeout_ms": 150, "retransmission_backoff": 1.0, "max_retransmissions": 1_000},
+        sds={"acknowledgement_timeout_ms": 150, "retransmission": Retransmission.FIXED, "max_retransmissions": 1_000},
         query_on_connect=False,
         max_journal_entries=7,
     )

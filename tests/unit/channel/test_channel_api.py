@@ -34,7 +34,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
 from reliable_channel.core.rate_limit import RateLimitConfig
-from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
 
 
@@ -364,7 +364,11 @@ def test_every_default_of_the_specifications_is_there() -> None:
     assert march.segmentation.segment_size_bytes == 102_400
     sds = march.sds
     assert (sds.acknowledgement_timeout_ms, sds.max_retransmissions, sds.causal_history_size) == (5_000, 5, 2)
-    assert sds.retransmission_backoff == 1.0, "its waits are fixed"
+    assert sds.retransmission == Retransmission.FIXED
+    april = ReliableChannelConfig.of_april_2026()
+    assert (april.sds, april.rate_limit.counts, april.rate_limit.enabled) == (sds, "messages", None)
+    assert (april.verify_chunk_chain, april.delivery_error_event, march.delivery_error_event) == (False, False, False)
+    assert ReliableChannelOptions().config().sds.retransmission == Retransmission.FIXED
     options = ReliableChannelOptions()
     assert (options.sync_min_interval_ms, options.retry_interval_ms, options.max_retry_attempts) == (30_000, 30_000, 10)
     assert (options.retrieve_frequency_ms, options.sweep_in_buf_interval_ms) == (10_000, 5_000)

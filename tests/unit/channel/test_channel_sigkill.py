@@ -18,6 +18,7 @@ import pytest
 from channel_world import CHANNEL, TOPIC, Recorder, quick
 
 from reliable_channel.channel import create_reliable_channel
+from reliable_channel.core.sds import Retransmission
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
@@ -128,7 +129,7 @@ def test_killed_at_random_points_a_participant_loses_repeats_and_reuses_nothing(
     node.start()
     network.node("child").start()
     config = quick(
-        sds={"acknowledgement_timeout_ms": 150, "retransmission_backoff": 1.0, "max_retransmissions": 1_000},
+        sds={"acknowledgement_timeout_ms": 150, "retransmission": Retransmission.FIXED, "max_retransmissions": 1_000},
         query_on_connect=False,
     )
     peer = Recorder(create_reliable_channel(node, CHANNEL, TOPIC, "peer", config=config, threaded=False))

@@ -145,7 +145,8 @@ def test_the_filter_rolls_over_at_capacity_to_the_recent_log() -> None:
     [
         {"causal_history_size": -1},
         {"possible_acks_threshold": 0},
-        {"retransmission_backoff": 0.5},
+        {"retransmission": "doubling"},
+        {"retrieve_backoff": 0.5},
         {"repair_t_min_ms": 10, "repair_t_max_ms": 10},
         {"max_log_entries": 1, "causal_history_size": 2},
     ],
