@@ -122,7 +122,7 @@ class Network:
 
 
 def _bursts() -> int:
-    return SIZES.scaled(BURSTS, 4)
+    return SIZES.scale_count(BURSTS, 4)
 
 
 def _play(network: Network) -> dict[str, int]:
@@ -155,13 +155,13 @@ def quiet_listeners() -> Iterator[Result]:
             late = [(network.delivered_ms[i] - at) / 1000 for i, at in began.items() if i in network.delivered_ms]
             yield Result(f"{label}: median to delivered", statistics.median(late), "s", targets[1], True, CLOCK)
             idle = Network({"alice": NOW, **{f"listener-{n}": config for n in range(listeners)}})
-            _played_once(idle)
+            _play_once(idle)
             syncs = (network.sent[OutgoingReason.SYNC] - idle.sent[OutgoingReason.SYNC]) / (_bursts() - 1)
             yield Result(f"{label}: sync messages a burst beyond those of silence", syncs, "")
             yield Result(f"{label}: send errors", float(len(network.failed)), "", 0.0, True, CLOCK)
 
 
-def _played_once(network: Network) -> None:
+def _play_once(network: Network) -> None:
     """Play one burst, then silence for as long as all bursts take: the cost of the channel's interval alone."""
     network.send("alice", [b"segment %d" % index for index in range(SEGMENTS)])
     network.run((_bursts() + 10) * PAUSE_MS)
@@ -188,7 +188,7 @@ def lossy_networks() -> Iterator[Result]:
 def lossy_conversations() -> Iterator[Result]:
     """Measure conversations of five participants in which every fifth copy is lost. A participant never learns of a
     message if, at the end, it neither has it nor counts it as missing: no message it received names it."""
-    messages = SIZES.scaled(TALK, 20)
+    messages = SIZES.scale_count(TALK, 20)
     for name, config in (("", NOW), (", interval alone", BEFORE)):
         ended = [conversation(config, seed, messages=messages) for seed in (1, 2, 3)]
         label = f"5 talk, 20 % loss{name}"

@@ -180,7 +180,7 @@ def _fastest(node: KafkaNode, payloads: list[bytes], config: ReliableChannelConf
         with _persistence(persistence) as kept:
             return _channel_seconds(node, payloads, replace(config, persistence=kept))
 
-    return min(once() for _ in range(SIZES.repeated(REPETITIONS)))
+    return min(once() for _ in range(SIZES.count_repetitions(REPETITIONS)))
 
 
 @bench
@@ -188,11 +188,11 @@ def sending() -> Iterator[Result]:
     """Measure small messages, then large ones with parity; a message's header is mainly its filter of 18 752 bytes.
     ``sqlite`` is the persistence of the command line. Targets are ratios to the node alone, which sends the same bytes
     in the same run: rates themselves differ by a factor of two from hour to hour on a shared machine."""
-    small = [os.urandom(SMALL_BYTES) for _ in range(SIZES.scaled(SMALL, 200))]
-    large = [os.urandom(LARGE_BYTES) for _ in range(SIZES.scaled(LARGE, 5))]
+    small = [os.urandom(SMALL_BYTES) for _ in range(SIZES.scale_count(SMALL, 200))]
+    large = [os.urandom(LARGE_BYTES) for _ in range(SIZES.scale_count(LARGE, 5))]
     with _broker() as settings, _one_core(), _node(settings) as node:
         _channel_seconds(node, small[:200], CONFIG)
-        raw = min(_producer_seconds(node, 19_000, len(small)) for _ in range(SIZES.repeated(REPETITIONS)))
+        raw = min(_producer_seconds(node, 19_000, len(small)) for _ in range(SIZES.count_repetitions(REPETITIONS)))
         yield Result("the node alone, 19 000-byte envelopes", len(small) / raw, "msg/s")
         for name in ("memory", "sqlite"):
             took = _fastest(node, small, CONFIG, name)
@@ -200,7 +200,9 @@ def sending() -> Iterator[Result]:
             yield Result(what, len(small) / took.cpu, "msg/s")
             yield Result(f"{what}, by the clock", len(small) / took.wall, "msg/s")
             yield Result(f"{what} / the node alone", raw / took.cpu, "ratio", SMALL_TARGET, against="the node alone")
-        raw = min(_producer_seconds(node, 121_000, len(large) * 12) for _ in range(SIZES.repeated(REPETITIONS)))
+        raw = min(
+            _producer_seconds(node, 121_000, len(large) * 12) for _ in range(SIZES.count_repetitions(REPETITIONS))
+        )
         yield Result("the node alone, 121 000-byte envelopes", len(large) * 12 * 121_000 / MB / raw, "MB/s")
         megabytes = len(large) * LARGE_BYTES / MB
         for name in ("memory", "sqlite"):

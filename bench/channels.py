@@ -69,7 +69,7 @@ def channels() -> Iterator[Result]:
         spec = {
             "run_dir": place,
             "cores": 2,
-            "batches": SIZES.scaled(WARM_UP + MEASURED, 3),
+            "batches": SIZES.scale_count(WARM_UP + MEASURED, 3),
             "pairs": [[asdict(many), asdict(few)] for _, many, few in chosen],
         }
         batches: list[MicroBatch] = []
@@ -79,7 +79,7 @@ def channels() -> Iterator[Result]:
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
     for target, many, few in chosen:
-        measured = SIZES.scaled(MEASURED, 2)
+        measured = SIZES.scale_count(MEASURED, 2)
         yield from compare(target, *(select_measured(batches, case, measured) for case in (many, few)))
 
 
@@ -89,8 +89,8 @@ def held() -> Iterator[Result]:
     grow."""
     if SIZES.workloads and "held" not in SIZES.workloads:
         return
-    count, log = SIZES.scaled(HELD, HELD_RATE), SIZES.scaled(HELD_LOG, 10)
-    seconds = SIZES.scaled(HELD_S, 10)
+    count, log = SIZES.scale_count(HELD, HELD_RATE), SIZES.scale_count(HELD_LOG, 10)
+    seconds = SIZES.scale_count(HELD_S, 10)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepare(place)
         spec = {
@@ -99,7 +99,7 @@ def held() -> Iterator[Result]:
             "channels": count,
             "log": log,
             "rate": HELD_RATE,
-            "warm_s": SIZES.scaled(HELD_WARM_UP_S, 2),
+            "warm_s": SIZES.scale_count(HELD_WARM_UP_S, 2),
             "seconds": seconds,
         }
         answers = []

@@ -39,7 +39,7 @@ def reedsolo() -> Iterator[Result]:
 
 
 def _both(name: str, k: int, m: int, target: float | None, shard: int = _SHARD) -> Iterator[Result]:
-    codec, shard = get_codec(name), SIZES.scaled(shard // 64, 8) * 64
+    codec, shard = get_codec(name), SIZES.scale_count(shard // 64, 8) * 64
     data = np.random.default_rng(k * 1_000 + m).integers(0, 256, k * shard, dtype=np.uint8).tobytes()
     shards = [data[i * shard : (i + 1) * shard] for i in range(k)]
     copy = memory_copy(k * shard)

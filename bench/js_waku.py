@@ -37,7 +37,7 @@ def js_waku() -> Iterator[Result]:
         sys.stderr.write("  npm was not found (Debian: nodejs npm): js-waku is left out.\n")
         return
     install(JS)
-    measured = SIZES.scaled(MEASURED, 200)
+    measured = SIZES.scale_count(MEASURED, 200)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = prepare(place)
         with running_broker(settings) as there:

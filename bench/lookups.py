@@ -41,7 +41,7 @@ _MEASURED = 5
 @bench
 def open_timers() -> Iterator[Result]:
     """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets."""
-    for count in (SIZES.scaled(10_000), SIZES.scaled(100_000)):
+    for count in (SIZES.scale_count(10_000), SIZES.scale_count(100_000)):
         timers = Timers()
         for number in range(count):
             timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
@@ -63,7 +63,7 @@ _COMPLETED = 10
 @bench
 def open_sets() -> Iterator[Result]:
     """Measure opening, completing and expiring a set of two segments with few and with many open sets."""
-    short, long = SIZES.scaled(1_000, 10), SIZES.scaled(10_000, 100)
+    short, long = SIZES.scale_count(1_000, 10), SIZES.scale_count(10_000, 100)
     few, many = _sets(short), _sets(long)
     for what, unit in (("opening", "µs"), ("completing", "µs"), ("expiring", "µs"), ("state", "bytes")):
         yield Result(f"a set among {long} open ones: {what}", many[what], unit)
@@ -75,7 +75,7 @@ def overdue_sets() -> Iterator[Result]:
     """Measure what the pipeline keeps of a set with one of three segments of 100 KiB, until it is given up: each report
     writes the state of the set again."""
     config, cpu, state, written, reports = SegmentationConfig(), 0.0, 0, 0, 0
-    overdue = SIZES.scaled(_OVERDUE)
+    overdue = SIZES.scale_count(_OVERDUE)
     for number in range(overdue):
         content = encode_segment(Segment(keccak256(number.to_bytes(8, "big")), 0, 3, None, False, os.urandom(102_400)))
         at_us, sender = _START_MS * 1000, f"sender {number}"
@@ -109,7 +109,7 @@ def _sets(count: int) -> dict[str, float]:
         (split(number.to_bytes(8, "big") + bytes(100), _SETS), ("/waku/2/rs/2/1", "/a", "c", f"sender {number % 20}"))
         for number in range(count)
     ]
-    runs = [_life_of(sends) for _ in range(SIZES.repeated(3))]
+    runs = [_life_of(sends) for _ in range(SIZES.count_repetitions(3))]
     return {what: min(run[what] for run in runs) for what in runs[0]}
 
 
@@ -140,7 +140,7 @@ def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
 @bench
 def open_refetch_requests() -> Iterator[Result]:
     """Measure how a refetch round selects its requests, with few and with many open requests."""
-    few, many = SIZES.scaled(10_000), SIZES.scaled(100_000)
+    few, many = SIZES.scale_count(10_000), SIZES.scale_count(100_000)
     short, long = _refetch_round(few), _refetch_round(many)
     yield Result(f"refetch: what is to be asked for among {many} open requests", long, "s")
     yield Result(f"refetch: {many} / {few} open", long / short, "ratio", REFETCH, True, "a tenth as many")
@@ -181,7 +181,7 @@ def _ask_all(settings: Settings, count: int) -> None:
 @bench
 def lookups() -> Iterator[Result]:
     """Measure both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
-    young = SIZES.scaled(40, 3)
+    young = SIZES.scale_count(40, 3)
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
         create_tables(paths, (TIMERS,))

@@ -25,7 +25,7 @@ def renew(page: Path, results_by_bench: Mapping[str, Sequence[Result]]) -> None:
     """Replace the lines of these benches in the table of ``page``."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     table, _, after = rest.partition(END)
-    made = _made()
+    made = _describe_run()
     fresh = {name: [*_lines(name, results, made)] for name, results in results_by_bench.items()}
     for line in table.strip().splitlines()[2:]:
         name = line.split("|")[1].strip()
@@ -35,7 +35,7 @@ def renew(page: Path, results_by_bench: Mapping[str, Sequence[Result]]) -> None:
     page.write_text(f"{before}{BEGIN}\n{_HEAD}{lines}\n{END}{after}", encoding="utf-8")
 
 
-def _made() -> str:
+def _describe_run() -> str:
     """The commit, the date, and the scale of this run if it is not 1."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     scale = "" if SIZES.scale == 1 else f", `--scale {SIZES.scale:g}`"

@@ -114,9 +114,9 @@ def _stages(there: Any, run_dir: Path, cores: int, specs: list[dict[str, Any]], 
         "servers": there.kafka.servers,
         "run_dir": str(run_dir),
         "cores": cores,
-        "repetitions": SIZES.repeated(REPETITIONS[cores]),
+        "repetitions": SIZES.count_repetitions(REPETITIONS[cores]),
         "workloads": specs,
-        "warm_up": warm * SIZES.repeated(WARM_ROUNDS),
+        "warm_up": warm * SIZES.count_repetitions(WARM_ROUNDS),
     }
     with child("bench.jobs.stages", spec) as process:
         for answer in process.answers():
@@ -152,7 +152,7 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
     """Measure the maximum rate of all queries over a backlog of pairs; then steady traffic at half of it: latency,
     batch time, state."""
     template = next(w for w in workloads(1) if w.name == "pairs")
-    backlog = replace(template, name=STEADY, messages=SIZES.scaled(BACKLOG, 512))
+    backlog = replace(template, name=STEADY, messages=SIZES.scale_count(BACKLOG, 512))
     traffic = replace(backlog, messages=ENDLESS)
     prepared = fill_topic(there, backlog)
     spec = {
@@ -163,8 +163,8 @@ def _steady(there: Any, run_dir: Path) -> Iterator[Result]:
         "backlog_messages": backlog.messages,
         "backlog_records": prepared["records"],
         "max_offsets": prepared["records"] // BACKLOG_BATCHES,
-        "warm_batches": SIZES.scaled(WARM_BATCHES, 2),
-        "batches": SIZES.scaled(BATCHES, 3),
+        "warm_batches": SIZES.scale_count(WARM_BATCHES, 2),
+        "batches": SIZES.scale_count(BATCHES, 3),
     }
     stop = threading.Event()
     with child("bench.jobs.steady", spec) as process, ThreadPoolExecutor(1) as pool:

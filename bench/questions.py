@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 
 from bench.registry import SIZES, Result, bench
 from bench.report import make_tables
-from reliable_channel.analysis.report.snapshot import create_views, named_in
+from reliable_channel.analysis.report.snapshot import create_views, names_in
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import BY_NAME, TABLES, Table
@@ -46,7 +46,7 @@ def twenty_questions() -> Iterator[Result]:
     rows."""
     with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
         paths = PathSettings(data_dir=place)
-        make_tables(Path(place), SIZES.scaled(ROWS), SIZES.scaled(COMMITS, 2))
+        make_tables(Path(place), SIZES.scale_count(ROWS), SIZES.scale_count(COMMITS, 2))
         written = yield from _ask_all(paths, "as written")
         for table in TABLES:
             _merge_files(paths, table, z_order=False)
@@ -81,7 +81,7 @@ def _ask_all(paths: PathSettings, layout: str) -> Generator[Result, None, dict[s
         total = np.zeros(3)
         for question in questions():
             sql, took = narrow(question.duckdb, rows), []
-            for _ in range(SIZES.repeated(RUNS)):
+            for _ in range(SIZES.count_repetitions(RUNS)):
                 started = time.process_time()
                 _answer(paths, sql)
                 took.append(time.process_time() - started)
@@ -122,7 +122,7 @@ class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
 def _answer(paths: PathSettings, sql: str, counted: bool = False) -> None:
     """Open the tables that ``sql`` names and run it in DuckDB, as the dashboard and ``reliable-channel sql`` do."""
     with duckdb.connect(config={"threads": 2}) as connection:
-        names, views = named_in(sql)
+        names, views = names_in(sql)
         for name in names:
             table = open_table(paths, BY_NAME[name])
             rows = dataset_of(table) if counted else public_dataset(table)

@@ -42,11 +42,11 @@ class Sizes:
     workloads: tuple[str, ...] = ()
     output: Path = Path("build") / "bench"
 
-    def scaled(self, count: int, least: int = 1) -> int:
+    def scale_count(self, count: int, least: int = 1) -> int:
         """``count`` at this scale, but at least ``least``."""
         return max(least, int(count * self.scale))
 
-    def repeated(self, count: int) -> int:
+    def count_repetitions(self, count: int) -> int:
         """How often to repeat a measurement: ``count`` times at full size, once in a smaller run."""
         return count if self.scale >= 1 else 1
 
@@ -74,7 +74,7 @@ def best_of(
     few in a smaller run. For single-threaded code that never waits, ``clock=time.thread_time`` excludes the
     time of other processes."""
     action()
-    repetitions, seconds = SIZES.repeated(repetitions), seconds * min(1.0, SIZES.scale)
+    repetitions, seconds = SIZES.count_repetitions(repetitions), seconds * min(1.0, SIZES.scale)
     best, spent, calls = float("inf"), 0.0, 0
     while calls < repetitions or spent < seconds:
         started = clock()

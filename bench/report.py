@@ -32,11 +32,11 @@ _TARGET = 3.0
 def a_million_rows() -> Iterator[Result]:
     """Measure the seconds of ``reliable-channel report``, the fastest of three, beside a process that only reads the
     tables."""
-    rows = SIZES.scaled(1_000_000)
+    rows = SIZES.scale_count(1_000_000)
     with tempfile.TemporaryDirectory(prefix="bench-report-") as place:
         data = Path(place) / "tables"
         make_tables(data, rows)
-        read = min(_seconds(*READ, str(data)) for _ in range(SIZES.repeated(3)))
+        read = min(_seconds(*READ, str(data)) for _ in range(SIZES.count_repetitions(3)))
         yield Result(f"reading the tables into memory, {rows:,} rows", read, "s")
         for name, options in (
             ("terminal", []),
@@ -45,7 +45,7 @@ def a_million_rows() -> Iterator[Result]:
             ("one channel of 100", ["--channel", "channel 7", "--from", "2026-11-01T06:00"]),
         ):
             command = ("-m", "reliable_channel.cli", "report", "--tables", str(data), *options)
-            took = min(_seconds(*command) for _ in range(SIZES.repeated(3)))
+            took = min(_seconds(*command) for _ in range(SIZES.count_repetitions(3)))
             yield Result(f"report {name}, {rows:,} rows", took, "s")
             what = f"report {name} / reading the tables"
             yield Result(

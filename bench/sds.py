@@ -53,7 +53,7 @@ def _filters(count: int) -> list[bytes]:
 def _best(make: Callable[[], SdsChannel], messages: list[SdsMessage]) -> float:
     """The seconds for receiving ``messages``, the best of several runs on fresh channels."""
     best = float("inf")
-    for _ in range(SIZES.repeated(REPETITIONS)):
+    for _ in range(SIZES.count_repetitions(REPETITIONS)):
         channel = make()
         receive = channel.receive
         now = messages[-1].lamport_timestamp or START
@@ -83,7 +83,10 @@ RECEIVED_STEPS = {True: 120.0, False: 50.0}
 @bench
 def receive() -> Iterator[Result]:
     """Measure messages per second of CPU time on one core, and the cost of each in steps of plain Python."""
-    for filters, count, tracked in ((True, SIZES.scaled(4_000), OUTSTANDING), (False, SIZES.scaled(20_000), 1_000)):
+    for filters, count, tracked in (
+        (True, SIZES.scale_count(4_000), OUTSTANDING),
+        (False, SIZES.scale_count(20_000), 1_000),
+    ):
         what = "18 752-byte filter" if filters else "no filters"
         for label, make, senders in (
             (f"receive, {what}, {OUTSTANDING} outstanding", lambda: _participant(OUTSTANDING), 1),
@@ -99,15 +102,15 @@ def receive() -> Iterator[Result]:
 def growth() -> Iterator[Result]:
     """Compare the cost of a message with 50 000 entries in the log and with 1 000; the messages themselves are equally
     new."""
-    short, long = SIZES.scaled(1_000), SIZES.scaled(50_000)
+    short, long = SIZES.scale_count(1_000), SIZES.scale_count(50_000)
     seconds = {short: float("inf"), long: float("inf")}
     now = START + 100_000
-    for _ in range(SIZES.repeated(REPETITIONS)):
+    for _ in range(SIZES.count_repetitions(REPETITIONS)):
         for entries in seconds:
             channel = _participant(0)
             for message in _messages(entries, filters=False):
                 channel.receive(message, now)
-            fresh = _messages(SIZES.scaled(5_000), filters=False, first=entries)
+            fresh = _messages(SIZES.scale_count(5_000), filters=False, first=entries)
             started = time.process_time()
             for message in fresh:
                 channel.receive(message, now)
@@ -119,7 +122,7 @@ def growth() -> Iterator[Result]:
 @bench
 def snapshot() -> Iterator[Result]:
     """Measure Spark's cost of each access to a channel: restore, one message, snapshot."""
-    sizes = (SIZES.scaled(1_000, 10), SIZES.scaled(10_000, 100))
+    sizes = (SIZES.scale_count(1_000, 10), SIZES.scale_count(10_000, 100))
     messages = _messages(sizes[-1] + 1, filters=False, senders=3)
     for entries in sizes:
         channel = SdsChannel("bench", None)
@@ -129,7 +132,7 @@ def snapshot() -> Iterator[Result]:
         label = f"{entries} log entries"
         yield Result(f"snapshot size, {label}", len(blob) / entries * 1_000 / 1_000, "kB per 1 000 entries")
         seconds = {"restore": 9.0, "write after a restore and one message": 9.0}
-        for _ in range(SIZES.repeated(5)):
+        for _ in range(SIZES.count_repetitions(5)):
             started = time.process_time()
             restored = SdsChannel.from_bytes(blob)
             seconds["restore"] = min(seconds["restore"], time.process_time() - started)

@@ -30,7 +30,7 @@ _Record = tuple[Segment, tuple[str, ...], str, int]
 @bench
 def bookkeeping() -> Iterator[Result]:
     """Measure 20 000 messages of five small segments by twenty senders, interleaved."""
-    records = _records(SIZES.scaled(20_000, 50))
+    records = _records(SIZES.scale_count(20_000, 50))
     seconds = _cpu(lambda: _feed(records))
     yield Result("reassemble, 5 small segments a message", len(records) / seconds, "segments/s")
     incomplete = [record for record in records if record[0].index > 0]
@@ -62,7 +62,7 @@ def full_size() -> Iterator[Result]:
 @bench
 def snapshot() -> Iterator[Result]:
     """Measure writing and reading the state of 1 000 open sets of 1 KiB."""
-    held, sets = Reassembler(_MANY), SIZES.scaled(1_000, 50)
+    held, sets = Reassembler(_MANY), SIZES.scale_count(1_000, 50)
     for segment, scope, sds_id, lamport in _records(sets, 2_000)[::2]:
         held.add(segment, 0, scope=scope, sds_id=sds_id, lamport=lamport)
     size = len(held.to_bytes())
@@ -86,7 +86,7 @@ def dearest_input() -> Iterator[Result]:
         segments = split(payload, config)
         k = sum(not segment.is_parity for segment in segments)
         arriving = segments[min(lost, len(segments) - k) :]
-        dearest = min(_dearest(arriving, config) for _ in range(SIZES.repeated(3)))
+        dearest = min(_dearest(arriving, config) for _ in range(SIZES.count_repetitions(3)))
         splitting = _cpu(lambda payload=payload, config=config: contents_for(payload, config))  # type: ignore[misc]
         name = f"dearest segment of 1 MiB, {k} + {len(segments) - k} segments, {len(segments) - len(arriving)} lost"
         yield Result(name, dearest * 1_000, "ms")

@@ -52,7 +52,7 @@ _FLOOR = "floor (sqlite3, framework)"
 @bench
 def store() -> Iterator[Result]:
     """Measure pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
-    count = SIZES.scaled(ENVELOPES_STORED, 2_000)
+    count = SIZES.scale_count(ENVELOPES_STORED, 2_000)
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
         place = Path(name)
         hashes = _write_envelopes(place, count)
@@ -140,7 +140,7 @@ def _in_turns(calls: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     for call in calls.values():
         for _ in range(50):
             call()
-    for _ in range(SIZES.repeated(_SLICES)):
+    for _ in range(SIZES.count_repetitions(_SLICES)):
         for name, call in calls.items():
             done, started = 0, time.perf_counter()
             while time.perf_counter() - started < 1.0:

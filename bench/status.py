@@ -36,15 +36,16 @@ READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 @bench
 def status() -> Iterator[Result]:
     """Measure the command with and without Kafka, which does not answer: the command waits its maximum time for it."""
-    commits = SIZES.scaled(COMMITS, 4)
+    commits = SIZES.scale_count(COMMITS, 4)
     with tempfile.TemporaryDirectory() as place:
         _fill(place, commits)
         opened = [
-            _run([sys.executable, "-c", OPEN, str(Path(place) / "tables")])[1] for _ in range(SIZES.repeated(RUNS))
+            _run([sys.executable, "-c", OPEN, str(Path(place) / "tables")])[1]
+            for _ in range(SIZES.count_repetitions(RUNS))
         ]
         yield Result(f"opening the tables: {commits} commits per table, CPU", min(opened), "s")
         for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
-            asked = [_measure_status(place, option) for _ in range(SIZES.repeated(RUNS))]
+            asked = [_measure_status(place, option) for _ in range(SIZES.count_repetitions(RUNS))]
             label = f"{name}: {commits} commits per table"
             seconds = statistics.median(wall for wall, _ in asked)
             yield Result(f"{label}, wall", seconds, "s")

@@ -28,7 +28,7 @@ FLAT = 1.5
 @bench
 def verdicts() -> Iterator[Result]:
     """Compare rounds with few new messages over many kept ones and over few."""
-    few, many = (SIZES.scaled(kept, 1_000) for kept in KEPT)
+    few, many = (SIZES.scale_count(kept, 1_000) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         prepare(place)
         spec = {
@@ -36,7 +36,7 @@ def verdicts() -> Iterator[Result]:
             "cores": 2,
             "kept": [few, many],
             "new": NEW,
-            "rounds": SIZES.scaled(WARM_UP + MEASURED, 1),
+            "rounds": SIZES.scale_count(WARM_UP + MEASURED, 1),
         }
         rounds: list[Round] = []
         with child("bench.jobs.rounds", spec) as process:

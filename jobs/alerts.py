@@ -9,7 +9,7 @@ import sys
 from reliable_channel.analysis.alerts.check import check
 from reliable_channel.analysis.alerts.text import lines
 from reliable_channel.config import load
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         if outcome.fault is not None:
             raise outcome.fault
     except Exception as error:  # whatever it is, a person gets one sentence
-        return ended_by(error, "alerts")
+        return print_fault(error, "alerts")
     return 0
 
 

@@ -9,7 +9,7 @@ import sys
 
 from reliable_channel.config import load
 from reliable_channel.evidence.collecting import collect_evidence
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 
@@ -23,7 +23,7 @@ def main() -> int:
         require_own_broker(settings)
         taken = collect_evidence(settings)
     except Exception as error:  # whatever it is, a person gets one sentence
-        return ended_by(error, "evidence")
+        return print_fault(error, "evidence")
     sys.stderr.write(f"{taken} records of evidence\n")
     return 0
 

@@ -9,7 +9,7 @@ import sys
 
 from reliable_channel.config import load
 from reliable_channel.pipeline.maintenance import maintain
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         maintain.run(load(options.config), dry_run=options.dry_run, say=print)
     except Exception as error:  # whatever it is, a person gets one sentence
-        return ended_by(error, "maintain")
+        return print_fault(error, "maintain")
     return 0
 
 

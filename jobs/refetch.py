@@ -13,7 +13,7 @@ import threading
 from reliable_channel.config import load
 from reliable_channel.evidence.refetching import refetch_once
 from reliable_channel.runtime.build import store_client
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 
@@ -41,7 +41,7 @@ def main() -> int:
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                 break
     except Exception as error:  # whatever it is, a person gets one sentence
-        return ended_by(error, "refetch")
+        return print_fault(error, "refetch")
     return 0
 
 

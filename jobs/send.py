@@ -35,7 +35,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists
 from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENDER_EVENTS, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.spark import spark_session
 
@@ -54,7 +54,7 @@ def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
             channel.send(bytes(row["payload"]), label=row["row_id"])
         except LocalError as error:
             raise type(error)(f"Row {row['row_id']!r}: {error.cause}", error.remedy) from None
-        kept = channel.labelled(row["row_id"])
+        kept = channel.find_send(row["row_id"])
         if kept is None:
             raise EnvironmentFault(f"Row {row['row_id']!r} was sent but not stored.", "Use a durable persistence.")
         messages = [decode_sds_message(data, channel.wire_family) for data in kept.segments]
@@ -112,7 +112,7 @@ def append_new(spark: SparkSession, settings: Settings, rows: list[Row]) -> int:
     return len(new)
 
 
-def acknowledged_rows(spark: SparkSession, settings: Settings, rows: list[Row]) -> set[str]:
+def find_acknowledged(spark: SparkSession, settings: Settings, rows: list[Row]) -> set[str]:
     """The row ids among ``rows`` that at least one participant has acknowledged, from the tables ``sent_rows``,
     ``acks`` and ``sender_events``."""
     if not rows or not exists(settings.paths, ACKS):
@@ -175,7 +175,7 @@ def send_table(
             timeout_s=min(FOLLOW_S, deadline - time.monotonic()),
         ):
             if until == "delivered":
-                acknowledged |= acknowledged_rows(spark, settings, rows)
+                acknowledged |= find_acknowledged(spark, settings, rows)
                 waiting = {row_id: send_id for row_id, send_id in waiting.items() if row_id not in acknowledged}
             if time.monotonic() >= deadline:
                 raise EnvironmentFault(
@@ -183,7 +183,7 @@ def send_table(
                     "Run again: it goes on where it stopped.",
                 )
         ended = {row_id: opened.channel.send_state(send_id) for row_id, send_id in waiting.items()}
-    acknowledged |= acknowledged_rows(spark, settings, rows)
+    acknowledged |= find_acknowledged(spark, settings, rows)
     acknowledged |= {row_id for row_id, state in ended.items() if state is SendState.DELIVERED}
     bad = {SendState.FAILED, SendState.UNACKNOWLEDGED} if until == "delivered" else {SendState.FAILED}
     failed = [row_id for row_id, state in ended.items() if state in bad and row_id not in acknowledged]
@@ -218,7 +218,7 @@ def main() -> int:
                 f"their segments are in {settings.paths.table(SENT_ROWS.name)}\n"
             )
     except Exception as error:  # whatever it is, a person gets one sentence
-        return ended_by(error, "send")
+        return print_fault(error, "send")
     return 0
 
 

@@ -29,14 +29,14 @@ from pyspark.sql import SparkSession
 
 from bench.jobs.usage import files_below, process_tree
 from reliable_channel.cli.commands.demo import HOUR_MS, demo_settings, prepare
-from reliable_channel.cli.commands.run import judged
+from reliable_channel.cli.commands.run import run_verdicts
 from reliable_channel.config import Settings, load
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_tables
 from reliable_channel.lake.tables import TABLES
-from reliable_channel.pipeline.clock import recorded
+from reliable_channel.pipeline.clock import read_progress
 from reliable_channel.pipeline.maintenance import maintain
-from reliable_channel.pipeline.runner.metrics import measured
+from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.runner.run import close, run_chain, run_continuously
 from reliable_channel.runtime.broker import running_broker
 from reliable_channel.runtime.logs import tame_kafka
@@ -147,7 +147,7 @@ def _play(
         conversations.value += 1
         coordinates = write_records(world.records, kafka.topics.envelopes, kafka.clients().producer, rate, count)
         write_events(sender_events(world.journals), settings.bridge.evidence_topic, kafka.clients().producer)
-        truths.append(world.truth.located(coordinates))
+        truths.append(world.truth.locate(coordinates))
     fields = [field.name for field in dataclasses.fields(Truth)]
     Truth(**{name: [row for one in truths for row in getattr(one, name)] for name in fields}).save(place)
 
@@ -245,7 +245,7 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
 
         def sample() -> None:
             """Look at everything; stop the queries when they have read all, after the traffic has ended."""
-            read = sum(at.next_offset for at in recorded(there.paths).values())
+            read = sum(at.next_offset for at in read_progress(there.paths).values())
             counts = {"written": traffic.records, "read": read, "conversations": traffic.conversations}
             looked = {"s": round(time.monotonic() - began, 1), **counts, "sizes": sizes(there, spark)}
             samples.append(looked)
@@ -259,11 +259,11 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
                 deleted[done.table] += done.rows_deleted
 
         def judge() -> None:
-            judged(spark.newSession(), there, lambda _: None)
+            run_verdicts(spark.newSession(), there, lambda _: None)
 
         create_tables(there.paths, TABLES)
         keep_logs(there, max(LOG_KEPT_S, seconds / 10))
-        with measured(spark, there, serve=False):
+        with record_metrics(spark, there, serve=False):
             began = time.monotonic()
             traffic.process.start()
             threads = [

@@ -179,8 +179,8 @@ def main(arguments: list[str]) -> int:
         bucket = stream.bucket_of(settings, *key)
         for row_of_range in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[row_of_range.bucket].append(row_of_range.id)
-        filled = filling(stream.configured(settings), rules, dict(by_bucket), texts)
-        query = replace(ACK, transform=lambda s: stream.acknowledged(s, filled))
+        filled = filling(stream.configure(settings), rules, dict(by_bucket), texts)
+        query = replace(ACK, transform=lambda s: stream.acknowledge(s, filled))
         table: Any = ACK.reads
         create_tables(settings.paths, ACK.tables)
         feed, done = RandomRows(settings, table, channels, log, rate), DoneRows()

@@ -95,10 +95,10 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
 
 def all_through_state() -> Query:
     """Run reassembly without the combiner: every segment goes to keyed state."""
-    from reliable_channel.pipeline.reassembly.stream import reassembled
+    from reliable_channel.pipeline.reassembly.stream import reassemble
     from reliable_channel.pipeline.runner.queries import REASSEMBLY
 
-    return replace(REASSEMBLY, transform=lambda settings: reassembled(settings, combined=False))
+    return replace(REASSEMBLY, transform=lambda settings: reassemble(settings, combined=False))
 
 
 def measure_seconds(query: StreamingQuery) -> float:

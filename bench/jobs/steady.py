@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
         # the measured cores.
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "5")
 
-        def delivered() -> int:
+        def count_delivered() -> int:
             return int(dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows())
 
         def watch() -> None:
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
                 collect(spark, progress)
                 ingest = [batch for _, batch in sorted(progress.get("ingest", {}).items())]
                 if "maximum" not in marks:
-                    if len(ingest) > 1 and delivered() >= wanted:
+                    if len(ingest) > 1 and count_delivered() >= wanted:
                         after_the_first = spec["backlog_records"] - ingest[0]["input_rows"]
                         mark("maximum", after_the_first / (time.time() - began(ingest[1])))
                         marks["backlog"] = len(ingest)

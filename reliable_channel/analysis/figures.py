@@ -64,7 +64,7 @@ def records(where: str = "true") -> str:
            ANTI JOIN (SELECT {_PLACE} FROM envelopes WHERE {where}) USING ({_PLACE})))"""
 
 
-def refused(where: str = "true") -> str:
+def drops(where: str = "true") -> str:
     """Records that were dropped: each once, however many reasons it has."""
     return (
         f"(SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE disposition = 'dropped' AND {where}))"

@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from reliable_channel.analysis.alerts.heartbeat import stopped
+from reliable_channel.analysis.alerts.heartbeat import find_stopped
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
-from reliable_channel.lake.history import unread_of
-from reliable_channel.lake.read import as_table, open_tables, quoted, select
+from reliable_channel.lake.history import read_unread
+from reliable_channel.lake.read import as_table, open_tables, quote, select
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
     DELIVERIES,
@@ -62,7 +62,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
         "tables": [_table(name, table) for name, table in opened.items()],
         "stopped": [
             {"part": part.part, "since": part.since.isoformat(timespec="seconds"), "effect": part.effect}
-            for part in stopped(opened.get)
+            for part in find_stopped(opened.get)
         ],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
         "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer
@@ -92,7 +92,7 @@ def _job(
         if name is None:
             sources.append({"source": "a table that is not here", "behind": None, "unit": "rows"})
             continue
-        behind = unread_of(opened[name], next_version, HISTORY_LIMIT)
+        behind = read_unread(opened[name], next_version, HISTORY_LIMIT)
         rows = [commit.rows for commit in behind]
         known = sum(r for r in rows if r is not None) if None not in rows else None
         since = _iso(behind[0].time_ms) if behind else None
@@ -115,7 +115,7 @@ def _open_sets(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str
     nothing = {"count": 0, "next_due": None}
     if table is None:
         return nothing
-    known = ", ".join(quoted(query_id) for query_id in sorted(filter(None, query_ids)))
+    known = ", ".join(quote(query_id) for query_id in sorted(filter(None, query_ids)))
     if not known:
         return nothing
     # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.

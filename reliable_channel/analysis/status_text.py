@@ -13,7 +13,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     return [
         *[f"{one['part']} STOPPED: nothing since {one['since']}. {one['effect']}" for one in report["stopped"]],
         f"Tables under {report['data_dir']}",
-        *_aligned(
+        *_align(
             [("table", "rows", "files", "MiB", "version", "last write")]
             + [
                 (
@@ -75,7 +75,7 @@ def _missing(missing: Mapping[str, Any]) -> str:
     )
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _align(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  "

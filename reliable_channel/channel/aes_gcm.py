@@ -85,14 +85,14 @@ class AesGcm:
         if _encrypted[self._counted_as] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
         _encrypted[self._counted_as] += 1
-        return encrypt(self._keys[self._current], secrets.token_bytes(NONCE_BYTES), self._bound_to(), content)
+        return encrypt(self._keys[self._current], secrets.token_bytes(NONCE_BYTES), self._require_topics(), content)
 
     def decrypt(self, payload: bytes) -> bytes:
         """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for bytes that these keys did
         not encrypt for these topics."""
-        return decrypt(self._keys, self._bound_to(), payload)
+        return decrypt(self._keys, self._require_topics(), payload)
 
-    def _bound_to(self) -> Topics:
+    def _require_topics(self) -> Topics:
         if self._topics is None:
             raise LocalError(
                 "This AES-GCM is bound to no topics.", "Use for_topics(pubsub_topic, content_topic); channels do."

@@ -26,7 +26,7 @@ from reliable_channel.channel.config import (
     ReliableChannelConfig,
     ReliableEnvelope,
 )
-from reliable_channel.channel.encryption import Encryption, bound_encryption, overhead_bytes
+from reliable_channel.channel.encryption import Encryption, bind_encryption, overhead_bytes
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
 from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.journal import replay
@@ -70,7 +70,7 @@ def create_reliable_channel(
     clock = clock or SystemClock()
     _check_names(channel_id=channel_id, content_topic=content_topic)
     pubsub_topic = node.pubsub_topic_for(content_topic)
-    hook = bound_encryption(encryption if encryption is not None else config.encryption, pubsub_topic, content_topic)
+    hook = bind_encryption(encryption if encryption is not None else config.encryption, pubsub_topic, content_topic)
     own_persistence = config.persistence is None
     persistence = config.open_persistence()
     releases = [persistence.close] if own_persistence else []
@@ -207,7 +207,7 @@ def build_machine(
     """Create a fresh state machine whose segment size is what header and encryption leave of an envelope (Segmentation
     0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
-    segmentation = config.segmentation.within_envelope(header, overhead_bytes(hook))
+    segmentation = config.segmentation.fit_envelope(header, overhead_bytes(hook))
     check_lifetime(segmentation, config.sds, config.rate_limit)
     # A segment that comes after its message was forgotten would open a set that nothing completes; stores are queried
     # for what is up to query_window_ms old.
@@ -220,7 +220,7 @@ def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence:
     """Summarize in numbers what a database stores of a channel, without a node and without changing anything. Raises
     ``ChangedConfigurationError`` and ``DamagedStore``."""
     stored = persistence.load(key)
-    hook = bound_encryption(config.encryption, key.pubsub_topic, key.content_topic)
+    hook = bind_encryption(config.encryption, key.pubsub_topic, key.content_topic)
     machine = build_machine(key, config, hook, ParkedSegments(persistence, key, read_only=True))
     unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
     waiting = sum(isinstance(pending.event, MessageReceived) for pending in unreported)

@@ -220,9 +220,9 @@ class ReliableChannel:
         with self._lock:
             self._journal.forget_label(label)
 
-    def labelled(self, label: str) -> LabelledSend | None:
+    def find_send(self, label: str) -> LabelledSend | None:
         """The send of a label, with its segments as they are on the wire."""
-        return self._journal.labelled(label)
+        return self._journal.find_send(label)
 
     @property
     def wire_family(self) -> WireFamily:
@@ -252,31 +252,31 @@ class ReliableChannel:
         if queued:
             enough.add(SendState.QUEUED)
 
-        def done() -> bool:
+        def is_done() -> bool:
             # What is done stays done: every send is looked at until it is, and then no more.
             while open_sends and self._fault is None and self.send_state(open_sends[-1]) in enough:
                 open_sends.pop()
             return self._fault is not None or not open_sends
 
         with self._settled:
-            return self._settled.wait_for(done, timeout_s)
+            return self._settled.wait_for(is_done, timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has reported on all pending dispatches, ephemeral messages included; ``False`` after the
         time-out."""
 
-        def done() -> bool:
+        def is_done() -> bool:
             with self._lock:
                 return self._fault is not None or not (self._backlog() or self._outgoing.in_flight)
 
         with self._settled:
-            return self._settled.wait_for(done, timeout_s)
+            return self._settled.wait_for(is_done, timeout_s)
 
     def _submit(self, payload: bytes, label: str | None) -> str:
         """Segment the payload, apply SDS and persist the send; the worker encrypts and dispatches. Returns the
         ReliableSendId."""
         with self._lock:
-            known = self._journal.labelled(label) if label is not None else None
+            known = self._journal.find_send(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
             outcome = apply_input(self._machine, SendRequested(self._now(), payload), self._journal.rewind)
@@ -732,7 +732,7 @@ class ReliableChannel:
         """Replace the journal by a snapshot."""
         with self._lock:
             if not any(effect.report_key for effect in self._effects if isinstance(effect, Deliver | Emit)):
-                self._journal.compact(self._report_queue.unreported())
+                self._journal.compact(self._report_queue.list_unreported())
 
     def _next_due(self, now: int) -> int | None:
         timers = self._machine.next_due()

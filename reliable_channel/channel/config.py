@@ -88,7 +88,7 @@ class ReliableChannelConfig:
         """The backend in use: the given one, or one of ``history_backend``; all channels of a process share a file."""
         if self.persistence is not None:
             return self.persistence
-        return SqlitePersistence.shared(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
+        return SqlitePersistence.share(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
         """The settings on which a journal depends: replaying it under other values would produce other messages.

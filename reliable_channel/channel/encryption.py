@@ -43,7 +43,7 @@ class TopicBound(Protocol):
         ...
 
 
-def bound_encryption(encryption: object | None, pubsub_topic: str, content_topic: str) -> Encryption | None:
+def bind_encryption(encryption: object | None, pubsub_topic: str, content_topic: str) -> Encryption | None:
     """The hook of one channel, bound to its topics where it can be. Raises :class:`IncompleteEncryptionError`."""
     if encryption is None:
         return None

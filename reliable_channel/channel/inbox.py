@@ -35,7 +35,7 @@ from reliable_channel.core.segmentation import (
     SetEvicted,
     SetExpired,
     SetOverdue,
-    repaired_segments,
+    find_repaired,
 )
 from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
@@ -220,7 +220,7 @@ class Inbox:
         """Deliver an ephemeral message at once; it has at most one segment."""
         segment = decode_segment(content, self.config.accepted_dialects)
         payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
-        return Deliver("", self._received_event(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
+        return Deliver("", self._make_event(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
@@ -375,7 +375,7 @@ class Inbox:
     def _rebuild(self, key: str, event: MessageCompleted) -> None:
         """Encode the segments that never arrived again, under their possible ids."""
         count = self.config.parity_count(event.data_count)
-        for sds_id, _, segment in repaired_segments(event, count, IdScheme):
+        for sds_id, _, segment in find_repaired(event, count, IdScheme):
             message = SdsMessage(event.scope[-1], sds_id, self.channel_id, segment.lamport, content=segment.content)
             self._rebuilt[sds_id] = (message, key)
         if len(self._rebuilt) > MAX_REBUILT:
@@ -420,7 +420,7 @@ class Inbox:
     def _deliver(self, pending: Pending, notes: list[Note], now: int) -> Effect:
         own = set(pending.sds_ids)
         self._drop(pending.sds_ids, pending.owner)
-        message = self._received_event(
+        message = self._make_event(
             pending.payload,
             pending.sender_id,
             pending.sds_ids[-1],
@@ -439,7 +439,7 @@ class Inbox:
             if note is not None and note.is_of(owner) and not self.pending.awaits(sds_id):
                 del self.notes[sds_id]
 
-    def _received_event(
+    def _make_event(
         self,
         payload: bytes,
         sender_id: str,

@@ -161,7 +161,7 @@ class Journal:
 
     def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
         """Append the inputs of one step in one transaction. ``label`` names the send among them."""
-        labelled = _labelled(outcomes[0], label) if label is not None else None
+        labelled = _send_of_step(outcomes[0], label) if label is not None else None
         if not self._keeps and labelled is None:
             return
         entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
@@ -182,9 +182,9 @@ class Journal:
         """Forget a label and the segments that are kept for it."""
         self._persistence.forget_label(self._key, label)
 
-    def labelled(self, label: str) -> LabelledSend | None:
+    def find_send(self, label: str) -> LabelledSend | None:
         """The send of a label."""
-        return self._persistence.labelled(self._key, label)
+        return self._persistence.find_send(self._key, label)
 
     def pending_event(self, effect: Deliver | Emit) -> PendingEvent | None:
         """The event to report for an effect, received messages numbered; ``None`` when it was reported before."""
@@ -224,7 +224,7 @@ class Journal:
         if self._bytes < self._enough:
             return False
         # Counting unacknowledged bytes visits every one of them, so it is repeated only at twice the size.
-        self._enough = max(self._config.max_journal_bytes, 2 * self._machine.sds.unacknowledged_bytes())
+        self._enough = max(self._config.max_journal_bytes, 2 * self._machine.sds.count_unacknowledged_bytes())
         return self._bytes >= self._enough
 
     def compact(self, unreported: Sequence[PendingEvent]) -> None:
@@ -234,7 +234,7 @@ class Journal:
         snapshot = write_snapshot(self._machine, unreported)
         self._persistence.compact(self._key, snapshot, self.fingerprint)
         if self._machine.store is not None:
-            self._machine.store.keep(self._machine.inbox.reassembler.parked_numbers())
+            self._machine.store.keep(self._machine.inbox.reassembler.list_parked())
         self._known = {pending.report_key for pending in unreported if pending.report_key}
         self._after_snapshot(len(snapshot))
 
@@ -243,6 +243,6 @@ class Journal:
         self._enough = max(self._config.max_journal_bytes, 2 * size)
 
 
-def _labelled(outcome: StepResult, label: str) -> LabelledSend:
+def _send_of_step(outcome: StepResult, label: str) -> LabelledSend:
     segments = [effect for effect in outcome.effects if isinstance(effect, SdsDispatch)]
     return LabelledSend(label, outcome.send_id, outcome.required, tuple(one.outgoing.data for one in segments))

@@ -188,7 +188,7 @@ class ChannelMachine:
             "content_topic": self.content_topic,
             "sender_id": self.sender_id,
             "sends": {state.value: states.count(state) for state in SendState},
-            "unacknowledged_segments": len(self.sds.unacknowledged()),
+            "unacknowledged_segments": len(self.sds.list_unacknowledged()),
             "missing_segments": len(self.sds.missing_ids()),
             "lamport_clock": self.sds.clock,
         }
@@ -219,7 +219,7 @@ class ChannelMachine:
         self.sds.reopen(now)
         effects = self._tick(now)
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
-        for outgoing in self.sds.unacknowledged():
+        for outgoing in self.sds.list_unacknowledged():
             sds_id = outgoing.message.message_id
             position = self.sends.of(sds_id)
             if sds_id in going or position is None or position[0].failed:
@@ -233,7 +233,7 @@ class ChannelMachine:
         if not given.own and self.sends.of(given.sds_id) is not None:  # an own segment that a repair request named
             self.sds.set_retrieval_hint(given.sds_id, given.message_hash)
             return []
-        self.sds.sent(given.sds_id, now, retrieval_hint=given.message_hash)
+        self.sds.record_sent(given.sds_id, now, retrieval_hint=given.message_hash)
         position = self.sends.of(given.sds_id)
         if position is None:
             return []
@@ -253,7 +253,7 @@ class ChannelMachine:
 
     def _dispatch_failed(self, given: DispatchFailed, now: int) -> list[Effect]:
         position = self.sends.of(given.sds_id)
-        self.sds.sent(given.sds_id, now)
+        self.sds.record_sent(given.sds_id, now)
         if position is None:
             return []
         send, index = position
@@ -369,9 +369,9 @@ class ChannelMachine:
             send, index = position
             if send.failed:
                 # Nobody will hear of it again; SDS counts its attempts to the end and forgets the segment.
-                self.sds.sent(one.message.message_id, now)
+                self.sds.record_sent(one.message.message_id, now)
             else:
-                self.sds.queued(one.message.message_id, now)  # its timer may have been due while nothing ran
+                self.sds.record_queued(one.message.message_id, now)  # its timer may have been due while nothing ran
                 effects.append(self._dispatch_of(send, replace(one, index=index), counts=False))
         return effects
 

@@ -90,7 +90,7 @@ class ReportQueue:
         if pending is not None:
             self._queue.append(pending)
 
-    def unreported(self) -> list[PendingEvent]:
+    def list_unreported(self) -> list[PendingEvent]:
         """The events not reported yet, in order; a snapshot contains them."""
         return [*self._undelivered, *self._queue]
 

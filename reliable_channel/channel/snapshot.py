@@ -78,7 +78,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
             at=note.at,
             owner=note.owner,
         )
-    state.evicted.extend(map(_evicted_state, machine.inbox.evicted))
+    state.evicted.extend(map(_encode_evicted, machine.inbox.evicted))
     state.unreported.extend(event_states(unreported))
     return state.SerializeToString()
 
@@ -132,11 +132,11 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
             )
         )
     for evicted in state.evicted:
-        machine.inbox.evicted.restore(_evicted(evicted))
+        machine.inbox.evicted.restore(_decode_evicted(evicted))
     return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))
 
 
-def _evicted_state(evicted: EvictedSet) -> pb.EvictedSetState:
+def _encode_evicted(evicted: EvictedSet) -> pb.EvictedSetState:
     known = evicted.incomplete
     return pb.EvictedSetState(
         entire_message_hash=known.entire_message_hash,
@@ -160,7 +160,7 @@ def _evicted_state(evicted: EvictedSet) -> pb.EvictedSetState:
     )
 
 
-def _evicted(state: pb.EvictedSetState) -> EvictedSet:
+def _decode_evicted(state: pb.EvictedSetState) -> EvictedSet:
     known = IncompleteSet(
         scope=(state.sender_id,),
         entire_message_hash=state.entire_message_hash,

@@ -122,7 +122,7 @@ def decode_input(data: bytes) -> Input:
     try:
         entry = pb.JournalEntry.FromString(data)
     except DecodeError:
-        raise _damaged() from None
+        raise _damage_error() from None
     now = entry.now
     match entry.WhichOneof("input"):
         case "opened":
@@ -142,10 +142,10 @@ def decode_input(data: bytes) -> Input:
             return DispatchDone(now, done.sds_id, done.message_hash, done.own)
         case "failed":
             return DispatchFailed(now, entry.failed.sds_id, entry.failed.final, entry.failed.detail)
-    raise _damaged()
+    raise _damage_error()
 
 
-def _damaged() -> DamagedStore:
+def _damage_error() -> DamagedStore:
     return DamagedStore("The journal of this channel cannot be read.", "Restore the database, or begin a new one.")
 
 

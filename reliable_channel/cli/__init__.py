@@ -21,8 +21,8 @@ from typer.models import CommandInfo, TyperInfo
 import reliable_channel.cli.commands
 from reliable_channel import __version__
 from reliable_channel.cli.commands import Invocation
-from reliable_channel.runtime.faults import UNFORESEEN, debugging, ended_by
-from reliable_channel.runtime.interrupts import ended_at_once
+from reliable_channel.runtime.faults import UNFORESEEN, debugging, print_fault
+from reliable_channel.runtime.interrupts import end_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 from reliable_channel.transport.private_files import OWNERS_UMASK
 
@@ -102,7 +102,7 @@ def _name_of(one: CommandInfo | TyperInfo) -> str:
     return str(one.name or getattr(one.callback, "__name__", ""))
 
 
-def _without_type_of_flags(command: Any) -> Any:
+def _drop_type_of_flags(command: Any) -> Any:
     """The command with no type beside its flags in the help: a flag takes no value."""
     for parameter in command.params:
         if getattr(parameter, "is_flag", False):
@@ -110,11 +110,11 @@ def _without_type_of_flags(command: Any) -> Any:
     names = command.context_class(command, help_option_names=HELP_NAMES)
     command.get_help_option(names).metavar = " "
     for inner in getattr(command, "commands", {}).values():
-        _without_type_of_flags(inner)
+        _drop_type_of_flags(inner)
     return command
 
 
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
     """SIGTERM as an exception, so that ``finally`` blocks stop what a command has started."""
     raise SystemExit(143)
 
@@ -124,21 +124,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or debugging()
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _raise_on_terminate)
     show_own_logs()
     if debug:
         tame_kafka()
     else:
         silence_libraries()
     try:
-        with ended_at_once():
-            command = _without_type_of_flags(typer.main.get_command(build()))
+        with end_at_once():
+            command = _drop_type_of_flags(typer.main.get_command(build()))
         command(args=arguments, prog_name="reliable-channel")
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         sys.exit(130)
     except Exception as error:  # whatever it is, a person gets one sentence
-        sys.exit(ended_by(error, "reliable-channel", debug))
+        sys.exit(print_fault(error, "reliable-channel", debug))
     sys.exit(0)
 
 

@@ -34,9 +34,9 @@ def find_fixed(content: Any, path: str = "") -> Iterator[str]:
             yield from find_fixed(value, path)
 
 
-def without_fixed(content: Any, path: str = "") -> Any:
+def drop_fixed(content: Any, path: str = "") -> Any:
     """The values of a configuration without those that it does not set."""
     if isinstance(content, Mapping):
         names = {key: f"{path}.{key}".lstrip(".") for key in content}
-        return {key: without_fixed(content[key], name) for key, name in names.items() if name not in FIXED}
-    return [without_fixed(value, path) for value in content] if isinstance(content, list) else content
+        return {key: drop_fixed(content[key], name) for key, name in names.items() if name not in FIXED}
+    return [drop_fixed(value, path) for value in content] if isinstance(content, list) else content

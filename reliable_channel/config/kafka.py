@@ -105,7 +105,7 @@ class KafkaSettings(Section):
         return self.bootstrap_servers or f"127.0.0.1:{self.broker.port}"
 
     @model_validator(mode="after")
-    def _known_options(self) -> KafkaSettings:
+    def _check_options(self) -> KafkaSettings:
         for section, kinds in _SECTIONS.items():
             for name in getattr(self, section):
                 _check_option(section, name, kinds)
@@ -115,9 +115,9 @@ class KafkaSettings(Section):
         """The options of each kind of kafka-python client, secrets in clear: never print them."""
         common = self._common_options()
         return KafkaClients(
-            consumer=common | {"isolation_level": self.isolation_level} | _passed(self.consumer),
-            producer=common | _passed(self.producer),
-            admin=common | _passed(self.admin),
+            consumer=common | {"isolation_level": self.isolation_level} | _pass_through(self.consumer),
+            producer=common | _pass_through(self.producer),
+            admin=common | _pass_through(self.admin),
         )
 
     def _common_options(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class KafkaSettings(Section):
                 options |= {"ssl_certfile": s.ssl_certificate_file, "ssl_keyfile": s.ssl_certificate_file}
             if s.ssl_key_password is not None:
                 options["ssl_password"] = s.ssl_key_password.get_secret_value()
-        return options | _passed(self.client)
+        return options | _pass_through(self.client)
 
     def spark_options(self) -> dict[str, str]:
         """Options for Spark's ``format("kafka")``, prefixed ``kafka.``, secrets in clear: never print them."""
@@ -152,7 +152,7 @@ class KafkaSettings(Section):
             options["sasl.mechanism"] = str(s.sasl_mechanism)
             options["sasl.jaas.config"] = (
                 f"org.apache.kafka.common.security.{module} required "
-                f"username={_quoted(s.sasl_username or '')} password={_quoted(s.sasl_password.get_secret_value())};"
+                f"username={_quote(s.sasl_username or '')} password={_quote(s.sasl_password.get_secret_value())};"
             )
         if s.protocol.endswith("SSL"):
             if s.ssl_ca_file:
@@ -167,7 +167,7 @@ class KafkaSettings(Section):
         return {f"kafka.{key}": value for key, value in options.items()}
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A JAAS string: double quotes, backslash escapes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -192,11 +192,11 @@ def _check_option(section: str, name: str, kinds: tuple[str, ...]) -> None:
     raise ValueError(f"kafka.{section}.{name} is not an option of kafka-python{guess}")
 
 
-def _passed(options: dict[str, SecretStr]) -> dict[str, Any]:
-    return {key: _parsed(value.get_secret_value()) for key, value in options.items()}
+def _pass_through(options: dict[str, SecretStr]) -> dict[str, Any]:
+    return {key: _parse(value.get_secret_value()) for key, value in options.items()}
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """A pass-through value as number, boolean or list where it reads as JSON, else as text."""
     try:
         return json.loads(text)

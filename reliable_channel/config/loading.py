@@ -25,7 +25,7 @@ DEFAULT_NAME = "local"
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
-def shipped(name: str, folder: str = "conf") -> Traversable:
+def find_shipped(name: str, folder: str = "conf") -> Traversable:
     """A file of ``conf/``, ``jobs/`` or ``notebooks/``, or the folder itself for an empty name: inside the package when
     installed from a wheel, beside it in a checkout."""
     installed = resources.files("reliable_channel") / f"_{folder}" / name
@@ -69,7 +69,7 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
             "Lists and mappings are written as JSON.",
         ) from None
     except ValidationError as error:
-        raise _explained(error, file, from_file) from None
+        raise _explain(error, file, from_file) from None
     except ConfigurationError as error:  # the core's own ranges
         raise ConfigurationError(f"{_place_of(error.cause, file)}: {error.cause}", error.remedy) from None
     # The plain class, so that settings compare, pickle and print alike wherever they were loaded.
@@ -140,7 +140,7 @@ def _find(name: str) -> Traversable:
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
         if path.is_file():
             return path
-    elif (found := shipped(f"{name}.yaml")).is_file():
+    elif (found := find_shipped(f"{name}.yaml")).is_file():
         return found
     raise ConfigurationError(
         f"The configuration file {name} does not exist.", "Name a YAML file, or one of conf/: local, cluster."
@@ -176,7 +176,7 @@ def _refuse_unknown_variables() -> None:
                 )
 
 
-def _explained(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
+def _explain(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
     """All wrong keys with where they were set; values are shown only if they are certainly not secret."""
     return ConfigurationError("; ".join(_sentences(error, file, from_file)) + ".", _remedy(error))
 

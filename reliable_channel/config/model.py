@@ -15,7 +15,7 @@ from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
 from reliable_channel.config.dashboard import DashboardSettings
-from reliable_channel.config.fixed import without_fixed
+from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
@@ -176,7 +176,7 @@ class Settings(BaseSettings):
 
     def as_values(self) -> dict[str, Any]:
         """The effective configuration in JSON types, secrets masked; without what it does not set."""
-        values: dict[str, Any] = without_fixed(self.model_dump(mode="json", exclude={"sds": {"jitter"}}))
+        values: dict[str, Any] = drop_fixed(self.model_dump(mode="json", exclude={"sds": {"jitter"}}))
         return values
 
     def to_yaml(self) -> str:

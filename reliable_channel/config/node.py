@@ -110,7 +110,7 @@ class BridgeSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _known(self) -> BridgeSettings:
+    def _check_topics(self) -> BridgeSettings:
         if any(not topic or len(topic) > 1_024 for topic in self.content_topics):
             raise ValueError("a content topic is empty or longer than 1024 characters")
         return self

@@ -39,7 +39,7 @@ def encrypt(key: bytes, nonce: bytes, topics: Topics, content: bytes) -> bytes:
     this key."""
     header = bytes([LAYOUT]) + key_id(key)
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-    cipher.update(_associated(header, topics))
+    cipher.update(_associate(header, topics))
     ciphertext, tag = cipher.encrypt_and_digest(content)
     return header + nonce + ciphertext + tag
 
@@ -55,7 +55,7 @@ def decrypt(keys: Mapping[bytes, bytes], topics: Topics, payload: bytes) -> byte
         raise DecryptionRefusedError("encrypted with a key that is not configured")
     nonce = payload[len(header) : len(header) + NONCE_BYTES]
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-    cipher.update(_associated(header, topics))
+    cipher.update(_associate(header, topics))
     try:
         return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
     except ValueError:
@@ -88,6 +88,6 @@ _TEXT = frozenset(string.printable.encode())
 bytes, too few, and no random key is text (one in 10^14)."""
 
 
-def _associated(header: bytes, topics: Topics) -> bytes:
+def _associate(header: bytes, topics: Topics) -> bytes:
     fields = [topic.encode("utf-8") for topic in topics]
     return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)

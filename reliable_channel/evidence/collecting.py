@@ -36,14 +36,14 @@ def collect_evidence(settings: Settings) -> int:
             "Start one with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
         ) from error
     try:
-        with _alone(settings):
+        with _hold_lock(settings):
             return _read(settings, consumer, topic)
     finally:
         consumer.close()
 
 
 @contextmanager
-def _alone(settings: Settings) -> Iterator[None]:
+def _hold_lock(settings: Settings) -> Iterator[None]:
     """Hold the collector lock: two collectors would both process the records since the same position."""
     place = Path(settings.paths.run_dir)
     place.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from reliable_channel.core import foreign_json
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import replace_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import open_table, quoted
+from reliable_channel.lake.read import open_table, quote
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
@@ -85,7 +85,7 @@ def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], transaction: 
     last = {row["name"]: row for row in rows}
     # Hashed, because anybody may choose a name, and it must not be read as SQL.
     names = (hashlib.md5(name.encode(), usedforsecurity=False).hexdigest() for name in last)
-    predicate = f"kafka_partition = {OF_A_BRIDGE} and md5(name) in ({', '.join(map(quoted, names))})"
+    predicate = f"kafka_partition = {OF_A_BRIDGE} and md5(name) in ({', '.join(map(quote, names))})"
     replace_rows(open_table(paths, SOURCE_GAPS), predicate, as_arrow([*last.values()], SOURCE_GAPS), transaction)
 
 
@@ -163,12 +163,12 @@ def _gap(
         "ingest_time": _us(fields.get("at_ms")),
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
-        **_queried_topics(fields, status),
+        **_topics_queried(fields, status),
     }
     return SOURCE_GAPS, [row]
 
 
-def _queried_topics(fields: dict[str, Any], status: str) -> dict[str, list[str] | None]:
+def _topics_queried(fields: dict[str, Any], status: str) -> dict[str, list[str] | None]:
     """The topics of which a store returned everything, with message hashes; none if no store did."""
     stores = fields.get("stores")
     if status != "filled" or not isinstance(stores, dict) or "complete" not in stores.values():

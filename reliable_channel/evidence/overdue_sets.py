@@ -70,7 +70,7 @@ def open_sets(settings: Settings, asked: Iterable[Mapping[str, Any]], limit: int
         if max(times) > ended.get(key, dt.datetime.min.replace(tzinfo=dt.UTC))
         and (*key[:3], key[3].hex(), len(times)) not in done
     ]
-    rebuilt = _rebuilt(settings, {each.entire_message_hash for each in wanted})
+    rebuilt = _read_rebuilt(settings, {each.entire_message_hash for each in wanted})
     open_ = [each for each in wanted if not any(at >= each.event_time for at in rebuilt.get(_key(each), ()))]
     return sorted(open_, key=lambda each: (each.event_time, each.entire_message_hash))[:limit]
 
@@ -79,7 +79,7 @@ def _key(one: OverdueSet) -> tuple[Any, ...]:
     return one.pubsub_topic, one.content_topic, one.channel_id, one.entire_message_hash
 
 
-def _rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...], list[dt.datetime]]:
+def _read_rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...], list[dt.datetime]]:
     """When messages with these hashes were rebuilt."""
     if not hashes or not exists(settings.paths, REASSEMBLED_MESSAGES):
         return {}

@@ -25,7 +25,7 @@ from reliable_channel.evidence.fill import WriteBack, fill_gap, open_gaps
 from reliable_channel.evidence.look_ups import fetch_by_hash, fetch_by_range
 from reliable_channel.evidence.overdue_sets import PURPOSE, open_sets
 from reliable_channel.evidence.presence import row_of_hash
-from reliable_channel.evidence.requests import MAX_REQUESTS, open_requests, sent_and_not_seen
+from reliable_channel.evidence.requests import MAX_REQUESTS, find_sent_and_not_seen, open_requests
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, open_table
@@ -56,7 +56,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     every = open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
     unhinted = [request for request in every if not request.retrieval_hint]
-    requests += sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
+    requests += find_sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
     written = fetch_by_hash(settings, client, write_back, requests) if requests else 0
     sets = open_sets(settings, asked.filter(pc.equal(asked["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
     written += fetch_by_range(settings, client, write_back, [*unhinted, *sets])

@@ -72,7 +72,7 @@ def in_turns(requests: Iterable[Request]) -> list[Request]:
     return [request for _, request in sorted(placed, key=lambda each: each[0])]
 
 
-def sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
+def find_sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
     """Return the envelopes that senders recorded as dispatched and that have not arrived after the settle delay. If no
     message names such a message, the ack job does not request it. Each is queried until a store node has answered; only
     those of the last :data:`SENT_WITHIN` before the recorded clock are considered."""

@@ -100,7 +100,7 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         planned,
         len(_numbers(files, f"{root}/state")),
         offsets,
-        None if planned is None or planned == committed else _planned_ms(files, f"{root}/offsets/{planned}"),
+        None if planned is None or planned == committed else _read_planned_ms(files, f"{root}/offsets/{planned}"),
     )
 
 
@@ -126,7 +126,7 @@ def write_record(paths: PathSettings, query: str, record: Mapping[str, str]) -> 
         stream.write(json.dumps(dict(record), indent=1, sort_keys=True).encode())
 
 
-def _planned_ms(files: Any, entry: str) -> int | None:
+def _read_planned_ms(files: Any, entry: str) -> int | None:
     return parse_offsets(read_text(files, entry) or "").batch_time_ms
 
 

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
-from reliable_channel.lake.files import indexed
+from reliable_channel.lake.files import columns_with_statistics
 from reliable_channel.lake.read import find_named, open_at, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
@@ -96,7 +96,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
 
 def properties(table: Table) -> dict[str, str]:
     """The properties that a table is created with."""
-    return {**PROPERTIES, _INDEXED: ",".join(column.name for column in indexed(table))}
+    return {**PROPERTIES, _INDEXED: ",".join(column.name for column in columns_with_statistics(table))}
 
 
 @retry_on_conflict
@@ -151,7 +151,7 @@ def refuse_another_version(name: str, types: Mapping[str, str], table: Table) ->
 
 def refuse_features(name: str, table: DeltaTable) -> None:
     """Raise ``ConfigurationError``, naming all of them, if the table has features that the jobs do not honour."""
-    unsupported = sorted(set(unsupported_features(table)))
+    unsupported = sorted(set(find_unsupported_features(table)))
     if unsupported:
         why = "which jobs do not honour when they write"
         if "liquid clustering" in unsupported:
@@ -165,7 +165,7 @@ def refuse_features(name: str, table: DeltaTable) -> None:
         )
 
 
-def unsupported_features(table: DeltaTable) -> Iterator[str]:
+def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
     """The names of the features of a table that the jobs do not honour: known ones in use, and unknown ones."""
     configuration = table.metadata().configuration
     for key, value in configuration.items():

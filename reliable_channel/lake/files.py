@@ -105,11 +105,11 @@ class _TableFile:
         """Write the buffered rows; the first ones decide which columns of the file are compressed."""
         rows = pa.concat_tables(self._kept)
         if self._writer is None:
-            self._writer = self._opened(rows)
+            self._writer = self._open_writer(rows)
         self._writer.write_table(rows)
         self._kept, self._kept_bytes = [], 0
 
-    def _opened(self, first: pa.Table) -> pq.ParquetWriter:
+    def _open_writer(self, first: pa.Table) -> pq.ParquetWriter:
         columns = self._table.columns
         as_they_are = {c.name for c in columns if c.type == "BINARY" and not compressible(first[c.name])}
         try:
@@ -120,7 +120,7 @@ class _TableFile:
                 compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
                 store_schema=False,
                 use_dictionary=[c.name for c in columns if c.type == "STRING"],
-                write_statistics=[c.name for c in indexed(self._table)],
+                write_statistics=[c.name for c in columns_with_statistics(self._table)],
             )
         except FileNotFoundError:
             raise EnvironmentFault(f"The table {self._table.name} was deleted.", "Restore it from a copy.") from None
@@ -172,7 +172,7 @@ class Bounds:
     indexed columns."""
 
     def __init__(self, table: Table) -> None:
-        self._columns = indexed(table)
+        self._columns = columns_with_statistics(table)
         self._rows = 0
         self._nulls = dict.fromkeys((c.name for c in self._columns), 0)
         self._least: dict[str, Any] = {}
@@ -208,7 +208,7 @@ class Bounds:
         return json.dumps(statistics, ensure_ascii=False)
 
 
-def indexed(table: Table) -> list[Column]:
+def columns_with_statistics(table: Table) -> list[Column]:
     """The columns with statistics: only those of which every writer records both bounds. Spark records none of flags,
     no writer one of NaN, and delta-rs takes a bound that is missing for one that excludes every row."""
     columns = [column for column in table.columns[:INDEXED_COLUMNS] if column.name not in table.partition_by]

@@ -2,7 +2,7 @@
 
 The more files a table has, the more it costs to open it and plan a scan. Spark's Python workers are long-lived, so a
 task caches what it has read (:class:`DeltaFollower`), and the cost of a look-up does not grow with the table. The
-verdict job reads the rows appended since its last round (:func:`added_since`).
+verdict job reads the rows appended since its last round (:func:`list_added_files`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class AddedFile(NamedTuple):
     rows: int
 
 
-def added_since(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
+def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
     """The files that commits after ``version`` appended, up to the version at which the table was ``opened``.
 
     ``None`` if they are not the whole difference: rows were changed or deleted, or a commit is no longer in the log.

@@ -40,17 +40,17 @@ class Commit:
     rows: int | None
 
 
-def unread_of(table: DeltaTable, next_version: int, limit: int | None = None) -> list[Commit]:
+def read_unread(table: DeltaTable, next_version: int, limit: int | None = None) -> list[Commit]:
     """The appending commits of a table from ``next_version`` on, oldest first, among the newest ``limit`` commits.
 
     Reads one small file per examined commit, and none if there is nothing to read."""
     behind = table.version() + 1 - next_version
     if behind <= 0:
         return []
-    return unread(table.history(behind if limit is None else min(behind, limit)), next_version)
+    return select_unread(table.history(behind if limit is None else min(behind, limit)), next_version)
 
 
-def unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
+def select_unread(history: Iterable[Mapping[str, Any]], next_version: int) -> list[Commit]:
     """The appending commits from ``next_version`` on, oldest first. ``history`` is the result of
     ``DeltaTable.history()``."""
     commits = [

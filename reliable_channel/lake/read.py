@@ -158,7 +158,7 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
     return [dict(zip(result.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 

@@ -8,7 +8,7 @@ from tenacity import RetryCallState, retry, retry_if_exception_type, stop_after_
 from reliable_channel.core.errors import EnvironmentFault
 
 
-def _given_up(state: RetryCallState) -> None:
+def _raise_fault(state: RetryCallState) -> None:
     fault = state.outcome.exception() if state.outcome else None
     raise EnvironmentFault(
         f"Another writer changed the table in each of {state.attempt_number} attempts.",
@@ -20,7 +20,7 @@ retry_on_conflict = retry(
     retry=retry_if_exception_type(CommitFailedError),
     stop=stop_after_attempt(6),
     wait=wait_random_exponential(multiplier=0.5, max=10),
-    retry_error_callback=_given_up,
+    retry_error_callback=_raise_fault,
 )
 """Decorates a function whose commit may conflict with another rewrite, or with a compaction, of the same files.
 

@@ -30,7 +30,7 @@ class ChannelEvidence:
         """Start listening; it ends with the channel."""
         self._channel.on(ChannelEvent, self._on_event)
 
-    def queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
+    def record_queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
         """Record that the channel accepted this payload. Without this row, a message that never leaves would be
         unknown."""
         self._give(SenderEventKind.QUEUED, at_ms, request_id, request_id, keccak256(payload), "")

@@ -89,7 +89,7 @@ class MessagingConfig(BaseModel):
         try:
             return cls(**fields)
         except ValidationError as error:
-            raise _explained(error) from None
+            raise _explain(error) from None
 
     @classmethod
     def from_wire(cls, document: Mapping[str, Any]) -> MessagingConfig:
@@ -106,7 +106,7 @@ class MessagingConfig(BaseModel):
         return tuple(f"/waku/2/rs/{self.cluster_id}/{shard}" for shard in self.shards)
 
 
-def _explained(error: ValidationError) -> ConfigurationError:
+def _explain(error: ValidationError) -> ConfigurationError:
     parts = []
     for item in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in item["loc"])

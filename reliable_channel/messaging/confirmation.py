@@ -150,7 +150,7 @@ class Confirmation:
         topics = {content_topic for _, content_topic in confirming}
         return [
             record
-            for record in self._ledger.records.unconfirmed(topics, now - WINDOW_MS)
+            for record in self._ledger.records.read_unconfirmed(topics, now - WINDOW_MS)
             if record.created_ms >= confirming.get((record.pubsub_topic, record.message.content_topic), now + 1)
         ]
 

@@ -39,7 +39,7 @@ class Ledger:
         return now_ms(self._clock)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock_only(self) -> Iterator[None]:
         """Hold only the lock, for reading state that steps change."""
         with self._lock:
             yield

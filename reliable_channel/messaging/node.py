@@ -297,20 +297,20 @@ class MessagingNode(RecordLookups):
         match event:
             case Queued() | SendDelayed() | Sent() | SendFailed():
                 if isinstance(event, Sent):
-                    self._feed.dispatched(event.message, event.pubsub_topic)
+                    self._feed.record_dispatched(event.message, event.pubsub_topic)
                 self._sender.on_transport(event)
                 self._send_worker.wake()
             case HealthChanged():
                 self._observe(event.health)
             case Received():
-                self._feed.received(event.envelope)
+                self._feed.record_received(event.envelope)
                 self._receiver.on_envelope(event.envelope)
                 self.port.announce(event)
             case RateLimitNear() | RecordsGone():
                 self.port.announce(event)
 
     def _observe(self, report: Health) -> None:
-        with self._ledger.locked():
+        with self._ledger.lock_only():
             if not self._health.would_change(report):
                 self._health.observe(report)
                 return

@@ -42,11 +42,11 @@ class Feed(Protocol):
         """One row of the sender's own records."""
         ...
 
-    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+    def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """An envelope that the network accepted from this node."""
         ...
 
-    def received(self, envelope: ReceivedEnvelope) -> None:
+    def record_received(self, envelope: ReceivedEnvelope) -> None:
         """An envelope that came from the network."""
         ...
 
@@ -63,10 +63,10 @@ class NoFeed:
     def record(self, event: SenderEvent | LossReport) -> None:
         """Forget it."""
 
-    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+    def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """Forget it."""
 
-    def received(self, envelope: ReceivedEnvelope) -> None:
+    def record_received(self, envelope: ReceivedEnvelope) -> None:
         """Forget it."""
 
 
@@ -107,20 +107,20 @@ class KafkaFeed:
     def record(self, event: SenderEvent | LossReport) -> None:
         """Key: the content topic, so that rows of one channel stay in order."""
         if self._producer is None:
-            self._settled(FailureReason.STOPPED, "not started")
+            self._on_settled(FailureReason.STOPPED, "not started")
             return
         try:
             self._producer.send_raw(
-                self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._settled
+                self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._on_settled
             )
         except ReliableChannelError as error:
-            self._settled(FailureReason.UNREACHABLE, error.cause)
+            self._on_settled(FailureReason.UNREACHABLE, error.cause)
 
-    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+    def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """The copy with ``source=sender`` that the dispatcher of an envelope writes."""
         self._copy(message, pubsub_topic, Source.SENDER, message_hash(pubsub_topic, message))
 
-    def received(self, envelope: ReceivedEnvelope) -> None:
+    def record_received(self, envelope: ReceivedEnvelope) -> None:
         """Write a received envelope; the echo of one dispatched here is not written again, as with the bridge."""
         self._copy(envelope.message, envelope.pubsub_topic, envelope.source, envelope.message_hash)
 
@@ -131,14 +131,14 @@ class KafkaFeed:
             if not self._copied.add(found):
                 return
         if self._producer is None:
-            self._settled(FailureReason.STOPPED, "not started")
+            self._on_settled(FailureReason.STOPPED, "not started")
             return
         try:
-            self._producer.send(self._envelopes_topic, message, pubsub_topic, source, self._settled)
+            self._producer.send(self._envelopes_topic, message, pubsub_topic, source, self._on_settled)
         except ReliableChannelError as error:
-            self._settled(FailureReason.UNREACHABLE, error.cause)
+            self._on_settled(FailureReason.UNREACHABLE, error.cause)
 
-    def _settled(self, reason: FailureReason | None, detail: str) -> None:
+    def _on_settled(self, reason: FailureReason | None, detail: str) -> None:
         if reason is not None:
             self.lost += 1
             _log.warning("a row for the pipeline was lost (%s: %s)", reason, detail)

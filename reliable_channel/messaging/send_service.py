@@ -183,7 +183,7 @@ class SendService:
             del self._requests[request_id]
         return verdict
 
-    def overdue(self, now: int) -> list[str]:
+    def list_overdue(self, now: int) -> list[str]:
         """Attempts that the transport has not answered within the attempt time-out."""
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
@@ -200,7 +200,7 @@ class SendService:
         return list(self._requests)
 
     def next_due(self) -> int | None:
-        """When :meth:`take` or :meth:`overdue` may next return something, in ms; 0 for at once; None when idle."""
+        """When :meth:`take` or :meth:`list_overdue` may next return something, in ms; 0 for at once; None when idle."""
         free = len(self._in_flight) < self._max_in_flight
         if free and (self._fresh or (self._due and self._usable)):
             return 0

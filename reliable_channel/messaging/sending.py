@@ -200,7 +200,7 @@ class MessageSender:
 
     def pending(self) -> list[RequestId]:
         """The ids of all pending requests."""
-        with self._ledger.locked():
+        with self._ledger.lock_only():
             return [RequestId(request_id) for request_id in self._service.pending()]
 
     # -- what time and health do --------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class MessageSender:
     def dispatch_due(self) -> int:
         """Attempt all due requests; returns how many attempts were made."""
         made = self._hand_over_taken()
-        for request_id in self._overdue():
+        for request_id in self._list_overdue():
             self._finish(
                 request_id, AttemptResult(PeerResponse.IN_DOUBT, "unreachable: the transport did not answer in time")
             )
@@ -231,7 +231,7 @@ class MessageSender:
 
     def next_due(self) -> int | None:
         """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is after the next event."""
-        with self._ledger.locked():
+        with self._ledger.lock_only():
             return 0 if self._taken else self._service.next_due()
 
     def on_transport(self, event: Queued | SendDelayed | End) -> None:
@@ -259,9 +259,9 @@ class MessageSender:
 
     # -- one attempt --------------------------------------------------------------------------------------------
 
-    def _overdue(self) -> list[str]:
-        with self._ledger.locked():
-            late = self._service.overdue(self._ledger.now())
+    def _list_overdue(self) -> list[str]:
+        with self._ledger.lock_only():
+            late = self._service.list_overdue(self._ledger.now())
         if late:
             # Their answers, should they still come, belong to no attempt.
             with self._attempts_lock:
@@ -269,7 +269,7 @@ class MessageSender:
         return late
 
     def _due(self) -> bool:
-        with self._ledger.locked():
+        with self._ledger.lock_only():
             due = self._service.next_due()
             return due is not None and due <= self._ledger.now()
 
@@ -291,7 +291,7 @@ class MessageSender:
         made = 0
         while self._taken:
             request, record = self._taken.popleft()
-            with self._ledger.locked():
+            with self._ledger.lock_only():
                 if self._service.find(request.request_id) is not request:
                     continue  # cancelled meanwhile
                 self._service.begin_attempt(request, self._ledger.now())

@@ -250,7 +250,7 @@ class RecordStore:
             found = {row[0]: _record(row) for row in rows}
             yield from (found[record_id] for record_id in ids if record_id in found)
 
-    def unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
+    def read_unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
         """Kept records of these topics, added since, that are not ephemeral and not known to be stored. Without their
         payloads: there may be many."""
         marks = ", ".join("?" * len(content_topics))

@@ -24,17 +24,17 @@ def check_send_topic(config: MessagingConfig, pubsub_topic: str) -> None:
 def check_subscription_topic(config: MessagingConfig, pubsub_topic: str) -> None:
     """Raise :class:`UnsupportedTopicError` with MESSAGING-API's 404 text for ``POST /subscribe``: it names the
     part of the topic that does not fit."""
-    if (unsupported := _unsupported(config, pubsub_topic)) is not None:
+    if (unsupported := _find_unsupported(config, pubsub_topic)) is not None:
         raise UnsupportedTopicError(f"Cannot create subscription. {unsupported} is not supported.")
 
 
 def check_history_topic(config: MessagingConfig, pubsub_topic: str) -> None:
     """Raise :class:`UnsupportedTopicError` for a history query on a topic that is not one of the node's."""
-    if (unsupported := _unsupported(config, pubsub_topic)) is not None:
+    if (unsupported := _find_unsupported(config, pubsub_topic)) is not None:
         raise UnsupportedTopicError(f"Cannot query history. {unsupported} is not supported.")
 
 
-def _unsupported(config: MessagingConfig, pubsub_topic: str) -> str | None:
+def _find_unsupported(config: MessagingConfig, pubsub_topic: str) -> str | None:
     """The part of a topic that does not fit the node's shards, or None."""
     if pubsub_topic in config.pubsub_topics:
         return None

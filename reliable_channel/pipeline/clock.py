@@ -70,7 +70,7 @@ class IngestClock:
         return moved
 
 
-def recorded(paths: PathSettings) -> dict[TopicPartition, Progress]:
+def read_progress(paths: PathSettings) -> dict[TopicPartition, Progress]:
     """The recorded position of each partition, for status output and closing ticks."""
     return _latest(dataset_of(open_table(paths, CLOCK)).to_table())
 

@@ -75,7 +75,7 @@ def conform(rows: DataFrame, table: Table) -> DataFrame:
 def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
     """Append the rows of a ``DataFrame`` with the columns of ``table``: tasks write the files, one commit adds them."""
     to = open_table(paths, table)
-    files = written(rows.select(*table.names()), paths, table)
+    files = write_rows(rows.select(*table.names()), paths, table)
     if files:
         append_files(to, files)
         write_log_checkpoint(paths, table, to.version())
@@ -92,7 +92,7 @@ def task_result(value: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"task_result": json.dumps(value)}])
 
 
-def written(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
+def write_rows(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
     """Write ``rows``, which have the columns of ``table``, as files of the table: one Spark job, nothing committed."""
     files_of_tasks = task_results(rows, _writer(paths, table.name))
     return [WrittenFile(*file) for files in files_of_tasks for file in files]

@@ -43,7 +43,7 @@ Output = TypeVar("Output")
 Returned = TypeVar("Returned")
 
 
-def taken(
+def apply_guarded(
     machine: M,
     restore: Callable[[bytes | None], M],
     rows: Iterable[Row],
@@ -82,7 +82,7 @@ def taken(
     return machine, failed
 
 
-def collected(steps: Generator[Output, None, Returned]) -> tuple[list[Output], Returned]:
+def collect(steps: Generator[Output, None, Returned]) -> tuple[list[Output], Returned]:
     """Run a generator; returns the yielded values and the return value."""
     outputs: list[Output] = []
     while True:

@@ -77,7 +77,7 @@ class Sorted(NamedTuple):
         self.others.extend(more.others)
 
 
-def sorted_out(results: Iterable[Result]) -> Sorted:
+def group_by_table(results: Iterable[Result]) -> Sorted:
     """Group results by table; each group keeps the original order."""
     rows: dict[str, list[Result]] = {}
     others: list[Result] = []
@@ -87,14 +87,14 @@ def sorted_out(results: Iterable[Result]) -> Sorted:
     return Sorted({name: [[*column] for column in zip(*some, strict=True)] for name, some in rows.items()}, others)
 
 
-def packed(results: Sequence[Result]) -> Iterator[bytes]:
+def pack(results: Sequence[Result]) -> Iterator[bytes]:
     """Pack results in the given order, for column ``results``."""
     for start in range(0, len(results), PACKED):
-        yield pickle.dumps(tuple(sorted_out(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
+        yield pickle.dumps(tuple(group_by_table(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
 
 
-def unpacked(blob: bytes) -> Sorted:
-    """Undo :func:`packed`. Uses pickle, so pass only bytes that this job's own functions made."""
+def unpack(blob: bytes) -> Sorted:
+    """Undo :func:`pack`. Uses pickle, so pass only bytes that this job's own functions made."""
     return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
 
 
@@ -102,7 +102,7 @@ Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]
 """Rows of one table → rows of other tables that follow from them."""
 
 
-def written_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive] | None = None) -> Results:
+def write_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive] | None = None) -> Results:
     """Compute ``rows`` and write every result to the files of its table; nothing is committed. Counts the rows that
     were set aside.
 
@@ -155,12 +155,12 @@ class ResultFiles:
         return [*self._written, *self._files.finish()]
 
 
-def _gathered(blobs: pa.BinaryArray) -> Iterator[Sorted]:
+def _unpack_all(blobs: pa.BinaryArray) -> Iterator[Sorted]:
     """Unpack results, many rows together: keys often have only a few results each, and writing key by key costs 1.5 ms
     per key, sixty times as much."""
     together, size = Sorted({}, []), 0
     for blob in blobs:
-        together.extend(unpacked(blob.as_py()))
+        together.extend(unpack(blob.as_py()))
         size += len(blob.as_buffer())
         if size >= GATHERED_BYTES:
             yield together
@@ -184,7 +184,7 @@ def _write(
             for kind in pc.unique(batch.column("kind")).to_pylist():
                 some = batch.filter(pc.equal(batch.column("kind"), kind))
                 if kind == RESULTS:
-                    for together in _gathered(some.column(RESULTS)):
+                    for together in _unpack_all(some.column(RESULTS)):
                         files.add(together)
                 else:
                     files.add_rows(BY_NAME[kind], some)

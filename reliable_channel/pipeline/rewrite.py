@@ -21,7 +21,7 @@ from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.delta import read_table, written
+from reliable_channel.pipeline.delta import read_table, write_rows
 
 _FILE = "__file"
 
@@ -52,8 +52,8 @@ def rewrite(
         names = {row[_FILE].rpartition("/")[2] for row in by_file}
         old = [file for file in data_files(to).values() if file.path.rpartition("/")[2] in names]
         whole = spark.read.schema(rows.schema).parquet(*(f"{place}/{file.path}" for file in old))
-        new = written(instead(whole).select(*table.names()), paths, table)
-        with _discarded_on_failure(paths, new):
+        new = write_rows(instead(whole).select(*table.names()), paths, table)
+        with _discard_on_failure(paths, new):
             replace_files(to, old, new)
     return sum(row["count"] for row in by_file)
 
@@ -75,14 +75,14 @@ def insert_missing(
     to = open_table(paths, table)
     before = to.transaction_version(by)
     there = read_table(spark, paths, table, to.version()).where(among).select(*key)
-    new = written(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)
+    new = write_rows(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)
     if new:
-        with _discarded_on_failure(paths, new):
+        with _discard_on_failure(paths, new):
             append_files(to, new, (by, 0 if before is None else before + 1))
 
 
 @contextmanager
-def _discarded_on_failure(paths: PathSettings, new: Sequence[WrittenFile]) -> Iterator[None]:
+def _discard_on_failure(paths: PathSettings, new: Sequence[WrittenFile]) -> Iterator[None]:
     try:
         yield
     except CommitFailedError:

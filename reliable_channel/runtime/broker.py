@@ -22,7 +22,7 @@ from importlib.resources import as_file
 from pathlib import Path
 
 from reliable_channel.config import KafkaSettings, Settings
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
@@ -109,10 +109,10 @@ def stop(settings: Settings) -> bool:
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        if not _gone(pid, place, STOP_TIMEOUT_S):
+        if not _wait_until_gone(pid, place, STOP_TIMEOUT_S):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            _gone(pid, place, STOP_TIMEOUT_S)
+            _wait_until_gone(pid, place, STOP_TIMEOUT_S)
     place.pid.unlink(missing_ok=True)
     return pid is not None
 
@@ -165,7 +165,7 @@ def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "")
         private_directory(directory)
     place.properties.write_text(_properties(place, settings.kafka, port, free_port()) + extra, encoding="utf-8")
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
-    with as_file(shipped("kafka-log4j2.properties")) as log4j2:
+    with as_file(find_shipped("kafka-log4j2.properties")) as log4j2:
         logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={place.home}"]
     runtime = [java(), "-Djava.awt.headless=true", *logging]
     if not (place.data / "meta.properties").is_file():
@@ -281,7 +281,7 @@ def _command_line(pid: int) -> str:
     return answer.stdout
 
 
-def _gone(pid: int, place: BrokerFiles, timeout_s: float) -> bool:
+def _wait_until_gone(pid: int, place: BrokerFiles, timeout_s: float) -> bool:
     """Wait until the process has ended (reaping it if it is our child)."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

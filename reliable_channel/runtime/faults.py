@@ -36,7 +36,7 @@ def debugging() -> bool:
     return os.environ.get("RELIABLE_CHANNEL_DEBUG", "").lower() in {"1", "true", "yes"}
 
 
-def ended_by(error: Exception, program: str, debug: bool | None = None) -> int:
+def print_fault(error: Exception, program: str, debug: bool | None = None) -> int:
     """Print an error as ``program: cause remedy`` on standard error; returns the exit code.
 
     1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: an unforeseen error."""

@@ -22,7 +22,7 @@ RaiseIfInterrupted = Callable[[], None]
 
 
 @contextmanager
-def ended_at_once() -> Iterator[None]:
+def end_at_once() -> Iterator[None]:
     """Let SIGINT and SIGTERM end this process inside the block, with exit code 130 or 143, without an exception or
     clean-up: only for code that opens nothing. Does nothing outside the main thread."""
 
@@ -32,12 +32,12 @@ def ended_at_once() -> Iterator[None]:
             sys.stderr.flush()
         os._exit(128 + number)
 
-    with _handled_by(end):
+    with _handle_signals(end):
         yield
 
 
 @contextmanager
-def noted_interrupts() -> Iterator[RaiseIfInterrupted]:
+def note_interrupts() -> Iterator[RaiseIfInterrupted]:
     """Record SIGINT and SIGTERM inside the block. If one has arrived, the yielded function and the end of the block
     raise ``KeyboardInterrupt`` or ``SystemExit(143)``. Does nothing outside the main thread."""
     noted: list[int] = []
@@ -49,13 +49,13 @@ def noted_interrupts() -> Iterator[RaiseIfInterrupted]:
         if noted:
             raise KeyboardInterrupt if noted[0] == signal.SIGINT else SystemExit(143)
 
-    with _handled_by(note):
+    with _handle_signals(note):
         yield raise_if_interrupted
     raise_if_interrupted()
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

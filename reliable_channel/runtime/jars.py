@@ -15,7 +15,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.progress import progress
@@ -28,13 +28,13 @@ _UNREACHABLE = ("unknownhost", "connection refused", "connect timed out", "netwo
 
 def checksums() -> dict[str, str]:
     """Read ``conf/jars.sha256``: ``spark/<jar>`` or ``kafka/<jar>`` → SHA-256 in hex."""
-    lines = shipped(_CHECKSUMS).read_text(encoding="utf-8").splitlines()
+    lines = find_shipped(_CHECKSUMS).read_text(encoding="utf-8").splitlines()
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
 
 
 def directory(cache_dir: str) -> Path:
     """Return the directory of this version's set of jars, whether it exists or not."""
-    text = shipped(_IVY).read_bytes() + shipped(_CHECKSUMS).read_bytes()
+    text = find_shipped(_IVY).read_bytes() + find_shipped(_CHECKSUMS).read_bytes()
     return Path(cache_dir) / "jars" / hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -127,7 +127,7 @@ def resolve(target: Path, ivy_cache: Path, expected: int | None, ivy_settings: s
         raise ConfigurationError(f"paths.ivy_settings: {ivy_settings} does not exist.", "Name an Ivy settings file.")
     with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
         ivy_file = Path(temporary) / _IVY
-        ivy_file.write_bytes(shipped(_IVY).read_bytes())
+        ivy_file.write_bytes(find_shipped(_IVY).read_bytes())
         command = [java(), "-Djava.awt.headless=true", "-cp", str(Path(pyspark.__file__).parent / "jars" / "*")]
         command += ["org.apache.ivy.Main", "-ivy", str(ivy_file), "-cache", str(ivy_cache)]
         command += ["-settings", ivy_settings] if ivy_settings else []

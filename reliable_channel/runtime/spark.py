@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reliable_channel.config import Settings
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.faults import as_fault
-from reliable_channel.runtime.interrupts import noted_interrupts
+from reliable_channel.runtime.interrupts import note_interrupts
 from reliable_channel.runtime.java import java
 from reliable_channel.transport.private_files import private_directory
 
@@ -110,7 +110,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
 def local_conf(settings: Settings) -> dict[str, str]:
     """Return the settings that only a session with its own JVM can set: memory, jars, directories, addresses."""
     spark, run = settings.spark, Path(settings.paths.run_dir)
-    with as_file(shipped("log4j2.properties")) as log4j2:
+    with as_file(find_shipped("log4j2.properties")) as log4j2:
         logging = f"-Dlog4j2.configurationFile=file:{log4j2}"
     conf = {
         "spark.master": spark.master,
@@ -177,7 +177,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         log = run / "logs" / "spark.log"
         try:
             # Ctrl-C between the start of the JVM and the session would leave the JVM running.
-            with noted_interrupts(), _stderr_to(log):
+            with note_interrupts(), _stderr_to(log):
                 spark = SparkSession.builder.config(conf=conf).getOrCreate()
         except (KeyboardInterrupt, SystemExit):
             _end_jvm()
@@ -195,7 +195,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
 
 def close_session(spark: SparkSession) -> None:
     """Stop the session and, if this process started it, its JVM; a later ``open_session`` starts a new one."""
-    with noted_interrupts():  # a second Ctrl-C must not leave the JVM either
+    with note_interrupts():  # a second Ctrl-C must not leave the JVM either
         with suppress(Exception):  # a call broken by Ctrl-C leaves the connection unusable; the JVM is ended anyway
             spark.stop()
         _end_jvm()

@@ -22,12 +22,12 @@ FILTER = FilterFormat()
 
 def own_message(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A stranger participates: its message names the honest messages."""
-    yield scene.made(causal_history=scene.recent(2)), AFTER_MS, Fate.MESSAGE
+    yield scene.make_message(causal_history=scene.recent(2)), AFTER_MS, Fate.MESSAGE
 
 
 def spoofed_sender(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A message in the victim's name with a valid id of its own. SDS has no signatures, so it is a valid message."""
-    yield scene.made(sender_id=scene.victim.sender_id), AFTER_MS, Fate.MESSAGE
+    yield scene.make_message(sender_id=scene.victim.sender_id), AFTER_MS, Fate.MESSAGE
 
 
 def content_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -36,7 +36,9 @@ def content_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
     sender = scene.draw.choice((victim.sender_id, scene.attacker))
     delay = scene.draw.choice((BEFORE_MS, AFTER_MS))
     lamport = victim.lamport_timestamp if scene.draw.random() < 0.5 else scene.clock()
-    forged = scene.made(sender_id=sender, message_id=victim.message_id, lamport_timestamp=lamport or scene.clock())
+    forged = scene.make_message(
+        sender_id=sender, message_id=victim.message_id, lamport_timestamp=lamport or scene.clock()
+    )
     yield forged, delay, Fate.ANY
 
 
@@ -45,7 +47,7 @@ def ephemeral_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, 
     sender = scene.draw.choice((scene.victim.sender_id, scene.attacker))
     delay = scene.draw.choice((BEFORE_MS, AFTER_MS))
     yield (
-        scene.made(sender_id=sender, message_id=scene.victim.message_id, lamport_timestamp=None),
+        scene.make_message(sender_id=sender, message_id=scene.victim.message_id, lamport_timestamp=None),
         delay,
         Fate.ANY,
     )
@@ -56,10 +58,10 @@ def victims_text_under_another_name(scene: Scene) -> Iterator[tuple[SdsMessage, 
     yield replace(scene.victim, sender_id=scene.attacker, causal_history=()), BEFORE_MS, Fate.ANY
 
 
-def refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
+def message_refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A message that SDS refuses (its clock is a day and more ahead), under the victim's id and name."""
     victim = scene.victim
-    forged = scene.made(
+    forged = scene.make_message(
         sender_id=victim.sender_id, message_id=victim.message_id, lamport_timestamp=scene.clock(DAY_MS + HOUR_MS)
     )
     yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.NOTHING
@@ -68,15 +70,15 @@ def refused_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
 def history_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Up to a thousand ids of messages that never existed."""
     names = tuple(HistoryEntry(f"{scene.text()}-{i}") for i in range(scene.draw.choice((3, 100, 1_000))))
-    yield scene.made(causal_history=names), BEFORE_MS, Fate.ANY
+    yield scene.make_message(causal_history=names), BEFORE_MS, Fate.ANY
 
 
 def wide_ids(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Ids, sender ids and hints inside a history and a repair request, of up to 40 000 characters."""
     size = scene.draw.choice((1_024, 1_025, 40_000))
     entry = HistoryEntry(scene.text() + "i" * (size - 16), b"h" * size, "s" * size)
-    yield scene.made(causal_history=(entry,)), BEFORE_MS, Fate.ANY
-    yield scene.made(content=b"", repair_request=(entry,), lamport_timestamp=scene.clock()), BEFORE_MS, Fate.ANY
+    yield scene.make_message(causal_history=(entry,)), BEFORE_MS, Fate.ANY
+    yield scene.make_message(content=b"", repair_request=(entry,), lamport_timestamp=scene.clock()), BEFORE_MS, Fate.ANY
 
 
 def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -84,12 +86,12 @@ def hint_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     sizes = (0, 1, 31, 33, 500)
     hints = [scene.draw.randbytes(scene.draw.choice(sizes)) for _ in range(2)]
     names = (HistoryEntry(scene.victim.message_id, hints[0]), HistoryEntry(scene.text(), hints[1], "\x00" * 8))
-    yield scene.made(causal_history=names, lamport_timestamp=scene.clock() + 1), BEFORE_MS, Fate.ANY
+    yield scene.make_message(causal_history=names, lamport_timestamp=scene.clock() + 1), BEFORE_MS, Fate.ANY
 
 
 def forged_acknowledgement(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A message in another participant's name that names the honest messages: its acknowledgements are false."""
-    forged = scene.made(sender_id=scene.one_of_the_others(), causal_history=scene.recent(2))
+    forged = scene.make_message(sender_id=scene.one_of_the_others(), causal_history=scene.recent(2))
     yield forged, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
 
 
@@ -107,7 +109,7 @@ def forged_filter(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     else:
         words = bytearray(scene.draw.randbytes(scene.draw.randrange(1, 40)))
     for _ in range(2):
-        yield scene.made(sender_id=scene.one_of_the_others(), bloom_filter=bytes(words)), AFTER_MS, Fate.ANY
+        yield scene.make_message(sender_id=scene.one_of_the_others(), bloom_filter=bytes(words)), AFTER_MS, Fate.ANY
 
 
 def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -119,7 +121,7 @@ def cycle(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     at = [scene.clock() + scene.draw.randrange(3) for _ in names]
     for (sds_id, named), lamport in zip(names.items(), at, strict=True):
         history = tuple(HistoryEntry(name) for name in named)
-        forged = scene.made(message_id=sds_id, lamport_timestamp=lamport, causal_history=history)
+        forged = scene.make_message(message_id=sds_id, lamport_timestamp=lamport, causal_history=history)
         yield forged, BEFORE_MS, Fate.ANY
 
 
@@ -127,7 +129,7 @@ def cycle_around_victim(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Messages that name the victim before it arrives, with older clocks than the victim's."""
     before = (scene.victim.lamport_timestamp or scene.clock()) - scene.draw.randrange(3)
     for _ in range(2):
-        forged = scene.made(lamport_timestamp=before, causal_history=(HistoryEntry(scene.victim.message_id),))
+        forged = scene.make_message(lamport_timestamp=before, causal_history=(HistoryEntry(scene.victim.message_id),))
         yield forged, BEFORE_MS, Fate.ANY
 
 
@@ -135,21 +137,21 @@ def lamport_rider(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A clock as far ahead as may be tolerated, or farther."""
     ahead = scene.draw.choice((30_000, 119_000, 299_000, 599_000, HOUR_MS, DAY_MS - 1, DAY_MS + HOUR_MS))
     content = None if scene.draw.random() < 0.7 else b""
-    yield scene.made(content, lamport_timestamp=scene.clock(ahead)), BEFORE_MS, Fate.ANY
+    yield scene.make_message(content, lamport_timestamp=scene.clock(ahead)), BEFORE_MS, Fate.ANY
 
 
 def conflict(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Two texts of the attacker under one id of its own."""
     sds_id = scene.text()
     for delay in (BEFORE_MS, AFTER_MS):
-        yield scene.made(message_id=sds_id), delay, Fate.ANY
+        yield scene.make_message(message_id=sds_id), delay, Fate.ANY
 
 
 def equal_text(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """The same text by two senders under the hash of the text, as js-waku names messages."""
     content = f"ok {scene.draw.randrange(4)}".encode()
     for sender in (scene.attacker, f"{scene.attacker}-2"):
-        yield scene.made(content, sender_id=sender, message_id=js_message_id(content)), AFTER_MS, Fate.ANY
+        yield scene.make_message(content, sender_id=sender, message_id=js_message_id(content)), AFTER_MS, Fate.ANY
 
 
 def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -166,7 +168,7 @@ def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
             false = replace(false, parity_count=(segment.parity_count or 1) + 1)
         sender = scene.victim.sender_id
         lamport = scene.victim.lamport_timestamp
-        yield scene.made(encode_segment(false), sender_id=sender, lamport_timestamp=lamport), delay, Fate.ANY
+        yield scene.make_message(encode_segment(false), sender_id=sender, lamport_timestamp=lamport), delay, Fate.ANY
 
 
 def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -175,7 +177,7 @@ def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
         return
     text = f"hostile {scene.text()}".encode()
     false = Segment(keccak256(text), 0, 1, 0, False, text)
-    forged = scene.made(
+    forged = scene.make_message(
         encode_segment(false),
         sender_id=scene.draw.choice((scene.victim.sender_id, scene.attacker)),
         message_id=scene.victim.message_id,
@@ -187,7 +189,7 @@ def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
 def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Sync messages that request the victim and messages that never existed."""
     asked = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
-    yield scene.made(b"", repair_request=asked), AFTER_MS, Fate.ANY
+    yield scene.make_message(b"", repair_request=asked), AFTER_MS, Fate.ANY
 
 
 def strange_channels(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -197,7 +199,7 @@ def strange_channels(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     for channel_id in names:
         copy = replace(scene.victim, channel_id=channel_id)
         yield copy, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
-        yield scene.made(channel_id=channel_id, causal_history=scene.recent(2)), BEFORE_MS, Fate.ANY
+        yield scene.make_message(channel_id=channel_id, causal_history=scene.recent(2)), BEFORE_MS, Fate.ANY
 
 
 def odd_clocks(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -205,7 +207,7 @@ def odd_clocks(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     for lamport in (0, 1, scene.now // 1_000, scene.now * 1_000, scene.now * 10**6, 2**63 - 1, 2**63, 2**64 - 1):
         content = None if scene.draw.random() < 0.7 else b""
         names = scene.recent(1) if scene.draw.random() < 0.3 else ()
-        yield scene.made(content, lamport_timestamp=lamport, causal_history=names), BEFORE_MS, Fate.ANY
+        yield scene.make_message(content, lamport_timestamp=lamport, causal_history=names), BEFORE_MS, Fate.ANY
 
 
 ATTACKS: dict[str, Recipe] = {
@@ -216,7 +218,7 @@ ATTACKS: dict[str, Recipe] = {
         content_under_victims_id,
         ephemeral_under_victims_id,
         victims_text_under_another_name,
-        refused_under_victims_id,
+        message_refused_under_victims_id,
         history_of_nothing,
         wide_ids,
         hint_junk,

@@ -23,12 +23,12 @@ from reliable_channel.simulation.journal import (
     SentSds,
     Stored,
 )
-from reliable_channel.simulation.network import OBSERVER, Link, separated
+from reliable_channel.simulation.network import OBSERVER, Link, are_separated
 from reliable_channel.simulation.pace import DispatchTimes
 from reliable_channel.simulation.participant import Envelope, SentSegments, SimulatedParticipant
 from reliable_channel.simulation.scenario import ChannelPlan, Scenario
 from reliable_channel.simulation.scene import Forgery
-from reliable_channel.simulation.workload import PlannedMessage, planned_messages
+from reliable_channel.simulation.workload import PlannedMessage, plan_messages
 
 REFETCH_AFTER_MS = (15_000, 60_000, 150_000)
 """When an operated pipeline queries the stores for a named message: before it is declared lost."""
@@ -73,7 +73,7 @@ class _Play:
         self._next_tick: dict[str, int] = {}
         for name, when in self.journal.joined.items():
             self._at(when, lambda now, p=self.participants[name]: self._follow(p, p.tick(now), now))  # type: ignore[misc]
-        for message in planned_messages(plan, scenario.seed):
+        for message in plan_messages(plan, scenario.seed):
             self._at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
 
     def run(self) -> None:
@@ -196,7 +196,7 @@ class _Play:
             if name == participant.name:
                 continue
             delays = self.links[participant.name, name].carry()
-            if separated(self.plan.partitions, now - self.start, participant.name, name):
+            if are_separated(self.plan.partitions, now - self.start, participant.name, name):
                 continue
             if name == OBSERVER:
                 delays = fate.delays_to_observer(delays, self.plan.to_observer.delay_ms)

@@ -59,6 +59,6 @@ def treatment(fault: Fault | None, ordinal: int, data_count: int, parity_count: 
             return Treatment()
 
 
-def announced_hash(payload: bytes, fault: Fault | None) -> bytes:
+def hash_to_announce(payload: bytes, fault: Fault | None) -> bytes:
     """The Keccak-256 (32 bytes) that the message's segments carry: the payload's, unless the fault falsifies it."""
     return keccak256(b"not " + payload if fault is Fault.HASH_MISMATCH else payload)

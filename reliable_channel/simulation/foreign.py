@@ -87,7 +87,7 @@ class JsWakuSds:
         message = SdsMessage(self._name, self._id(content), self._channel_id, content=content)
         return SdsStep((self._outgoing(message, OutgoingReason.EPHEMERAL),))
 
-    def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
+    def record_sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
         """Does nothing: dispatches are not recorded."""
 
     def _message(self, content: bytes, now: int) -> SdsMessage:
@@ -130,7 +130,7 @@ class JsWakuSds:
         if not message.content or message.message_id in self._log:
             return SdsStep()
         FILTER.insert(self._filter, [message.message_id])
-        if self._met(message):
+        if self._is_met(message):
             self._deliver(message)
         else:
             self._waiting[message.message_id] = message
@@ -138,7 +138,7 @@ class JsWakuSds:
         self._sync_due = self._sync_due or now + SYNC_MS
         return SdsStep()
 
-    def _met(self, message: SdsMessage) -> bool:
+    def _is_met(self, message: SdsMessage) -> bool:
         """A dependency that itself waits counts as met."""
         return all(each.message_id in self._log or each.message_id in self._waiting for each in message.causal_history)
 
@@ -182,11 +182,11 @@ class JsWakuSds:
 
     def _sweep(self) -> None:
         for message in sorted(self._waiting.values(), key=lambda m: (m.lamport_timestamp or 0, m.message_id)):
-            if self._met_by_log(message):
+            if self._is_met_by_log(message):
                 del self._waiting[message.message_id]
                 self._deliver(message)
 
-    def _met_by_log(self, message: SdsMessage) -> bool:
+    def _is_met_by_log(self, message: SdsMessage) -> bool:
         return all(entry.message_id in self._log for entry in message.causal_history)
 
     def next_due(self) -> int | None:

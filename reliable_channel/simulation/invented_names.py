@@ -26,7 +26,7 @@ def early_copy_with_another_history(scene: Scene) -> Iterator[tuple[SdsMessage, 
         yield replace(victim, causal_history=tuple(history)), BEFORE_MS, Fate.COPY
     for _ in range(scene.draw.choice((0, 0, 1, 3))):
         names = (HistoryEntry(scene.draw.choice(never)),)
-        yield scene.made(sender_id=_name(scene), causal_history=names), BEFORE_MS, Fate.ANY
+        yield scene.make_message(sender_id=_name(scene), causal_history=names), BEFORE_MS, Fate.ANY
 
 
 def _never(scene: Scene) -> str:
@@ -51,7 +51,7 @@ def chain_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     ids = [scene.text() for _ in range(scene.draw.randrange(2, 7))]
     at = scene.clock()
     for number, (sds_id, following) in enumerate(zip(ids, [*ids[1:], scene.text()], strict=True)):
-        forged = scene.made(
+        forged = scene.make_message(
             message_id=sds_id,
             sender_id=scene.attacker if scene.draw.random() < 0.5 else _name(scene),
             lamport_timestamp=at - number,
@@ -64,11 +64,11 @@ def invented_losses(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Ids that never existed, stated as of the victim's sender or of nobody; then others acknowledge the message."""
     owner = scene.draw.choice((scene.victim.sender_id, None))
     names = tuple(HistoryEntry(scene.text(), b"", owner) for _ in range(scene.draw.randrange(11, 60)))
-    claim = scene.made(causal_history=names)
+    claim = scene.make_message(causal_history=names)
     yield claim, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
     for _ in range(scene.draw.randrange(3)):
         named = (HistoryEntry(claim.message_id, b"", claim.sender_id),)
-        yield scene.made(sender_id=_name(scene), causal_history=named), AFTER_MS, Fate.ANY
+        yield scene.make_message(sender_id=_name(scene), causal_history=named), AFTER_MS, Fate.ANY
 
 
 def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -79,11 +79,15 @@ def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
         kind = number % 3
         if kind == 0:
             names = scene.recent(1) if scene.draw.random() < 0.3 else ()
-            yield scene.made(sender_id=sender, causal_history=names), BEFORE_MS, Fate.ANY
+            yield scene.make_message(sender_id=sender, causal_history=names), BEFORE_MS, Fate.ANY
         elif kind == 1:
-            yield scene.made(sender_id=sender, message_id=scene.text(), lamport_timestamp=None), BEFORE_MS, Fate.ANY
+            yield (
+                scene.make_message(sender_id=sender, message_id=scene.text(), lamport_timestamp=None),
+                BEFORE_MS,
+                Fate.ANY,
+            )
         else:
-            yield scene.made(b"", sender_id=sender, causal_history=scene.recent(1)), BEFORE_MS, Fate.ANY
+            yield scene.make_message(b"", sender_id=sender, causal_history=scene.recent(1)), BEFORE_MS, Fate.ANY
 
 
 def odd_texts(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
@@ -98,8 +102,8 @@ def odd_texts(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
         "\x00" * scene.draw.randrange(1, 20),
     )
     for text in scene.draw.sample(texts, 2):
-        yield scene.made(sender_id=text), BEFORE_MS, Fate.ANY
-        yield scene.made(message_id=f"{text}{scene.text()}", causal_history=scene.recent(1)), AFTER_MS, Fate.ANY
+        yield scene.make_message(sender_id=text), BEFORE_MS, Fate.ANY
+        yield scene.make_message(message_id=f"{text}{scene.text()}", causal_history=scene.recent(1)), AFTER_MS, Fate.ANY
 
 
 INVENTED_NAMES: tuple[Recipe, ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import decode_segment
-from reliable_channel.simulation.faults import announced_hash
+from reliable_channel.simulation.faults import hash_to_announce
 from reliable_channel.simulation.journal import ChannelJournal, ObserverRecord, SentMessage
 from reliable_channel.simulation.observation import Observation, observe
 from reliable_channel.simulation.scene import Fate
@@ -72,7 +72,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
         fate = forgery.fate
         content = message.lamport_timestamp is not None and message.content is not None and fate is not Fate.COPY
         if content and real is not None and real.message is not None and real.lamport is not None:
-            known = seen.known_at(message.message_id)
+            known = seen.time_known(message.message_id)
             # Times of arrival are whole ms: at the same one, either may have been first.
             if known is not None and known < record.at_ms:
                 fate = Fate.NOTHING
@@ -124,7 +124,7 @@ def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:
     numbers = sorted(journal.messages)
     truth.messages.extend(_judge_message(journal, journal.messages[n], seen, dispatches) for n in numbers)
     truth.dependencies.extend(
-        TrueDependency(channel, sds_id, naming.first_ms, naming.before_observation, seen.known_at(sds_id))
+        TrueDependency(channel, sds_id, naming.first_ms, naming.before_observation, seen.time_known(sds_id))
         for sds_id, naming in sorted(seen.named.items())
     )
     truth.acks.extend(TrueAck(channel, sds_id, by, at) for (sds_id, by), at in sorted(seen.acks.items()))
@@ -160,7 +160,7 @@ def _judge_message(
         sender=message.sender,
         sent_at_ms=message.sent_at_ms,
         payload=message.payload,
-        announced_keccak=announced_hash(message.payload, message.fault).hex(),
+        announced_keccak=hash_to_announce(message.payload, message.fault).hex(),
         ephemeral=message.ephemeral,
         data_count=message.data_count,
         parity_count=message.parity_count,

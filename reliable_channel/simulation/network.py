@@ -12,7 +12,7 @@ OBSERVER = "observer"
 """The name of the observer (the pipeline) on the network."""
 
 
-def separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: str, receiver: str) -> bool:
+def are_separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: str, receiver: str) -> bool:
     """Whether a partition keeps the two apart at that time (ms after the start of the scenario)."""
     return any(
         p.start_ms <= since_start_ms < p.end_ms and (sender in p.members) != (receiver in p.members) for p in partitions

@@ -186,12 +186,12 @@ class NimSds:
             self._slots *= 2
         self.incoming[message.message_id] = _Held(message, missing)
 
-    def _held_in_table_order(self) -> Iterator[tuple[str, _Held]]:
+    def _walk_held(self) -> Iterator[tuple[str, _Held]]:
         """A Nim table is walked by slot, the hash of the key modulo the number of slots (collisions aside)."""
         return iter(sorted(self.incoming.items(), key=lambda each: nim_hash(each[0]) % self._slots))
 
     def _cascade(self) -> None:
-        ready = [message_id for message_id, held in self._held_in_table_order() if not held.missing]
+        ready = [message_id for message_id, held in self._walk_held() if not held.missing]
         done: set[str] = set()
         while ready:
             message_id = ready.pop()
@@ -200,7 +200,7 @@ class NimSds:
             self._log(self.incoming[message_id].message)
             self.events.ready.append(message_id)
             done.add(message_id)
-            for other, held in self._held_in_table_order():
+            for other, held in self._walk_held():
                 if other not in done and message_id in held.missing:
                     held.missing.discard(message_id)
                     if not held.missing:
@@ -245,7 +245,7 @@ class NimSds:
         message = SdsMessage(self._name, self._next_id(content), self._channel_id, content=content)
         return SdsStep((Outgoing(encode_sds_message(message, WireFamily.NIM), message, OutgoingReason.EPHEMERAL),))
 
-    def sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
+    def record_sent(self, message_id: str, now: int, retrieval_hint: bytes | None = None) -> None:
         """Does nothing: a simulated application keeps no retrieval hints."""
 
     def receive(

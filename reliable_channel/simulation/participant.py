@@ -19,7 +19,7 @@ from reliable_channel.core.wire.waku import (
     message_hash,
 )
 from reliable_channel.simulation.encryption import channel_key, cipher, unknown_key
-from reliable_channel.simulation.faults import announced_hash
+from reliable_channel.simulation.faults import hash_to_announce
 from reliable_channel.simulation.foreign import JsWakuSds, foreign_sds
 from reliable_channel.simulation.nim_sds import NimSds
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
@@ -78,7 +78,7 @@ class SimulatedParticipant:
             return SentSegments(self._sds.send_ephemeral(message.payload, now), 1, 0)
         segments = split(message.payload, self._segmentation)
         if fault is Fault.HASH_MISMATCH:
-            wrong = announced_hash(message.payload, fault)
+            wrong = hash_to_announce(message.payload, fault)
             segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
         data_count = sum(not segment.is_parity for segment in segments)
         contents = [encode_segment(segment) for segment in segments]
@@ -100,7 +100,7 @@ class SimulatedParticipant:
         )
         digest = message_hash(self._plan.pubsub_topic, waku)
         if dispatched and not ephemeral:
-            self._sds.sent(outgoing.message.message_id, now, retrieval_hint=digest)
+            self._sds.record_sent(outgoing.message.message_id, now, retrieval_hint=digest)
         return Envelope(encode_waku_message(waku), digest, outgoing.message.message_id)
 
     def receive(self, envelope: Envelope, now: int) -> SdsStep:

@@ -79,7 +79,7 @@ class Scene:
         content = [m for m in self.heard if m.content is not None and m.lamport_timestamp is not None]
         return tuple(HistoryEntry(m.message_id) for m in content[-count:])
 
-    def made(self, content: bytes | None = None, **changes: object) -> SdsMessage:
+    def make_message(self, content: bytes | None = None, **changes: object) -> SdsMessage:
         """A well-formed content message of the attacker with an id that can be recomputed, but for ``changes``."""
         content = f"hostile {self.text()}".encode() if content is None else content
         sender = str(changes.get("sender_id", self.attacker))

@@ -12,7 +12,7 @@ from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import World
 
 
-def given_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[ObserverRecord]:
+def give_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[ObserverRecord]:
     """The records that reach the observer at ``at_ms`` (virtual Unix ms) when its stores return these envelopes."""
     held = {
         hash_: (journal.plan, kept)
@@ -34,7 +34,7 @@ def given_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[Observ
 
 
 def truth_with(world: World, later: Sequence[ObserverRecord]) -> Truth:
-    """The truth when ``later`` (of :func:`given_back`) reached the observer after everything else."""
+    """The truth when ``later`` (of :func:`give_back`) reached the observer after everything else."""
     journals = [
         replace(journal, observed=[*journal.observed, *(r for r in later if r.label == journal.plan.channel_id)])
         for journal in world.journals

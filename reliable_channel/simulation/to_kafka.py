@@ -35,7 +35,7 @@ def write_records(
     with _producer(client, topic) as producer:
         futures = [
             producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
-            for r in _paced(records, rate, on_written)
+            for r in _pace(records, rate, on_written)
         ]
         producer.flush()
         return [(m.topic, m.partition, m.offset) for m in (future.get(timeout=60) for future in futures)]
@@ -83,7 +83,7 @@ def _producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
         producer.close(timeout=10)
 
 
-def _paced(
+def _pace(
     records: Sequence[ObserverRecord], rate: float | None, on_written: Callable[[int], None]
 ) -> Iterable[ObserverRecord]:
     begin = time.monotonic()

@@ -191,12 +191,12 @@ class Truth:
     bad: list[BadRecord]
     attacks: list[TrueAttack] = dataclasses.field(default_factory=list)
 
-    def located(self, coordinates: Sequence[tuple[str, int, int]]) -> Truth:
+    def locate(self, coordinates: Sequence[tuple[str, int, int]]) -> Truth:
         """The same with the Kafka coordinates (topic, partition, offset) of every record, in the written order."""
         return dataclasses.replace(
             self,
-            bad=[_located(record, coordinates) for record in self.bad],
-            attacks=[_located(record, coordinates) for record in self.attacks],
+            bad=[_locate(record, coordinates) for record in self.bad],
+            attacks=[_locate(record, coordinates) for record in self.attacks],
         )
 
     def save(self, directory: Path) -> None:
@@ -227,7 +227,7 @@ class Truth:
 Located = TypeVar("Located", BadRecord, TrueAttack)
 
 
-def _located(record: Located, coordinates: Sequence[tuple[str, int, int]]) -> Located:
+def _locate(record: Located, coordinates: Sequence[tuple[str, int, int]]) -> Located:
     topic, partition, offset = coordinates[record.record]
     return dataclasses.replace(record, topic=topic, partition=partition, offset=offset)
 

@@ -23,13 +23,13 @@ class PlannedMessage:
     ephemeral: bool
 
 
-def planned_messages(plan: ChannelPlan, seed: int) -> Iterator[PlannedMessage]:
+def plan_messages(plan: ChannelPlan, seed: int) -> Iterator[PlannedMessage]:
     """All messages of a channel, by number. Any slice of the numbers can be made anywhere with the same result."""
     for number in range(plan.messages):
-        yield planned_message(plan, seed, number)
+        yield plan_message(plan, seed, number)
 
 
-def planned_message(plan: ChannelPlan, seed: int, number: int) -> PlannedMessage:
+def plan_message(plan: ChannelPlan, seed: int, number: int) -> PlannedMessage:
     """The message of that number; a function of (seed, channel id, number) and the plan."""
     draw = stream(seed, "message", plan.channel_id, number)
     slot = plan.duration_ms / max(1, plan.messages)

@@ -96,7 +96,7 @@ class OffsetProgress:
         for raw in records:
             self._read.setdefault(raw.partition, deque()).append(raw)
 
-    def done(self, records: Sequence[RawRecord]) -> None:
+    def record_done(self, records: Sequence[RawRecord]) -> None:
         """Note records as done."""
         for raw in records:
             self._done[raw.partition, raw.offset] = digest_of(raw)
@@ -177,7 +177,7 @@ class Outbound:
                     continue
                 progress.read(records)
                 for begin in range(0, max(1, len(records)), self._policy.batch):
-                    progress.done(self.dispatch(records[begin : begin + self._policy.batch], stopping))
+                    progress.record_done(self.dispatch(records[begin : begin + self._policy.batch], stopping))
                     if self._limit.waiting:
                         self._bridge.state.note_dispatched(progress.ahead())
                     if stopping.is_set():
@@ -245,7 +245,7 @@ class Outbound:
                 case Delayed(pending, until):
                     self._bridge.count("delayed", 1)
                     result = self._result(pending, DispatchStatus.DELAYED, until_ms=until)
-                    batch.records += [*result, self._held_back(pending, until)]
+                    batch.records += [*result, self._hold_back(pending, until)]
                 case EphemeralDropped(pending, used, limit):
                     self._bridge.count("failed", 1)
                     self._waiting_bytes -= len(pending.raw.value or b"")
@@ -393,7 +393,7 @@ class Outbound:
         reason = outcome.reason.value if outcome.reason else None
         return self._dispatch_record("failed" if final else "rate_limited", pending, message, reason, outcome.detail)
 
-    def _held_back(self, pending: PendingDispatch, until: int) -> OutRecord:
+    def _hold_back(self, pending: PendingDispatch, until: int) -> OutRecord:
         detail = f"held back until {until} ms by the rate limit"
         return self._dispatch_record("rate_limited", pending, pending.record.message, "rate_limited", detail)
 

@@ -77,7 +77,7 @@ class SafeWriter:
         left = len(records)
         settled = threading.Condition()
 
-        def done(number: int, reason: FailureReason | None) -> None:
+        def on_done(number: int, reason: FailureReason | None) -> None:
             nonlocal left
             with settled:
                 outcomes[number] = reason
@@ -91,7 +91,7 @@ class SafeWriter:
                     record.key,
                     record.value,
                     list(record.headers),
-                    lambda reason, _detail, number=number: done(number, reason),  # type: ignore[misc]
+                    lambda reason, _detail, number=number: on_done(number, reason),  # type: ignore[misc]
                 )
             except EnvironmentFault as fault:
                 _log.warning("%s", fault.cause)

@@ -40,7 +40,7 @@ _RLN = re.compile(r"\brln|rate.?limit.?proof", re.IGNORECASE)
 class Count(Protocol):
     """The storage of a count."""
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Lock the count against others that share it."""
         ...
 
@@ -68,7 +68,7 @@ class KeptCount:
         self._kept = kept
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         yield
 
     def read(self) -> RateLimitSnapshot | None:
@@ -93,7 +93,7 @@ class CountFile:
         return cls(Path(run_dir) / "rate_limit" / f"{name}.json")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -208,7 +208,7 @@ class DispatchLimit(Generic[Item]):
         if not self._manager.config.enabled:
             yield
             return
-        with self._count.locked():
+        with self._count.hold_lock():
             kept = self._count.read()
             if kept is not None:
                 self._manager.adopt(kept)

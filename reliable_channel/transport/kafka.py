@@ -211,7 +211,9 @@ class KafkaNode(NodeBase):
         producer.close(self._stop_timeout_s)  # settles every record, so before the dispatcher ends
         self._stopping.set()
         for request_id in self._awaited.end():
-            self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped; no bridge has reported"))
+            self._emit(
+                self._report_failed(request_id, FailureReason.STOPPED, "the node was stopped; no bridge has reported")
+            )
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
         for thread in threads:
@@ -240,7 +242,7 @@ class KafkaNode(NodeBase):
         request_id, message, topic = accepted.request_id, accepted.message, accepted.pubsub_topic
         wait_s = self._max_block_s if max_wait_s is None else max_wait_s
 
-        def done(reason: FailureReason | None, detail: str) -> None:
+        def on_done(reason: FailureReason | None, detail: str) -> None:
             if reason is None:
                 if request_id not in self._awaited:
                     return  # the bridge was quicker
@@ -248,12 +250,12 @@ class KafkaNode(NodeBase):
             elif self._awaited.settle(request_id) is not None:
                 if self._closing:
                     reason = FailureReason.STOPPED
-                self._emit(self._failed(request_id, reason, detail, message_hash(topic, message)))
+                self._emit(self._report_failed(request_id, reason, detail, message_hash(topic, message)))
 
         self._awaited.expect(accepted, wait_s)
         try:
             headers = headers_of(topic, None, request_id, accepted.traffic)
-            producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, done, wait_s)
+            producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, on_done, wait_s)
         except BaseException:
             self._awaited.settle(request_id)
             raise
@@ -311,7 +313,7 @@ class KafkaNode(NodeBase):
                         if (bridge := read_bridge_health(record.value)) is not None:
                             self._bridges.store(bridge, now_ms(self._clock))
                             continue
-                        for event in self._reported(read_result(record.value)):
+                        for event in self._events_of(read_result(record.value)):
                             self._emit(event)
                     if not stopping.is_set():
                         self._judge()  # a bridge may be new, or gone
@@ -331,7 +333,7 @@ class KafkaNode(NodeBase):
         with self._judging:  # or a thread that judged earlier would have the last word
             self._set_health(self._bridges.judge(self._kafka, now_ms(self._clock)))
 
-    def _reported(self, result: DispatchResult | None) -> list[NodeEvent]:
+    def _events_of(self, result: DispatchResult | None) -> list[NodeEvent]:
         """The events of one result; none for results of others."""
         if result is None:
             return []
@@ -350,7 +352,7 @@ class KafkaNode(NodeBase):
         )
         found = message_hash(topic, message)
         if result.status is DispatchStatus.FAILED:
-            failed = self._failed(request_id, result.reason or FailureReason.REFUSED, result.detail, found)
+            failed = self._report_failed(request_id, result.reason or FailureReason.REFUSED, result.detail, found)
             return [replace(failed, utilization=result.utilization)]
         events: list[NodeEvent] = [Sent(request_id, message, topic, found, now_ms(self._clock))]
         return [*events, RateLimitNear(*result.near)] if result.near is not None else events

@@ -92,17 +92,17 @@ class EnvelopeProducer:
 
         number = next(self._numbers)
 
-        def settled(reason: FailureReason | None, detail: str) -> None:
+        def on_settled(reason: FailureReason | None, detail: str) -> None:
             if self._open.pop(number, None) is not None:  # once: a forced close may come before the answer
                 self._budget.give_back(size)
                 done(reason, detail)
 
-        self._open[number] = settled
+        self._open[number] = on_settled
 
         try:
             future = self._producer.send(topic, value=value, key=key, headers=headers)
         except MessageSizeTooLargeError:
-            settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
+            on_settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
             return
         except KafkaError as error:
             self._open.pop(number, None)
@@ -111,8 +111,8 @@ class EnvelopeProducer:
                 f"Kafka does not take records ({type(error).__name__}).",
                 "Check that the brokers and the topic are there.",
             ) from None
-        future.add_callback(lambda _metadata: settled(None, ""))
-        future.add_errback(lambda error: settled(reason_of(error), type(error).__name__))
+        future.add_callback(lambda _metadata: on_settled(None, ""))
+        future.add_errback(lambda error: on_settled(reason_of(error), type(error).__name__))
 
     def know(self, topic: str) -> None:
         """Fetch the topic's partitions now, since kafka-python would otherwise wait for them at the first record.

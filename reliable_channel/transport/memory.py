@@ -168,7 +168,7 @@ class MemoryNode(NodeBase):
     def stop(self) -> None:
         if self._started:
             for request_id in sorted(self._pending):
-                self._emit(self._failed(request_id, FailureReason.STOPPED, "the node was stopped"))
+                self._emit(self._report_failed(request_id, FailureReason.STOPPED, "the node was stopped"))
             self._pending.clear()
             self._limit.drain()
             self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
@@ -231,11 +231,11 @@ class MemoryNode(NodeBase):
         self._pending.discard(request_id)
         message = self._stamp(message)
         if self.failing is not None:
-            self._emit(self._failed(request_id, self.failing, "made to fail"))
+            self._emit(self._report_failed(request_id, self.failing, "made to fail"))
             return
         self.sent.append(message)
         self._network.publish(self.name, message, pubsub_topic)
-        self._emit(self._sent(request_id, message, pubsub_topic))
+        self._emit(self._report_sent(request_id, message, pubsub_topic))
 
     def _emit(self, event: NodeEvent) -> None:
         if self._started:

@@ -148,10 +148,10 @@ class NodeBase:
         """The envelope as dispatched now."""
         return message if message.timestamp is not None else replace(message, timestamp=self._timestamps.next_ns())
 
-    def _sent(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> Sent:
+    def _report_sent(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> Sent:
         return Sent(request_id, message, pubsub_topic, message_hash(pubsub_topic, message), now_ms(self._clock))
 
-    def _failed(
+    def _report_failed(
         self, request_id: RequestId, reason: FailureReason, detail: str, envelope_hash: bytes | None = None
     ) -> SendFailed:
         return SendFailed(request_id, reason, detail[:MAX_DETAIL], now_ms(self._clock), envelope_hash)
@@ -163,7 +163,7 @@ class NodeBase:
                 self._emit(SendDelayed(one.request_id, until, now_ms(self._clock)))
             case EphemeralDropped(one, used, limit):
                 detail = f"{used} of {limit} envelopes of this epoch are used"
-                failed = self._failed(one.request_id, FailureReason.DROPPED, detail)
+                failed = self._report_failed(one.request_id, FailureReason.DROPPED, detail)
                 self._emit(replace(failed, utilization=used / limit))
             case LimitApproaching(used, limit, until):
                 self._emit(RateLimitNear(used, limit, until))

@@ -171,14 +171,16 @@ class WakuRestNode(NodeBase):
                 _log.error("nothing is sent, because the count of the rate limit cannot be stored: %s", fault)
                 if one is not None:
                     detail = "the count of the rate limit cannot be kept"
-                    self._emit(self._failed(one.request_id, FailureReason.UNREACHABLE, detail))
+                    self._emit(self._report_failed(one.request_id, FailureReason.UNREACHABLE, detail))
                 stopping.wait(backoff.next_wait())
                 continue
             for event in events:
                 if not isinstance(event, Admitted):
                     self._report_limit(event)
                 elif stopping.is_set():
-                    self._emit(self._failed(event.item.request_id, FailureReason.STOPPED, "the node was stopped"))
+                    self._emit(
+                        self._report_failed(event.item.request_id, FailureReason.STOPPED, "the node was stopped")
+                    )
                 else:
                     self._dispatch(event.item, backoff, stopping)
 
@@ -187,11 +189,11 @@ class WakuRestNode(NodeBase):
         published = self._publish(one.pubsub_topic, message)
         if published.reason is None:
             backoff.reset()
-            self._emit(self._sent(one.request_id, message, one.pubsub_topic))
+            self._emit(self._report_sent(one.request_id, message, one.pubsub_topic))
             return
         envelope_hash = message_hash(one.pubsub_topic, message)
         self._limit.note_refusal(published.detail, self._api.name)
-        self._emit(self._failed(one.request_id, published.reason, published.detail, envelope_hash))
+        self._emit(self._report_failed(one.request_id, published.reason, published.detail, envelope_hash))
         if published.reason is FailureReason.RATE_LIMITED:
             stopping.wait(backoff.next_wait())  # everything behind it would be refused as well
 
@@ -261,4 +263,4 @@ class WakuRestNode(NodeBase):
             while True:
                 left.append(self._outgoing.get_nowait())
         for one in left:
-            self._emit(self._failed(one.request_id, FailureReason.STOPPED, "the node was stopped"))
+            self._emit(self._report_failed(one.request_id, FailureReason.STOPPED, "the node was stopped"))

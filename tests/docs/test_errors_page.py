@@ -22,8 +22,8 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.runtime.faults import ended_by
-from tests.support.error_page import PAGE, exit_code, expected, messages
+from reliable_channel.runtime.faults import print_fault
+from tests.support.error_page import PAGE, exit_code, messages, pattern_of
 from tests.support.ports import refusing_port
 
 SPARK_TESTS = Path(__file__).parents[1] / "spark"
@@ -90,7 +90,7 @@ def forbidden(place: Path) -> str:
 
 def check(heading: str, ended: tuple[int, str]) -> None:
     status, printed = ended
-    assert expected(heading).search(printed), printed
+    assert pattern_of(heading).search(printed), printed
     assert status == exit_code(heading)
     assert "Traceback" not in printed
 
@@ -187,7 +187,7 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
         case "A table that is missing":
             with pytest.raises(EnvironmentFault) as fault:
                 open_table(PathSettings(data_dir=str(shell.place)), SDS_MESSAGES)
-            return ended_by(fault.value, "ack"), shell.capsys.readouterr().err
+            return print_fault(fault.value, "ack"), shell.capsys.readouterr().err
         case "An invalid time":
             return shell("report", "--from", "yesterdayish")
         case "An unknown channel":

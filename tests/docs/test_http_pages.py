@@ -20,7 +20,7 @@ from reliable_channel.config import load
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import MessagingConfig, MessagingNode
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.pipeline.runner.metrics import PrometheusMetrics, served
+from reliable_channel.pipeline.runner.metrics import PrometheusMetrics, serve_prometheus
 from reliable_channel.transport.base import NodeEvent, Received
 from reliable_channel.transport.memory import MemoryNetwork
 from reliable_channel.transport.sharding import NamedTopic
@@ -96,7 +96,7 @@ def pages(sample_tables: Path) -> Iterator[dict[str, str]]:
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
     prometheus = PrometheusMetrics()
     prometheus.running("ingest", True)
-    with serve(sample_tables) as dashboard, served(free, prometheus, 0) as port:
+    with serve(sample_tables) as dashboard, serve_prometheus(free, prometheus, 0) as port:
         yield {"DASHBOARD": dashboard, "METRICS": f"http://127.0.0.1:{port}"}
 
 

@@ -39,7 +39,7 @@ from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
-from tests.support.error_page import expected
+from tests.support.error_page import pattern_of
 from tests.support.object_store import object_store, s3_jars
 from tests.support.waiting import WAIT_S, until
 
@@ -123,7 +123,7 @@ def conversation(broker: Settings) -> tuple[Settings, Truth]:
     ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
     world = simulate(small_scenario(DEMO_SEED))
     written = write_records(world.records, TOPIC, broker.kafka.clients().producer)
-    return broker, world.truth.located(written)
+    return broker, world.truth.locate(written)
 
 
 def start(settings: Settings, place: RunDirectory, records: int = 20, **more: str) -> subprocess.Popen[str]:
@@ -378,7 +378,7 @@ def test_a_second_writer_on_an_object_store_is_refused(stored: Stored) -> None:
 
 def test_a_missing_jar_of_the_object_store_is_one_sentence(stored: Stored) -> None:
     *progress, said = stored.without_jars.splitlines()
-    assert expected("A file system without its jar").fullmatch(said.removeprefix("reliable-channel: "))
+    assert pattern_of("A file system without its jar").fullmatch(said.removeprefix("reliable-channel: "))
     assert [line.strip() for line in progress] == ["Starting Spark …", "ingest"]
 
 

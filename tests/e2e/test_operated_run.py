@@ -167,7 +167,7 @@ class Alice:
 
     def send(self, channel_id: str, payload: bytes) -> None:
         channel, evidence = self.channels[channel_id]
-        evidence.queued(channel.send(payload), payload, time.time_ns() // 1_000_000)
+        evidence.record_queued(channel.send(payload), payload, time.time_ns() // 1_000_000)
 
     def close(self) -> None:
         for channel, _ in self.channels.values():

@@ -357,7 +357,7 @@ def test_coming_and_going_bridges_leave_the_node_its_shard(
         talker.talk(2)
         bridge.stop()
         assert bridge.failure is None
-    until(lambda: third.stored(talker.topic) == 16, "the node still stores what it hears")
+    until(lambda: third.count_stored(talker.topic) == 16, "the node still stores what it hears")
     until(lambda: third.sees(first), "it is still of the shard")
     bridge = make_bridge(here)
     bridge.start()
@@ -436,7 +436,7 @@ def test_a_node_that_hangs_is_said_and_nothing_is_lost_that_a_store_has(
     talker = Talker(second)
     with bridging(here) as bridge:
         talker.talk(5)
-        with third.stopped():
+        with third.stop():
             until(lambda: not bridge.status().reachable, "the bridge notices")
             assert here.node.url in bridge.status().fault
             talker.talk(20)

@@ -11,7 +11,7 @@ from reliable_channel.config import Settings
 from reliable_channel.pipeline.runner.job import main as job
 from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.runtime.own_broker import cluster_id_of
-from tests.support.error_page import exit_code, expected
+from tests.support.error_page import exit_code, pattern_of
 
 pytestmark = pytest.mark.kafka
 
@@ -43,7 +43,7 @@ def test_commands_leave_a_kafka_of_somebody_else_alone(
     with pytest.raises(SystemExit) as ended:
         main(command)
     assert ended.value.code == exit_code("Another Kafka on the port")
-    assert expected("Another Kafka on the port").fullmatch(capsys.readouterr().err.strip())
+    assert pattern_of("Another Kafka on the port").fullmatch(capsys.readouterr().err.strip())
 
 
 def test_a_job_leaves_a_kafka_of_somebody_else_alone(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,7 +257,7 @@ def test_evidence_that_cannot_be_decoded_ends_its_job_with_a_sentence(
     here = broker.with_run_dir(tmp_path)
     with pytest.raises(EnvironmentFault) as fault:
         collect_evidence(here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": topic})}))
-    assert error_page.expected("A record that cannot be decoded").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A record that cannot be decoded").fullmatch(str(fault.value))
     assert "partition 0, offset 0" in str(fault.value)
 
 

@@ -62,7 +62,7 @@ def test_a_time_that_spark_cannot_read_is_named_and_ingest_goes_on_when_the_reco
     for _ in range(2):
         with pytest.raises(EnvironmentFault) as fault:
             run_to_end(spark, dated, INGEST)
-        assert error_page.expected("A record whose time Spark cannot read").fullmatch(str(fault.value))
+        assert error_page.pattern_of("A record whose time Spark cannot read").fullmatch(str(fault.value))
         assert "waku.dated, partition 0, offset 2." in str(fault.value)
     assert offsets(dated, tables.ENVELOPES) == [0]
 

@@ -9,7 +9,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.config import PathSettings, load
-from reliable_channel.evidence.requests import sent_and_not_seen
+from reliable_channel.evidence.requests import find_sent_and_not_seen
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import append_files
@@ -98,4 +98,4 @@ def test_what_senders_dispatched_is_asked_for_here_too(paths: PathSettings) -> N
     append_rows(paths, SENDER_EVENTS, as_arrow([message], SENDER_EVENTS))
     clock = {"kafka_topic": "t", "kafka_partition": 0, "query_id": "q", "batch_id": 0, "event_time": at_us + 3 * 10**9}
     append_rows(paths, CLOCK, as_arrow([clock], CLOCK))
-    assert [request.sds_id for request in sent_and_not_seen(settings, [])] == ["m1"]
+    assert [request.sds_id for request in find_sent_and_not_seen(settings, [])] == ["m1"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reliable_channel.config import load
 from reliable_channel.pipeline.runner.run import run_continuously
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.spark import spark_session
 
 from .chain import chain_over
@@ -33,7 +33,7 @@ def main(settings_file: str, log: Path) -> int:
                 spark, settings, stop, queries=queries, on_progress=lambda _: (log.parent / "runs").touch()
             )
     except Exception as error:  # as jobs do
-        return ended_by(error, "ingest")
+        return print_fault(error, "ingest")
     return 0
 
 

@@ -16,7 +16,7 @@ from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import ENVELOPES, SOURCE_GAPS
 from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.pipeline.runner.run import run_chain
-from tests.support.error_page import expected
+from tests.support.error_page import pattern_of
 from tests.support.odd_topics import ODD_TOPICS, PUBSUB_TOPIC, TOPIC, OddTopic, make
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -40,7 +40,7 @@ def test_the_ingest_job_reads_what_is_right_of_an_odd_topic(
     if odd.created_anew:
         with pytest.raises(ConfigurationError) as fault:
             run_chain(spark, configured, queries=(INGEST,))
-        assert expected("A topic that was recreated").fullmatch(str(fault.value))
+        assert pattern_of("A topic that was recreated").fullmatch(str(fault.value))
         assert texts(configured, odd) == first
         return
     run_chain(spark, configured, queries=(INGEST,))

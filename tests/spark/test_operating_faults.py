@@ -22,7 +22,7 @@ from reliable_channel.pipeline.runner.queries import start
 from reliable_channel.pipeline.runner.run import run_to_end, wait_for
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
-from tests.support.error_page import expected
+from tests.support.error_page import pattern_of
 from tests.support.waiting import WAIT_S
 
 from .chain import as_kafka, chain_over, configured, rows, run_once
@@ -87,7 +87,7 @@ def test_of_two_drivers_on_one_checkpoint_one_ends_with_a_sentence_and_nothing_i
         query.stop()
         (tmp_path / "stop").touch()
         _, said = second.communicate(timeout=WAIT_S)
-    one_driver = expected("Two drivers on one checkpoint")
+    one_driver = pattern_of("Two drivers on one checkpoint")
     assert one_driver.fullmatch(ours or said.strip()), (ours, said)
     run_once(spark, here, (ingest,))
     envelopes, quarantine = places(here, tables.ENVELOPES), places(here, tables.QUARANTINE)
@@ -112,13 +112,13 @@ def test_a_table_that_is_deleted_while_a_job_reads_it(
             wait_for(query)
     finally:
         query.stop()
-    assert expected("A table that was deleted").fullmatch(f"reassembly: {fault.value}")
+    assert pattern_of("A table that was deleted").fullmatch(f"reassembly: {fault.value}")
     # The next start does not begin anew over the rows that come.
     log.produce(second)
     for query_again in (ingest, reassembly):
         with pytest.raises(ConfigurationError) as refused:
             run_to_end(spark, here, query_again)
-        assert expected("A checkpoint without its table").fullmatch(str(refused.value))
+        assert pattern_of("A checkpoint without its table").fullmatch(str(refused.value))
     assert places(here, tables.ORDERED_SDS_MESSAGES) == before
     # The remedy that the sentence names.
     rebuild(spark, here)
@@ -144,7 +144,7 @@ def test_a_table_that_is_deleted_while_a_job_writes_it(
             wait_for(query)
     finally:
         query.stop()
-    assert expected("A table that was deleted").fullmatch(f"ingest: {fault.value}")
+    assert pattern_of("A table that was deleted").fullmatch(f"ingest: {fault.value}")
 
 
 def test_files_that_somebody_else_vacuumed_before_a_job_read_them(
@@ -160,5 +160,5 @@ def test_files_that_somebody_else_vacuumed_before_a_job_read_them(
     assert table.vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(EnvironmentFault) as fault:
         run_to_end(spark, here, reassembly)
-    assert expected("Rows that were vacuumed too early").fullmatch(f"reassembly: {fault.value}")
+    assert pattern_of("Rows that were vacuumed too early").fullmatch(f"reassembly: {fault.value}")
     assert not rows(here, tables.ORDERED_SDS_MESSAGES)

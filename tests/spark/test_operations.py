@@ -24,7 +24,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.pipeline.maintenance import maintain
-from reliable_channel.pipeline.runner.metrics import measured
+from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
@@ -52,7 +52,7 @@ def test_progress_is_recorded_and_a_frozen_setting_is_named(
 ) -> None:
     log = KafkaLog(spark, tmp_path / "log")
     log.produce(as_kafka(world.records))
-    with measured(spark, configured, serve=False):
+    with record_metrics(spark, configured, serve=False):
         run_once(spark, configured, chain_over(log)[:2])
 
     found = {(r["query"], r["metric"]): r["value"] for r in rows(configured, tables.PIPELINE_METRICS)}
@@ -72,7 +72,7 @@ def test_progress_is_recorded_and_a_frozen_setting_is_named(
             run_once(spark, configured, chain_over(log)[1:2])
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
-    assert error_page.expected("A checkpoint that was made with another setting").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A checkpoint that was made with another setting").fullmatch(str(fault.value))
 
 
 # A tick that was deleted comes back from the clock, which keeps its event time and its own time of recording.

@@ -93,13 +93,13 @@ def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
     append(spark, settings, 1)
     lacking = read_table(spark, settings.paths, SDS_MESSAGES).localCheckpoint()
     assert delete(spark, settings, "kafka_offset = 1") == 4
-    really = rewriting.written
+    really = rewriting.write_rows
 
     def after_the_other(*arguments: Any) -> Any:
-        monkeypatch.setattr(rewriting, "written", really)
+        monkeypatch.setattr(rewriting, "write_rows", really)
         insert_missing(spark, settings.paths, SDS_MESSAGES, lacking, "test", PLACE)
         return really(*arguments)
 
-    monkeypatch.setattr(rewriting, "written", after_the_other)
+    monkeypatch.setattr(rewriting, "write_rows", after_the_other)
     insert_missing(spark, settings.paths, SDS_MESSAGES, lacking, "test", PLACE)
     assert_left(spark, settings, [(partition, offset) for partition in range(4) for offset in range(2)])

@@ -124,9 +124,9 @@ class Adapters:
             elif isinstance(output, LostDependency):
                 self._lost.append((f["channel_id"], f["sds_id"], f["status"]))
             elif isinstance(output, Delivery):
-                self._delivered(f)
+                self._check_delivered(f)
 
-    def _delivered(self, f: dict[str, Any]) -> None:
+    def _check_delivered(self, f: dict[str, Any]) -> None:
         channel, ephemeral = f["channel_id"], f["sds_kind"] == "ephemeral"
         self.tables.row_numbers.append((channel, f["row_seq"]))
         if f.get("segment_kind") is not None and not ephemeral:

@@ -30,5 +30,5 @@ def place(offset: int, partition: int = 0) -> dict[str, Any]:
     return {"kafka_topic": "waku.envelopes", "kafka_partition": partition, "kafka_offset": offset}
 
 
-def heard(offset: int, event_time: dt.datetime, partition: int = 0, **more: Any) -> dict[str, Any]:
+def bridge_row(offset: int, event_time: dt.datetime, partition: int = 0, **more: Any) -> dict[str, Any]:
     return {**place(offset, partition), **CHANNEL, "sds_kind": "content", "event_time": event_time, **more}

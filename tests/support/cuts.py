@@ -25,9 +25,9 @@ from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly import combiner, memory, timers
 from reliable_channel.pipeline.reassembly import stream as reassembly
-from reliable_channel.pipeline.reassembly.already_reported import without_covered
+from reliable_channel.pipeline.reassembly.already_reported import drop_covered
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
-from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, unpacked
+from reliable_channel.pipeline.result_files import RESULTS, ResultFiles, Sorted, unpack
 
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 START = 1_767_225_600_000
@@ -80,8 +80,8 @@ class Reassembly:
     def batch(self, rows: list[dict[str, Any]]) -> None:
         before = copy.deepcopy(self.open)
         self._monkeypatch.setattr(timers, "timers_of", lambda paths: before)
-        known = self._completed()
-        self._monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: known)
+        known = self._read_completed()
+        self._monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: known)
         segments = [row for row in rows if row["kind"] == "segment"]
         ticks = pd.DataFrame([row for row in rows if row["kind"] == "tick"])
         batches = [pa.RecordBatch.from_pylist(segments, schema=combiner.ROW_SCHEMA)] if segments else []
@@ -97,7 +97,7 @@ class Reassembly:
             for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
                 assert {*result["kind"]} == {RESULTS}
                 for blob in result["results"]:
-                    self._take(unpacked(blob))
+                    self._take(unpack(blob))
 
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
@@ -116,14 +116,14 @@ class Reassembly:
                 assert isinstance(result, ReportedSet)
                 self.incomplete.append(result.fields)
 
-    def _completed(self) -> dict[bytes, list[memory.Done]]:
+    def _read_completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``reassembled_messages`` says after the micro-batches so far."""
         found: dict[bytes, list[memory.Done]] = {}
         for row in [row for table, row in self.rows if table == "reassembled_messages"]:
-            found.setdefault(row["entire_message_hash"], []).append(memory.done(row))
+            found.setdefault(row["entire_message_hash"], []).append(memory.parse_done(row))
         return found
 
-    def rebuilt(self) -> list[dict[str, Any]]:
+    def read_rebuilt(self) -> list[dict[str, Any]]:
         """The rows of ``reassembled_messages`` in the form of a reported set."""
         rows = [row for table, row in self.rows if table == "reassembled_messages"]
         return [
@@ -136,7 +136,7 @@ class Reassembly:
         found: dict[str, list[str]] = {}
         for table, row in self.rows:
             found.setdefault(table, []).append(repr(sorted(row.items())))
-        for fields in without_covered(self.incomplete, self.rebuilt()):
+        for fields in drop_covered(self.incomplete, self.read_rebuilt()):
             found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
         return {kind: sorted(rows) for kind, rows in found.items()}
 
@@ -215,7 +215,7 @@ def cut(rows: list[Any], cuts: list[int]) -> Iterator[list[Any]]:
         yield rows[start:end]
 
 
-def reassembled(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> Reassembly:
+def reassemble(rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> Reassembly:
     """Reassembly over ``rows`` in pieces, and one more tick for keys opened in the last micro-batch."""
     with tempfile.TemporaryDirectory() as place:
         query = Reassembly(monkeypatch, place)

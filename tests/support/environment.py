@@ -6,13 +6,13 @@ import json
 import os
 
 from reliable_channel.config import Settings
-from reliable_channel.config.fixed import without_fixed
+from reliable_channel.config.fixed import drop_fixed
 
 
 def environment(settings: Settings) -> dict[str, str]:
     """The same settings for another process."""
     prefix = "RELIABLE_CHANNEL__"
-    shown = without_fixed(settings.model_dump(mode="json", include={"node", "store", "bridge"}))
+    shown = drop_fixed(settings.model_dump(mode="json", include={"node", "store", "bridge"}))
     sections = {
         "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": settings.kafka.topics.model_dump()},
         "PATHS": {"run_dir": settings.paths.run_dir},

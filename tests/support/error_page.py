@@ -14,7 +14,7 @@ def messages() -> dict[str, str]:
     return dict(found)
 
 
-def expected(heading: str) -> re.Pattern[str]:
+def pattern_of(heading: str) -> re.Pattern[str]:
     """The message of one heading; ``…`` in it is anything, within a line."""
     return re.compile(r"[^\n]+?".join(re.escape(part) for part in messages()[heading].strip().split("…")))
 

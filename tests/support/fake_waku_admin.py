@@ -21,7 +21,7 @@ class AdminAnswers:
     service_peers: int
     rln: bool
 
-    def _about(self, what: str) -> Reply:
+    def _answer_about(self, what: str) -> Reply:
         if what == "info":
             return Reply(200, {"listenAddresses": [PEER_ADDRESS], "enrUri": enr_of({*self.joined, *self._relay})})
         return Reply(200, "-") if self.dialect == "go-waku" else Reply(200, "v0.37.1", "text")

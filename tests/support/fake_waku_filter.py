@@ -21,7 +21,7 @@ class FilterAnswers:
     service_peers: int
     _filter: dict[tuple[str, str], deque[dict[str, Any]]]
 
-    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
+    def _drain(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
         """What a cache held; it is empty then."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class FilterAnswers:
                 held = [cache for (_, content), cache in self._filter.items() if content == topic]
                 if not held:
                     return Reply(400, f"Not subscribed to topic: {topic}", "text")
-                return self._drained(call.path, held[0], [])
+                return self._drain(call.path, held[0], [])
             if len(call.segments) == 4:
                 if call.segments[3].count("/") != 4 or call.segments[3].startswith("/waku/2/rs"):
                     return Reply(400, "bad content topic", "text")
@@ -85,4 +85,4 @@ class FilterAnswers:
             cache = self._filter.get((pubsub_topic, topic))
             if cache is None:
                 return Reply(404, f"not subscribed to pubsubTopic:{pubsub_topic} contentTopic: {topic}", "text")
-            return self._drained(call.path, cache, [])
+            return self._drain(call.path, cache, [])

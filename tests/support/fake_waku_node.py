@@ -186,9 +186,9 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
         head = "/".join(call.segments[:3])
         go = self.dialect == "go-waku"
         if head in ("debug/v1/info", "debug/v1/version"):
-            return self._about(call.segments[2])
+            return self._answer_about(call.segments[2])
         if call.path in ("/info", "/version"):
-            return Reply(404, "404 page not found\n", "text") if go else self._about(call.path[1:])
+            return Reply(404, "404 page not found\n", "text") if go else self._answer_about(call.path[1:])
         if call.path == "/health":
             return self._health()
         if head == "admin/v1/peers" and self.admin:

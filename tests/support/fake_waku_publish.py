@@ -80,9 +80,9 @@ class PublishAnswers:
             if queues is None:
                 return Reply(404, "no subscription found for pubsubTopic" if go else "", "text")
             chosen = queues[0] if len(queues) == 1 else self._random.choice(queues)
-            return self._drained(call.path, chosen, None if go else [])
+            return self._drain(call.path, chosen, None if go else [])
 
-    def _drained(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
+    def _drain(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
         found = list(cache)
         cache.clear()
         if self.faults.repeat_reads:

@@ -14,7 +14,7 @@ ELSEWHERE = ("quarantine", "incomplete messages")
 """The promises that are kept by tables which these adapters do not fill alone."""
 
 
-def attacked(
+def attack_scenario(
     seed: int,
     attacks: tuple[str, ...] = (),
     senders: int = 1,

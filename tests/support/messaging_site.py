@@ -48,12 +48,12 @@ class Site:
         fields = {"mode": mode, "cluster_id": CLUSTER, "shards": (SHARD,), **changes}
         self.node = MessagingNode(config(**fields), self.transport, clock=self.clock, feed=self.feed)
         for name in EventName:
-            self.node.events.add_event_listener(name, self._heard)
+            self.node.events.add_event_listener(name, self._on_event)
         self.node.start(background=False)
         self.until(lambda: self.node.health_indicator != "Unhealthy")
         return self.node
 
-    def _heard(self, event: CustomEvent) -> None:
+    def _on_event(self, event: CustomEvent) -> None:
         self.events.append((event.type.value, event.detail))
 
     def until(self, happened: Callable[[], object]) -> None:
@@ -67,7 +67,7 @@ class Site:
 
         until(look, lambda: f"it did not happen; events: {[name for name, _ in self.events]}", every_s=0.005)
 
-    def asked_more(self, times: int) -> None:
+    def wait_for_requests(self, times: int) -> None:
         """Until the Waku node has been asked some more times."""
         fake = self.fake
         assert fake is not None

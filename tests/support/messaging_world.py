@@ -45,10 +45,10 @@ class KeptFeed:
     def record(self, event: SenderEvent | LossReport) -> None:
         self.rows.append(event)
 
-    def dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
+    def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         self.envelopes.append(("sender", message))
 
-    def received(self, envelope: ReceivedEnvelope) -> None:
+    def record_received(self, envelope: ReceivedEnvelope) -> None:
         self.envelopes.append((envelope.source.value, envelope.message))
 
 
@@ -63,17 +63,17 @@ class World:
         self.database = database
         self.changes = changes
         self.events: list[tuple[str, Any]] = []
-        self.node = self.made()
+        self.node = self.make_node()
 
-    def made(self) -> MessagingNode:
+    def make_node(self) -> MessagingNode:
         """A new node on the same transport and database, started without threads."""
         node = MessagingNode(config(**self.changes), self.transport, self.database, clock=self.clock, feed=self.feed)
         for name in EventName:
-            node.events.add_event_listener(name, self._heard)
+            node.events.add_event_listener(name, self._on_event)
         node.start(background=False)
         return node
 
-    def _heard(self, event: CustomEvent) -> None:
+    def _on_event(self, event: CustomEvent) -> None:
         self.events.append((event.type.value, event.detail))
 
     def names(self) -> list[str]:

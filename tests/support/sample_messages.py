@@ -111,7 +111,7 @@ class MessageRows:
                 for copy in range(copies):
                     place = self._arrival(message, part, copy, ephemeral, sealed, source, partition)
         if delivered:
-            self._delivered(message, place, ephemeral, sealed, lost_dependencies)
+            self._deliver(message, place, ephemeral, sealed, lost_dependencies)
         elif found and data + parity > 1 and closed:
             self._incomplete(message, reason)
         return message
@@ -181,7 +181,7 @@ class MessageRows:
         self.add("ordered_sds_messages", **common, **sds, sub_order=0, row_kind="message")
         return place
 
-    def _delivered(
+    def _deliver(
         self, message: Message, place: dict[str, Any], ephemeral: bool, sealed: bool, lost: Sequence[str]
     ) -> None:
         assert message.delivered_s is not None
@@ -254,8 +254,8 @@ class MessageRows:
                 payload_bytes=len(message.payload),
                 data_count=message.data_count,
                 parity_count=message.parity_count,
-                data_received=len(message.held("data")),
-                parity_received=len(message.held("parity")),
+                data_received=len(message.indexes_held("data")),
+                parity_received=len(message.indexes_held("parity")),
                 repaired=[p.index for p in repaired],
                 sds_ids=message.sds_ids,
                 segment_dialect="v0.1",
@@ -289,8 +289,8 @@ class MessageRows:
             reason=reason,
             data_count=message.data_count,
             parity_count=message.parity_count or None,
-            data_held=message.held("data"),
-            parity_held=message.held("parity"),
+            data_held=message.indexes_held("data"),
+            parity_held=message.indexes_held("parity"),
             data_missing=[p.index for p in message.parts if p.kind == "data" and not p.arrived],
             sds_ids=[p.sds_id for p in seen],
             first_seen=at(seen[0].sent_s + 0.1),

@@ -14,7 +14,7 @@ from tests.support.sample_values import PUBSUB_TOPIC, STORE_NODES, Message, at, 
 class Story(MessageRows):
     """The rows of every table, and the messages behind them."""
 
-    def acknowledged(
+    def acknowledge(
         self, name: str, by: str, after_s: float, evidence: str = "causal_history", carried_by: str | None = None
     ) -> None:
         """``by`` acknowledges every SDS message of ``name`` that is known, ``after_s`` seconds after it was seen."""
@@ -39,7 +39,7 @@ class Story(MessageRows):
                 kafka_offset=0,
             )
 
-    def lost(self, name: str, needed_by: str, status: str, after_s: float = 300, *, hint: bool = True) -> None:
+    def lose(self, name: str, needed_by: str, status: str, after_s: float = 300, *, hint: bool = True) -> None:
         """``needed_by`` names ``name``, of which nothing came: it is lost, came after all, or is older than we are."""
         message, waiting = self.messages[name], self.messages[needed_by]
         since = at(waiting.parts[0].sent_s + 0.1)
@@ -55,7 +55,7 @@ class Story(MessageRows):
             event_time=since + dt.timedelta(seconds=after_s),
         )
 
-    def refetched(
+    def refetch(
         self, name: str, needed_by: str, answers: Sequence[tuple[str, ...]], *, hint: bool = True, first_s: float = 10
     ) -> None:
         """Attempts to fetch ``name``: per attempt what each store node answered (present, absent, error or '')."""
@@ -94,7 +94,7 @@ class Story(MessageRows):
             **more,
         )
 
-    def said(self, name: str, *events: str, detail: str | None = None) -> None:
+    def say(self, name: str, *events: str, detail: str | None = None) -> None:
         """What the sender itself recorded about ``name``."""
         message = self.messages[name]
         for part in message.parts:
@@ -111,7 +111,7 @@ class Story(MessageRows):
                     event_time=at(part.sent_s - 0.05 + 0.01 * step),
                 )
 
-    def refused(
+    def refuse(
         self,
         stage: str,
         reason: str,

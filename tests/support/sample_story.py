@@ -16,7 +16,7 @@ def tell(told: Story) -> None:
     """The whole hour."""
     talk(told)
     files(told)
-    refused_by_the_sender(told)
+    add_refusals_by_the_sender(told)
     quiet_and_sealed(told)
     hostile(told)
     bad_records(told)
@@ -52,26 +52,26 @@ def talk(told: Story) -> None:
             if number in (20, 33, 45, 46, 47) or (by == "carol" and 30 <= number < 36):
                 continue
             evidence = ("causal_history", "implied", "filter")[(number + len(by)) % 3]
-            told.acknowledged(name, by, 60.0 * (1 + (number + len(by)) % 2) + number, evidence, f"talk {number + 2}")
+            told.acknowledge(name, by, 60.0 * (1 + (number + len(by)) % 2) + number, evidence, f"talk {number + 2}")
         if number % 10 == 4:  # the stronger evidence that came later
-            told.acknowledged(name, "bob" if told.messages[name].sender != "bob" else "alice", 500, "causal_history")
-    told.lost("before", "talk 0", "before_observation", 0)
+            told.acknowledge(name, "bob" if told.messages[name].sender != "bob" else "alice", 500, "causal_history")
+    told.lose("before", "talk 0", "before_observation", 0)
     told.verdict(told.messages["before"], "unknown", "before_observation")
-    told.lost("talk 20", "talk 21", "lost")
-    told.refetched("talk 20", "talk 21", [("absent", "absent"), ("absent", "error"), ("absent", "absent")])
+    told.lose("talk 20", "talk 21", "lost")
+    told.refetch("talk 20", "talk 21", [("absent", "absent"), ("absent", "error"), ("absent", "absent")])
     told.verdict(told.messages["talk 20"], "missing", "propagated_not_stored")
-    told.lost("talk 21", "talk 22", "lost")
-    told.lost("talk 21", "talk 22", "recovered", 340)
-    told.refetched("talk 40", "talk 41", [("absent", "present")])
-    told.refetched("talk 45", "talk 48", [("", ""), ("", "")], hint=False)  # asked for, and no node ever answered
+    told.lose("talk 21", "talk 22", "lost")
+    told.lose("talk 21", "talk 22", "recovered", 340)
+    told.refetch("talk 40", "talk 41", [("absent", "present")])
+    told.refetch("talk 45", "talk 48", [("", ""), ("", "")], hint=False)  # asked for, and no node ever answered
     for number in (45, 46, 47):
-        told.lost(f"talk {number}", "talk 48", "lost", hint=number != 45)
+        told.lose(f"talk {number}", "talk 48", "lost", hint=number != 45)
         told.verdict(
             told.messages[f"talk {number}"],
             "missing" if number == 45 else "unknown",
             None if number == 45 else "source_gap",
         )
-    told.refetched("talk 46", "talk 48", [("error", "error"), ("error", "")])
+    told.refetch("talk 46", "talk 48", [("error", "error"), ("error", "")])
     for number in range(0, 58, 5):  # the audit: store-b has no longer what is older than half an hour
         message = told.messages[f"talk {number}"]
         if message.delivered_s is not None:
@@ -131,13 +131,13 @@ def files(told: Story) -> None:
             **{"delivered_after_s": 0.5 + number % 3, **how},
         )
         if name.startswith(("whole", "saved")):
-            told.said(name, "queued", "sent")
-            told.acknowledged(name, "bob" if number % 2 else "alice", 20.0 + number, carried_by="whole")
+            told.say(name, "queued", "sent")
+            told.acknowledge(name, "bob" if number % 2 else "alice", 20.0 + number, carried_by="whole")
     told.verdict(told.messages["waits for what is lost"], "missing", "dependency_missing")
-    told.refetched("one short without parity", "saved by one parity", [("absent", "absent")])
+    told.refetch("one short without parity", "saved by one parity", [("absent", "absent")])
 
 
-def refused_by_the_sender(told: Story) -> None:
+def add_refusals_by_the_sender(told: Story) -> None:
     """Messages of which only the sender, or quarantine, has a trace."""
     for number, (name, events, cause) in enumerate(
         (
@@ -150,14 +150,14 @@ def refused_by_the_sender(told: Story) -> None:
         )
     ):
         message = told.message(name, "files", "alice", 3000.0 + 30 * number, size=300, lost=[0])
-        told.said(name, *events, detail="the epoch's budget is used up" if cause == "rate_limited" else None)
+        told.say(name, *events, detail="the epoch's budget is used up" if cause == "rate_limited" else None)
         told.verdict(message, "missing", cause)
     locked = told.messages["locked"]
-    told.refused(
+    told.refuse(
         "decryption", "undecryptable", 3120, b"\x08\x01" + digest("locked"), detail="no key opens it",
         content_topic=topic_of("files"), message_hash=locked.last.envelope_hash,
     )  # fmt: skip
-    told.refetched("stored nowhere", "whole 11", [("absent", "absent"), ("absent", "absent")])
+    told.refetch("stored nowhere", "whole 11", [("absent", "absent"), ("absent", "absent")])
 
 
 def quiet_and_sealed(told: Story) -> None:
@@ -166,7 +166,7 @@ def quiet_and_sealed(told: Story) -> None:
         told.message(f"quiet {number}", "quiet", "dave", 60.0 * number, size=64)
         told.message(f"sealed {number}", "sealed", "erin", 300.0 * number, size=128, sealed=True)
         if number < 5:
-            told.acknowledged(f"sealed {number}", "frank", 45, "filter")
+            told.acknowledge(f"sealed {number}", "frank", 45, "filter")
 
 
 def hostile(told: Story) -> None:
@@ -179,9 +179,9 @@ def hostile(told: Story) -> None:
         told.message(f"hostile {number}", text, sender, start, sds_id=f"{text} {number}", size=30, **common)
         told.message(f"torn {number}", text, sender, start + 10, data=3, lost=[1], size=900, **common)
         told.message(f"named {number}", text, sender, start + 20, lost=[0], **common)
-        told.acknowledged(f"hostile {number}", HOSTILE[(number + 3) % len(HOSTILE)], 33)
-        told.lost(f"named {number}", f"hostile {number}", "lost")
-        told.refetched(f"named {number}", f"hostile {number}", [("absent", "absent")])
+        told.acknowledge(f"hostile {number}", HOSTILE[(number + 3) % len(HOSTILE)], 33)
+        told.lose(f"named {number}", f"hostile {number}", "lost")
+        told.refetch(f"named {number}", f"hostile {number}", [("absent", "absent")])
         told.verdict(told.messages[f"named {number}"], "missing", None)
         told.add(
             "channel_events",
@@ -197,24 +197,24 @@ def hostile(told: Story) -> None:
 def bad_records(told: Story) -> None:
     """Quarantine: several stages and reasons, a kept suspicion, one that was requeued, raw bytes of every kind."""
     for number in range(5):
-        told.refused("envelope", "malformed_envelope", 100.0 * number, bytes(range(256)), detail="truncated field 4")
+        told.refuse("envelope", "malformed_envelope", 100.0 * number, bytes(range(256)), detail="truncated field 4")
     for number in range(3):
-        told.refused(
+        told.refuse(
             "sds", "sds_without_id", 200.0 * number, b"\n\x05alice", detail="an SDS message needs a message id",
             content_topic=topic_of("talk"), message_hash=digest("bad", number),
         )  # fmt: skip
-    told.refused("record", "null_value", 900, None, detail="a tombstone")
-    told.refused("record", "too_large", 950, b"x" * 5000, detail="1 048 577 bytes, at most 1 048 576 are read")
-    told.refused(
+    told.refuse("record", "null_value", 900, None, detail="a tombstone")
+    told.refuse("record", "too_large", 950, b"x" * 5000, detail="1 048 577 bytes, at most 1 048 576 are read")
+    told.refuse(
         "segment", "segment_hash_length", 1000, b"\x0a\x10" + b"h" * 16, disposition="kept",
         content_topic=topic_of("files"), message_hash=digest("kept"),
     )  # fmt: skip
-    told.refused(
+    told.refuse(
         "decryption", "undecryptable", 1100, b"\x01\x02\x03", disposition="requeued",
         content_topic=topic_of("files"), message_hash=digest("requeued"),
     )  # fmt: skip
     for number, text in enumerate(HOSTILE):
-        told.refused(
+        told.refuse(
             "sds", "malformed_sds", 1200.0 + number, text.encode("utf-8", "surrogatepass"), detail=text,
             content_topic=f"/{text}", message_hash=digest("hostile", number),
         )  # fmt: skip

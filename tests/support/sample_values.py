@@ -79,5 +79,5 @@ class Message:
     def last(self) -> SegmentFacts:
         return self.parts[-1]
 
-    def held(self, kind: str) -> list[int]:
+    def indexes_held(self, kind: str) -> list[int]:
         return [p.index for p in self.parts if p.arrived and p.kind == kind and p.index is not None]

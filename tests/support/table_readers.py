@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake import DeltaTable, QueryBuilder
 
-from reliable_channel.lake.read import as_table, in_our_time, quoted
+from reliable_channel.lake.read import as_table, in_our_time, quote
 
 polars: Any = import_module("polars") if find_spec("polars") else None
 
@@ -67,7 +67,7 @@ class Readers:
             literal = polars.lit(value.as_py(), dtype=self.polars.collect_schema()[name])
             counts["polars"] = self.polars.filter(polars.col(name) == literal).collect().height
         if isinstance(value.as_py(), str) and "\x00" not in value.as_py():
-            counts["delta-rs"] = self._in_delta_rs(f"{name} = {quoted(value.as_py())}")
+            counts["delta-rs"] = self._in_delta_rs(f"{name} = {quote(value.as_py())}")
         return counts
 
     def counts_of_null(self, name: str) -> Counts:

@@ -78,7 +78,7 @@ class WakuProcess:
             process.wait(WAIT_S)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stop(self) -> Iterator[None]:
         """It takes connections and answers nothing."""
         process = self._process
         assert process is not None
@@ -103,13 +103,13 @@ class WakuProcess:
         the other sees it, as it refuses to dial for seconds after a dial of its own that failed."""
         body = {"multiaddr": other.address(), "shards": [SHARD], "protocols": ["/vac/waku/relay/2.0.0"]}
 
-        def connected() -> bool:
+        def is_connected() -> bool:
             httpx.post(self.url + "/admin/v1/peers", json=body, timeout=10, trust_env=False)
             return other.sees(self)
 
-        until(connected, f"{self.url} connects to {other.url}")
+        until(is_connected, f"{self.url} connects to {other.url}")
 
-    def stored(self, content_topic: str) -> int:
+    def count_stored(self, content_topic: str) -> int:
         """How many messages its own archive has (Store v1), up to a page of 100."""
         query = {"pubsubTopic": PUBSUB_TOPIC, "contentTopics": content_topic, "pageSize": "100"}
         return len(self.get("/store/v1/messages", query)["messages"] or ())

@@ -17,8 +17,8 @@ from reliable_channel import __version__, cli
 from reliable_channel.cli import PANELS, build, main
 from reliable_channel.cli.commands import Invocation
 from reliable_channel.core.errors import EnvironmentFault, LocalError
-from reliable_channel.runtime.faults import UNFORESEEN, ended_by
-from tests.support.error_page import expected
+from reliable_channel.runtime.faults import UNFORESEEN, print_fault
+from tests.support.error_page import pattern_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -164,8 +164,8 @@ def test_the_environment_asks_for_stack_traces_as_well(
 
 def test_a_class_of_a_jar_that_is_not_there_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     """What PySpark raises when a job is submitted without --jars, or with a damaged one."""
-    assert ended_by(TypeError("'JavaPackage' object is not callable"), "ingest") == 1
-    assert expected("Jars that Spark does not find").fullmatch(capsys.readouterr().err.strip())
+    assert print_fault(TypeError("'JavaPackage' object is not callable"), "ingest") == 1
+    assert pattern_of("Jars that Spark does not find").fullmatch(capsys.readouterr().err.strip())
 
 
 def test_an_unknown_command_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

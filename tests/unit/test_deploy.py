@@ -20,7 +20,7 @@ import yaml
 
 from reliable_channel.cli import build
 from reliable_channel.config import load
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.pipeline.runner.queries import CHAIN
 
@@ -119,7 +119,7 @@ def test_every_file_of_the_package_exists() -> None:
     names = {name for text in TEXTS.values() for name in re.findall(r"reliable-channel files ([\w.-]+)", text)}
     assert len(names) > 4
     for name in names:
-        assert any(shipped(name, folder).is_file() for folder in ("conf", "jobs", "notebooks")), name
+        assert any(find_shipped(name, folder).is_file() for folder in ("conf", "jobs", "notebooks")), name
 
 
 def test_every_file_that_the_container_copies_exists_and_is_sent() -> None:

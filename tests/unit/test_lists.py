@@ -90,7 +90,7 @@ def test_the_line_of_a_continuous_run_says_what_was_read_and_when_each_job_last_
     monkeypatch.setattr("time.time", lambda: 1_000.0)
     metrics.progress("ingest", {"input_rows": 1_234.0})
     metrics.progress("ack", {})
-    metrics.judged({"delivered": 300, "missing": 35}, {}, {}, None)
+    metrics.record_verdicts({"delivered": 300, "missing": 35}, {}, {}, None)
     assert status_line(metrics, 1_007) == (
         "1,234 records read; last micro-batch: ingest 7 s ago, reassembly never, ack 7 s ago;"
         " 300 messages delivered, 35 missing"

@@ -73,7 +73,7 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
 ) -> None:
     clock, said, due, prometheus = [0.0], list[str](), list[float](), PrometheusMetrics()
     rounds = Rounds(3, takes_s, clock)
-    monkeypatch.setattr(run, "judged_now", rounds.judge)
+    monkeypatch.setattr(run, "run_new_verdicts", rounds.judge)
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
     settings = load("local", paths={"data_dir": str(sample_tables)})
     run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus, due.append)
@@ -119,7 +119,7 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails(monke
             raise fault
         said.append("asked")
 
-    monkeypatch.setattr(run, "refetched", ask)
+    monkeypatch.setattr(run, "run_refetch", ask)
     run.refetch_until(load("local"), cast(threading.Event, rounds), said.append)
     assert said[0] == "refetch: No store answers."
     assert said[1].startswith("refetch: The disk is full writing /tables.")

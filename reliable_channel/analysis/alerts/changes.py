@@ -53,15 +53,15 @@ def changes(
         above = [reading for reading in readings if reading.value > rule.threshold]
         still = {reading.subject for reading in above}
         mine = {subject: old for (alert, subject), old in open_alerts.items() if alert == rule.alert}
-        found += [_cleared(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
+        found += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
         room = most_open - len(still & mine.keys())
         new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
-        found += [_raised(rule, reading) for reading in new[: max(0, room)]]
+        found += [_raise_alert(rule, reading) for reading in new[: max(0, room)]]
     removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
-    return found + [_cleared(old, None, None) for old in removed]
+    return found + [_clear_alert(old, None, None) for old in removed]
 
 
-def _raised(rule: Rule, reading: Reading) -> AlertChange:
+def _raise_alert(rule: Rule, reading: Reading) -> AlertChange:
     return AlertChange(
         rule.alert,
         rule.kind,
@@ -74,7 +74,7 @@ def _raised(rule: Rule, reading: Reading) -> AlertChange:
     )
 
 
-def _cleared(old: AlertChange, reading: Reading | None, rule: Rule | None) -> AlertChange:
+def _clear_alert(old: AlertChange, reading: Reading | None, rule: Rule | None) -> AlertChange:
     if rule is None:
         return AlertChange(
             old.alert, old.kind, old.subject, AlertState.CLEARED, old.severity, None, None, "the rule was removed"

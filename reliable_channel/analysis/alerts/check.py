@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from reliable_channel.analysis.alerts.changes import AlertChange, changes
-from reliable_channel.analysis.alerts.heartbeat import StoppedPart, stopped
+from reliable_channel.analysis.alerts.heartbeat import StoppedPart, find_stopped
 from reliable_channel.analysis.alerts.log import AlertLog
 from reliable_channel.analysis.alerts.measure import as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
@@ -65,7 +65,7 @@ def check(
     sent, fault = (0, None) if settings.alerts.webhook_url is None else _send(settings, webhook)
     still_open = AlertLog(settings.paths).open_alerts()
     open_now = tuple(still_open[key] for key in sorted(still_open))
-    return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(stopped(lake.table, now)))
+    return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(find_stopped(lake.table, now)))
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:
@@ -73,7 +73,7 @@ def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault |
     sent = 0
     for _ in range(MOST_PAGES):
         log = AlertLog(settings.paths)
-        page = log.unsent(PAGE)
+        page = log.read_unsent(PAGE)
         if not page:
             break
         try:

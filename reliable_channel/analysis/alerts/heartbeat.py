@@ -69,7 +69,7 @@ def due_ms(pause_s: float, round_s: float) -> float:
     return 1000 * (pause_s + 2 * round_s + 30)
 
 
-def stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | None = None) -> list[StoppedPart]:
+def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | None = None) -> list[StoppedPart]:
     """The parts of a continuous run that stopped, by ``now`` (the wall clock); none if no run was to go on. ``table``
     opens a table by name: ``None`` if it does not exist."""
     now = now or dt.datetime.now(dt.UTC)

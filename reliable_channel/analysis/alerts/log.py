@@ -60,7 +60,7 @@ class AlertLog:
         ]
         return self._commit(as_arrow(rows, ALERTS), _CHANGES, last + len(rows))
 
-    def unsent(self, limit: int) -> list[dict[str, Any]]:
+    def read_unsent(self, limit: int) -> list[dict[str, Any]]:
         """The oldest ``limit`` changes that were not sent to the webhook, in order. If none was ever sent, the alerts
         that are open now."""
         sent = self._table.transaction_version(_SENT_TO_WEBHOOK)

@@ -24,7 +24,7 @@ from reliable_channel.analysis.alerts.rules import (
     SilentChannel,
     TopicInPartitions,
 )
-from reliable_channel.analysis.figures import LOSS, VERDICTS, records, refused
+from reliable_channel.analysis.figures import LOSS, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables import CHANNEL_KEY
 
@@ -90,7 +90,7 @@ def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str
     here = "event_time > $since AND event_time <= $until"
     counted = f"{here} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
     row = lake.select(
-        f"SELECT {refused(counted)} AS refused, {records(here)} AS came",
+        f"SELECT {drops(counted)} AS refused, {records(here)} AS came",
         {**window, "every": not rule.reasons, "reasons": list(rule.reasons)},
     )[0]
     if row["came"] < rule.at_least:
@@ -136,7 +136,7 @@ def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: d
         window,
     )
     return [
-        Reading(_bounded(row["content_topic"] or ""), float(row["partitions"]), f"in {row['partitions']} partitions")
+        Reading(_shorten(row["content_topic"] or ""), float(row["partitions"]), f"in {row['partitions']} partitions")
         for row in rows
     ]
 
@@ -182,7 +182,7 @@ def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
         },
     )
     return [
-        Reading(_bounded(row["query"]), row["value"], f"{rule.metric} ({rule.take}) is {row['value']:,.0f}")
+        Reading(_shorten(row["query"]), row["value"], f"{rule.metric} ({rule.take}) is {row['value']:,.0f}")
         for row in rows
         if row["value"] is not None
     ]
@@ -206,10 +206,10 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
 
 
 def _channel(row: dict[str, Any]) -> str:
-    return _bounded(json.dumps([row[name] for name in CHANNEL_KEY], ensure_ascii=False))
+    return _shorten(json.dumps([row[name] for name in CHANNEL_KEY], ensure_ascii=False))
 
 
-def _bounded(subject: str) -> str:
+def _shorten(subject: str) -> str:
     """The subject, or its beginning and digest if it is long, because a stranger chooses its length."""
     if len(subject) <= LONGEST_SUBJECT:
         return subject

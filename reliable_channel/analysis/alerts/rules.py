@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.config.section import Count, PositiveMilliseconds, Section
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.malformed import Reason
@@ -64,7 +64,7 @@ class QuarantineRate(_Above):
 
     @field_validator("reasons")
     @classmethod
-    def _known(cls, reasons: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_reasons(cls, reasons: tuple[str, ...]) -> tuple[str, ...]:
         unknown = set(reasons) - {reason.value for reason in Reason}
         if unknown:
             raise ValueError(f"no such reason: {', '.join(sorted(unknown))} (docs/quarantine.md lists them)")
@@ -134,7 +134,7 @@ _ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="k
 def load_rules(place: str | None = None) -> tuple[Rule, ...]:
     """The rules of a file (of ``conf/alerts.yaml`` when none is named). Raises ``ConfigurationError`` that names the
     file and the rule."""
-    file: Path | Traversable = shipped(RULES_FILE) if place is None else Path(place).expanduser()
+    file: Path | Traversable = find_shipped(RULES_FILE) if place is None else Path(place).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:

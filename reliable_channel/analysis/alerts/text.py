@@ -45,11 +45,11 @@ def as_values(outcome: CheckResult) -> dict[str, Any]:
 
 
 def _line(change: AlertChange) -> str:
-    return f"{change.severity:8} {change.alert}  {_about(change.subject)}: {change.detail}"
+    return f"{change.severity:8} {change.alert}  {_describe_subject(change.subject)}: {change.detail}"
 
 
-def _about(subject: str) -> str:
-    key = ChannelFilter.named_by(subject)
+def _describe_subject(subject: str) -> str:
+    key = ChannelFilter.from_subject(subject)
     if key is None:
         return printable(subject, 120)
     return f"channel {printable(key.channel_id or '–', 60)} of {printable(key.content_topic or '–', 120)}"

@@ -40,7 +40,7 @@ class Webhook:
 
     def tell(self, changes: Sequence[dict[str, Any]]) -> None:
         """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
-        body = json.dumps({"version": 1, "alerts": [_shown(row) for row in changes]}, ensure_ascii=True).encode()
+        body = json.dumps({"version": 1, "alerts": [_to_json(row) for row in changes]}, ensure_ascii=True).encode()
         attempt = retrying(
             self.settings.webhook_attempts,
             0.5,
@@ -87,7 +87,7 @@ class Webhook:
             )
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _to_json(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON values: ``id`` for receivers that want each change once, times in ISO 8601 (UTC)."""
     plain = {name: value.isoformat() if isinstance(value, dt.datetime) else value for name, value in row.items()}
     return {"id": plain.pop("sequence"), **plain}

@@ -72,7 +72,7 @@ class Answers:
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
         status = 200
 
-        def rendered() -> bytes:
+        def render_page() -> bytes:
             nonlocal status
             content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
             status = content.status
@@ -80,10 +80,10 @@ class Answers:
                 content.template,
                 request.url.path,
                 content.known,
-                {**content.values, "tag": tag, "stopped": self.cache.stopped(lake)},
+                {**content.values, "tag": tag, "stopped": self.cache.find_stopped(lake)},
             )
 
-        body = self.cache.kept(tag, rendered, keep=lambda: status == 200)
+        body = self.cache.get_or_render(tag, render_page, keep=lambda: status == 200)
         return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
 
     def picture(
@@ -98,7 +98,7 @@ class Answers:
         tag = self.cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
         if _has(request, tag):
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        body = self.cache.kept(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
+        body = self.cache.get_or_render(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
         headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
         return Response(body, media_type="image/svg+xml", headers=headers)
 

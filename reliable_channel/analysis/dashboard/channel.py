@@ -44,12 +44,12 @@ def page(
         "budget": section(lake, ("sds_messages",), lambda: budget(lake, key, window)),
         "messages": section(lake, ("delivery_status",), lambda: messages(lake, key, window, verdict, numbers["page"])),
     }
-    if all(part.fault is None for part in asked.values()) and not known(lake, key):
+    if all(part.fault is None for part in asked.values()) and not has_channel(lake, key):
         return None
     return asked
 
 
-def known(lake: TableSnapshot, key: ChannelFilter) -> bool:
+def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
     """Whether any table contains the channel."""
     tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
     found = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names

@@ -216,7 +216,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
     from reliable_channel.analysis.report.drawing import svg as drawn
 
-    spec: dict[str, Any] = _prepared(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
+    spec: dict[str, Any] = _prepare(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
     ink, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
     spec["background"] = "transparent"
     # Room for text: a browser's fonts may be wider than those that were measured with.
@@ -233,14 +233,14 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     return answering(drawn(spec)).encode()
 
 
-def _prepared(value: Any, colours: Mapping[str, str]) -> Any:
+def _prepare(value: Any, colours: Mapping[str, str]) -> Any:
     """The specification with colours of our own changed, and without the title, which the page has."""
     if isinstance(value, dict):
         # The page has the title; how to read the picture stays in it.
         kept = value | {"text": ""} if "subtitle" in value else value
-        return {key: _prepared(inner, {} if key in _NAMES else colours) for key, inner in kept.items()}
+        return {key: _prepare(inner, {} if key in _NAMES else colours) for key, inner in kept.items()}
     if isinstance(value, list):
-        return [_prepared(inner, colours) for inner in value]
+        return [_prepare(inner, colours) for inner in value]
     if isinstance(value, str):
         return colours.get(value, value)
     return value

@@ -50,7 +50,7 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
     else the newest of a channel or sender of this name. An id may be shortened as pages print it: ``ab12…9f``."""
     head, shortened, tail = wanted.strip().partition("…")
     if shortened:
-        return [m for m in find(TableWindow(lake.data_dir), head, MOST_FOUND) if _named(m, head, tail)]
+        return [m for m in find(TableWindow(lake.data_dir), head, MOST_FOUND) if _has_name(m, head, tail)]
     found = lookup(lake, wanted, limit=MOST_FOUND)
     known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in found}
     others = find(TableWindow(lake.data_dir), wanted, MOST_FOUND)
@@ -73,7 +73,7 @@ def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
     return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
 
 
-def _named(message: MessageFacts, head: str, tail: str) -> bool:
+def _has_name(message: MessageFacts, head: str, tail: str) -> bool:
     names = (message.message_key, message.payload_hash or "", *message.sds_ids)
     return any(name.startswith(head) and name.endswith(tail) for name in names)
 

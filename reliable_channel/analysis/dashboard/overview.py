@@ -9,7 +9,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, latencies, records, refused
+from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -32,7 +32,7 @@ def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The parts of the page."""
     return {
         "figures": section(lake, ("delivery_status", "envelopes"), lambda: figures(lake, window)),
-        "conclusion": section(lake, ("delivery_status",), lambda: concluded(lake, window)),
+        "conclusion": section(lake, ("delivery_status",), lambda: summarize(lake, window)),
         "latency": section(lake, ("delivered_messages", "acks"), lambda: latency(lake, window)),
         "odd_timestamps": section(lake, ("delivered_messages",), lambda: odd_timestamps(lake, window)),
         "causes": section(lake, ("delivery_status",), lambda: causes(lake, window)),
@@ -45,7 +45,7 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The numbers at the top."""
     row = lake.select(
         f"""
-        SELECT {records(IN_WINDOW)} AS records, {refused(IN_WINDOW)} AS refused, j.*,
+        SELECT {records(IN_WINDOW)} AS records, {drops(IN_WINDOW)} AS refused, j.*,
                (SELECT max(recorded_at) FROM pipeline_metrics WHERE query = '{ROUNDS}') AS judged_at
         FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
                   SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
@@ -70,7 +70,7 @@ def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
     )
 
 
-def concluded(lake: TableSnapshot, window: TimeWindow) -> str | None:
+def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
     """The summary of the figures in words."""
     channels = lake.select(
         f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE first_seen > $since AND first_seen <= $until

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from reliable_channel import __version__
-from reliable_channel.analysis.alerts.heartbeat import StoppedPart, stopped
+from reliable_channel.analysis.alerts.heartbeat import StoppedPart, find_stopped
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ReliableChannelError
@@ -49,22 +49,22 @@ class PageCache:
     def tag(self, lake: TableSnapshot, address: str, tables: Sequence[str]) -> str:
         """The entity tag of the page at ``address``. It changes when a table of the page or this program changes."""
         parts = [__version__, address, *(f"{name}={state}" for name, state in lake.states(tables).items())]
-        parts += [str(part) for part in self.stopped(lake)]  # changes with the time, not with a table
+        parts += [str(part) for part in self.find_stopped(lake)]  # changes with the time, not with a table
         return hashlib.sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
-    def stopped(self, lake: TableSnapshot) -> list[StoppedPart]:
+    def find_stopped(self, lake: TableSnapshot) -> list[StoppedPart]:
         """The parts of the pipeline that stopped. Read once for each snapshot; none if the tables cannot be read, as
         the page then says."""
         with self._lock:
             if self._stopped_in is not lake:
                 try:
-                    self._stopped = stopped(lake.table)
+                    self._stopped = find_stopped(lake.table)
                 except ReliableChannelError:
                     self._stopped = []
                 self._stopped_in = lake
             return self._stopped
 
-    def kept(self, tag: str, make: Callable[[], bytes], keep: Callable[[], bool] = lambda: True) -> bytes:
+    def get_or_render(self, tag: str, make: Callable[[], bytes], keep: Callable[[], bool] = lambda: True) -> bytes:
         """The page with this tag, rendered once and kept if ``keep`` returns true; the least recently requested pages
         are dropped first."""
         with self._lock:

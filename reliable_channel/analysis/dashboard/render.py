@@ -64,7 +64,7 @@ def environment(data_dir: str, **more: Any) -> Environment:
         moment=text.moment,
         channel_address=_channel_address,
         message_address=_message_address,
-        channel_of=ChannelFilter.named_by,
+        channel_of=ChannelFilter.from_subject,
         spans=SPANS,
         pages=PAGES,
         version=__version__,

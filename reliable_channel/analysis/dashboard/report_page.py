@@ -65,7 +65,11 @@ def pictures(source: TableWindow) -> Iterator[tuple[str, str, look.Chart]]:
     acks = delivery_charts.curve(evidence, "How long acknowledgements took", how)
     yield "Delivery", "Distribution of acknowledgement latency", acks
     yield "Loss", "Messages that were not delivered, by cause", loss_charts.causes(loss.causes(source))
-    yield "Loss", "Messages that were not delivered, over time", loss_charts.over_time(loss.over_time(source))
+    yield (
+        "Loss",
+        "Messages that were not delivered, over time",
+        loss_charts.losses_over_time(loss.losses_over_time(source)),
+    )
     yield "Loss", "Runs of lost messages by length", loss_charts.bursts(loss.bursts(source))
     yield "Loss", "Share of segments lost by index", loss_charts.by_segment_index(loss.by_segment_index(source))
     yield "Loss", "What parity saved", loss_charts.parity(loss.parity(source))

@@ -15,13 +15,13 @@ from reliable_channel.analysis.report.charts.look import (
     VERMILION,
     Chart,
     answers,
-    counted,
+    colours_by_name,
     every,
-    named_colours,
     nothing,
-    sized,
+    pluralize,
+    set_size,
     time_axis,
-    titled,
+    title_params,
     whole_numbers,
 )
 
@@ -61,10 +61,10 @@ def chart(bins: pd.DataFrame, seconds: int, until: dt.datetime | None = None) ->
     shown["low"] = shown["high"] - shown["messages"]
     shown["until"] = shown["time"] + pd.Timedelta(seconds=seconds)
     shown["hover"] = [
-        f"{r.name}: {counted(r.messages, 'messages')}, {r.time:%Y-%m-%d %H:%M:%S}" for r in shown.itertuples(False)
+        f"{r.name}: {pluralize(r.messages, 'messages')}, {r.time:%Y-%m-%d %H:%M:%S}" for r in shown.itertuples(False)
     ]
     drawn = (
-        alt.Chart(shown, title=titled(title, f"By the time of the first trace; one bar for {every(seconds)}."))
+        alt.Chart(shown, title=title_params(title, f"By the time of the first trace; one bar for {every(seconds)}."))
         .mark_rect(stroke="white", strokeWidth=0.4)
         .encode(
             **answers(shown),
@@ -72,7 +72,7 @@ def chart(bins: pd.DataFrame, seconds: int, until: dt.datetime | None = None) ->
             x2="until:T",
             y=alt.Y("low:Q", title="messages", axis=whole_numbers(shown["high"])),
             y2="high:Q",
-            color=named_colours("name", order, [colours[name] for name in order]),
+            color=colours_by_name("name", order, [colours[name] for name in order]),
         )
     )
-    return sized(drawn)
+    return set_size(drawn)

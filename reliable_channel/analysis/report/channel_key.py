@@ -14,7 +14,7 @@ class ChannelFilter(NamedTuple):
     channel_id: str | None
 
     @classmethod
-    def named_by(cls, subject: str | None) -> ChannelFilter | None:
+    def from_subject(cls, subject: str | None) -> ChannelFilter | None:
         """The channel that is the subject of an alert (a JSON list of the three), or None."""
         try:
             key = json.loads(subject or "")

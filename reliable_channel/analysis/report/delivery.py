@@ -82,7 +82,7 @@ def overall_latency(source: TableWindow) -> pd.DataFrame:
     """One row: messages, p50_ms, p90_ms, p99_ms, max_ms of :func:`latency` over all channels; null without messages."""
     return source.query(
         f"""SELECT count(*) AS messages, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
-            FROM ({_LATENCY} FROM ({_delivered()}))"""
+            FROM ({_LATENCY} FROM ({_delivery_sql()}))"""
     )
 
 
@@ -108,17 +108,17 @@ _DELIVERED = "channel_id, sender_id, payload_bytes, event_time, first_seen, send
 
 def latency(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """How long messages took from their sender's timestamp to their delivery here."""
-    return source.query(_distribution(f"{_LATENCY} FROM ({_delivered()})", by, "messages"))
+    return source.query(_distribution(f"{_LATENCY} FROM ({_delivery_sql()})", by, "messages"))
 
 
 def waiting(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """How long messages waited here, from their first segment to their delivery: for segments, and for dependencies."""
-    return source.query(_distribution(f"{_WAITING} FROM ({_delivered()})", by, "messages"))
+    return source.query(_distribution(f"{_WAITING} FROM ({_delivery_sql()})", by, "messages"))
 
 
 def latency_curve(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """The distribution of :func:`latency` as a line per value: the share of messages that took at most so long."""
-    return source.query(_curve(f"{_LATENCY} FROM ({_delivered()})", expression(by)))
+    return source.query(_curve(f"{_LATENCY} FROM ({_delivery_sql()})", expression(by)))
 
 
 def acknowledgement_latency(source: TableWindow, by: Dimension | str = "channel_id") -> pd.DataFrame:
@@ -145,7 +145,7 @@ _FIRST_ACKS = """
 """
 
 
-def _delivered() -> str:
+def _delivery_sql() -> str:
     return f"SELECT {_DELIVERED} FROM delivered_messages WHERE {PLAUSIBLE}"
 
 

@@ -60,7 +60,7 @@ def missing(source: TableWindow, limit: int = 100) -> pd.DataFrame:
     )
 
 
-def over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
+def losses_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
     """Messages not delivered, in bins of the time at which they were first seen or missed."""
     width = seconds or bin_seconds(source, "delivery_status", "first_seen")
     found = source.query(

@@ -31,7 +31,10 @@ def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, lim
         """,  # noqa: S608 - text of our own only
         values,
     )
-    return [_message(row) for row in judged or lake.select(_seen(here), values) or lake.select(_named(here), values)]
+    return [
+        _message(row)
+        for row in judged or lake.select(_messages_sql(here), values) or lake.select(_dependencies_sql(here), values)
+    ]
 
 
 def of_channel_or_sender(lake: TableSnapshot, name: str, limit: int) -> list[MessageFacts]:
@@ -45,7 +48,7 @@ def of_channel_or_sender(lake: TableSnapshot, name: str, limit: int) -> list[Mes
     return [_message(row) for row in rows]
 
 
-def _seen(here: str) -> str:
+def _messages_sql(here: str) -> str:
     return f"""
     WITH wanted AS (
         SELECT DISTINCT {_CHANNEL}, sender_id, entire_message_hash, sds_id FROM sds_messages
@@ -61,7 +64,7 @@ def _seen(here: str) -> str:
 """  # noqa: S608 - text of our own only
 
 
-def _named(here: str) -> str:
+def _dependencies_sql(here: str) -> str:
     return f"""
     SELECT {_CHANNEL}, sds_id AS message_key, min(sender_id) AS sender_id, NULL AS payload_hash,
            [sds_id] AS sds_ids, min(event_time) AS first_seen

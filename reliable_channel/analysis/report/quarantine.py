@@ -22,7 +22,7 @@ from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
-from reliable_channel.lake.tables import sent_by
+from reliable_channel.lake.tables import latest_send_time
 
 
 def reasons(source: TableWindow) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def reasons(source: TableWindow) -> pd.DataFrame:
     )
 
 
-def over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
+def drops_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
     """Refused records in bins of event time."""
     width = seconds or bin_seconds(source, "quarantine")
     found = source.query(
@@ -51,7 +51,7 @@ def share(source: TableWindow) -> pd.DataFrame:
     could not be read."""
     return source.query(
         f"""SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share
-            FROM (SELECT {figures.records()} AS records, {figures.refused()} AS refused)"""  # noqa: S608
+            FROM (SELECT {figures.records()} AS records, {figures.drops()} AS refused)"""  # noqa: S608
     )
 
 
@@ -59,7 +59,7 @@ _CHAINS = f"""
     WITH said AS (
         SELECT kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id, sds_id,
                min(lamport_timestamp) AS lamport,
-               min({sent_by("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")}) AS sent_by,
+               min({latest_send_time("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")}) AS sent_by,
                any_value(list_transform(causal_history, lambda entry: entry.sds_id)) AS history
         FROM sds_messages WHERE sds_kind = 'content' AND sender_id IS NOT NULL GROUP BY ALL
     ), links AS (

@@ -41,7 +41,7 @@ _CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w
 """What asks for the tables themselves."""
 
 
-def named_in(sql: str) -> tuple[list[str], list[View]]:
+def names_in(sql: str) -> tuple[list[str], list[View]]:
     """The tables that ``sql`` reads, also through views, and the views that it names; rather too many than too few."""
     views = [VIEWS[name] for name in sorted({name.lower() for name in _VIEWS.findall(sql)})]
     return sorted({*_NAMES.findall(sql), *(table.name for view in views for table in view.tables)}), views
@@ -96,7 +96,7 @@ class TableSnapshot:
         """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold. ``with_catalog``: the
         names and columns of all tables are known, too."""
         connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
-        names, views = named_in(sql)
+        names, views = names_in(sql)
         timer = threading.Timer(self._patience_s, connection.interrupt)
         try:
             connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")

@@ -119,7 +119,7 @@ class TableWindow:
         narrow._opened, narrow._files = self._opened, self._files
         return narrow
 
-    def opened(self, name: str) -> DeltaTable | None:
+    def open_table(self, name: str) -> DeltaTable | None:
         """The Delta table of this name, or ``None`` when it is not there."""
         if name not in self._opened:
             self._opened[name] = open_at(delta.place_of(self.data_dir, name))
@@ -127,7 +127,7 @@ class TableWindow:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a table (it may be empty)."""
-        return self.opened(name) is not None
+        return self.open_table(name) is not None
 
     def require_any(self) -> None:
         """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
@@ -182,7 +182,7 @@ class TableWindow:
         self, name: str, columns: Sequence[str], where: Callable[[Sequence[str]], ds.Expression | None]
     ) -> pa.Table:
         schema = arrow_schema(BY_NAME[name])
-        table = self.opened(name)
+        table = self.open_table(name)
         if table is None:
             return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:

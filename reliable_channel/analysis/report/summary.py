@@ -95,7 +95,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
         "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
         "notes": [
-            *_notes(source, totals, _unexplained(frames["causes"])),
+            *_notes(source, totals, _count_unexplained(frames["causes"])),
             *_timestamps(frames["odd_timestamps"]),
         ],
     }
@@ -111,7 +111,7 @@ def _newest_trace(source: TableWindow) -> str | None:
     return newest
 
 
-def _unexplained(causes: pd.DataFrame) -> int:
+def _count_unexplained(causes: pd.DataFrame) -> int:
     return int(causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == "unexplained"), "messages"].sum())
 
 
@@ -124,7 +124,7 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
             "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end."
         )
     elif not totals["messages"]:
-        found.append("No message is known in this window." + _held(source))
+        found.append("No message is known in this window." + _describe_span(source))
     if totals["unknown"]:
         found.append(
             f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
@@ -151,7 +151,7 @@ def _timestamps(odd: pd.DataFrame) -> list[str]:
     ]
 
 
-def _held(source: TableWindow) -> str:
+def _describe_span(source: TableWindow) -> str:
     """The time span of the messages in the tables, for a user who requested another one."""
     window = source.window
     if window.since is None and window.until is None:

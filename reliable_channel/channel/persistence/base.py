@@ -83,7 +83,7 @@ class Persistence(Protocol):
         """Forget a label and its segments; unknown ones are ignored."""
         ...
 
-    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+    def find_send(self, key: ChannelKey, label: str) -> LabelledSend | None:
         """The send of that label, in whatever state."""
         ...
 

@@ -89,7 +89,7 @@ _TABLES = (
 
 
 _shared: dict[Path, SqlitePersistence] = {}
-"""The backends that :meth:`SqlitePersistence.shared` has given out, by file."""
+"""The backends that :meth:`SqlitePersistence.share` has given out, by file."""
 _shared_lock = threading.Lock()
 
 
@@ -117,7 +117,7 @@ class SqlitePersistence:
             ) from error
 
     @classmethod
-    def shared(cls, path: Path | str) -> SqlitePersistence:
+    def share(cls, path: Path | str) -> SqlitePersistence:
         """The backend of a database file that all channels of this process use together, so that several channels of
         one sender can be open. Everybody who asked for it closes it; the last one really does."""
         place = Path(path).expanduser().resolve()
@@ -243,7 +243,7 @@ class SqlitePersistence:
             do.execute("DELETE FROM labelled WHERE channel=? AND label=?", where)
             do.execute("DELETE FROM labelled_segment WHERE channel=? AND label=?", where)
 
-    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
+    def find_send(self, key: ChannelKey, label: str) -> LabelledSend | None:
         with self._transaction() as do:
             where = (self._id(do, key), label)
             row = do.execute("SELECT send_id, required FROM labelled WHERE channel=? AND label=?", where).fetchone()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.runtime.interrupts import ended_at_once
+from reliable_channel.runtime.interrupts import end_at_once
 
 if TYPE_CHECKING:
     from reliable_channel.config import Settings
@@ -42,7 +42,7 @@ class Invocation:
         """The effective configuration, read once, with its tables at ``tables`` where that is given, and the
         checkpoints beside them; raises ``ConfigurationError`` naming file and key."""
         if self._settings is None:
-            with ended_at_once():
+            with end_at_once():
                 from reliable_channel.config import load
 
                 self._settings = load(self.config)
@@ -57,10 +57,10 @@ class Invocation:
 
 def files_of_package() -> list[Path]:
     """The jobs, notebooks and configurations that come with this package; no two have the same name."""
-    from reliable_channel.config.loading import shipped
+    from reliable_channel.config.loading import find_shipped
 
     patterns = {"conf": "*.*", "jobs": "[!_]*.py", "notebooks": "*.ipynb"}
-    return sorted(file for folder, one in patterns.items() for file in Path(str(shipped("", folder))).glob(one))
+    return sorted(file for folder, one in patterns.items() for file in Path(str(find_shipped("", folder))).glob(one))
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -75,7 +75,10 @@ def register(app: typer.Typer) -> None:
         scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
         own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
         place = (directory or Path(own_place)).resolve()
-        settings, world = demo_settings(invocation(context).settings(), prepare(place)), simulated(seed, scenario)
+        settings, world = (
+            demo_settings(invocation(context).settings(), prepare(place)),
+            simulate_scenario(seed, scenario),
+        )
         settings = with_lifetime(settings, lifetime_ms(world))
         play(settings, world, place)
         with progress("Comparing the tables with the truth"):
@@ -127,7 +130,7 @@ def lifetime_ms(world: World) -> int:
     return max(HOUR_MS, 2 * (scenario.end_ms - scenario.start_ms))
 
 
-def simulated(seed: int, name: str) -> World:
+def simulate_scenario(seed: int, name: str) -> World:
     """Play the scenario ``name`` (demo, small, hostile or slow) in virtual time."""
     from reliable_channel.runtime.progress import progress
     from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, slow_scenario, small_scenario
@@ -143,12 +146,12 @@ def simulated(seed: int, name: str) -> World:
     with progress("Simulating the conversation", len(scenario.channels)) as advance:
         done = 0
 
-        def played(channel: str) -> None:
+        def on_played(channel: str) -> None:
             nonlocal done
             done += 1
             advance(done, channel)
 
-        return simulate(scenario, played)
+        return simulate(scenario, on_played)
 
 
 def play(settings: Settings, world: World, place: Path) -> None:
@@ -173,7 +176,7 @@ def play(settings: Settings, world: World, place: Path) -> None:
         evidence = [*sender_events(world.journals), *sightings(world.records, scenario.vantages, scenario.seed)]
         write_events(evidence, there.bridge.evidence_topic, there.kafka.clients().producer)
         later, coordinates = run_jobs(with_stores(there, nodes), world)
-        truth_with(world, later).located([*written, *coordinates]).save(place / "truth")
+        truth_with(world, later).locate([*written, *coordinates]).save(place / "truth")
 
 
 def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
@@ -202,14 +205,14 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
     """Run all jobs over the available records: the chain, evidence, refetch and the envelopes it returns. Then, as if
     the lifetime of a set had passed in silence, so that incomplete and lost messages are known to be so, run the chain
     again, verdicts and alerts. Returns the envelopes that the stores returned and their places in Kafka."""
-    from reliable_channel.cli.commands.run import collected, judged
+    from reliable_channel.cli.commands.run import run_collection, run_verdicts
     from reliable_channel.evidence.refetch import refetch
-    from reliable_channel.pipeline.runner.metrics import measured
+    from reliable_channel.pipeline.runner.metrics import record_metrics
     from reliable_channel.pipeline.runner.run import close, run_chain
     from reliable_channel.runtime.build import store_client
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.spark import spark_session
-    from reliable_channel.simulation.stores import given_back
+    from reliable_channel.simulation.stores import give_back
     from reliable_channel.simulation.to_kafka import write_records
 
     later: list[ObserverRecord] = []
@@ -223,7 +226,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
         returned: list[StoreEntry] = []
         refetch(settings, client, returned.extend)
         returned.sort(key=_causal_position)
-        records = given_back(world, [entry.message_hash for entry in returned], at_ms + GIVEN_BACK_AFTER_MS)
+        records = give_back(world, [entry.message_hash for entry in returned], at_ms + GIVEN_BACK_AFTER_MS)
         later.extend(records)
         kafka = settings.kafka
         coordinates.extend(write_records(records, kafka.topics.envelopes, kafka.clients().producer))
@@ -239,10 +242,10 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                 steps += 1
                 advance(steps, name)
 
-            with measured(spark, settings, serve=False):
+            with record_metrics(spark, settings, serve=False):
                 run_chain(spark, settings, on_progress=step)
                 step("evidence, refetch")
-                collected(settings, lambda _: None)
+                run_collection(settings, lambda _: None)
                 client = store_client(settings)
                 try:
                     while fetch(client):
@@ -256,5 +259,5 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                 finally:
                     client.close()
             step("verdict, alerts")
-            judged(spark, settings, lambda _: None)
+            run_verdicts(spark, settings, lambda _: None)
     return later, coordinates

@@ -114,7 +114,7 @@ def register(app: typer.Typer) -> None:
 
         from rich.console import Console
 
-        from reliable_channel.analysis.alerts.heartbeat import stopped
+        from reliable_channel.analysis.alerts.heartbeat import find_stopped
         from reliable_channel.analysis.report import csv_files, summary, terminal
         from reliable_channel.analysis.report.channels import require_channel
         from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -122,7 +122,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
 
         now = dt.datetime.now(dt.UTC)
-        window = chosen_window(since, until, channel, content_topic, now)
+        window = parse_window(since, until, channel, content_topic, now)
         limits = Thresholds(
             loss=None if max_loss is None else share(max_loss),
             latency_ms=None if max_latency is None else duration_ms(max_latency),
@@ -141,7 +141,7 @@ def register(app: typer.Typer) -> None:
         if html is not None:  # the library of charts is loaded while the first questions are asked
             Thread(target=import_module, args=("reliable_channel.analysis.report.drawing",)).start()
         answers = summary.collect(source, now)
-        answers["notes"][:0] = [str(part) for part in stopped(TableSnapshot(paths).table, now)]
+        answers["notes"][:0] = [str(part) for part in find_stopped(TableSnapshot(paths).table, now)]
         judged = checks(limits, answers)
         answers["thresholds"] = [check.as_json() for check in judged]
         if html is not None:
@@ -191,7 +191,7 @@ def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
     return "\n\n".join(facts)
 
 
-def chosen_window(
+def parse_window(
     since: str | None, until: str | None, channel: str | None, content_topic: str | None, now: dt.datetime
 ) -> Window:
     """The window of the options. Raises ``LocalError`` for what is no time, or an end that is before its beginning."""

@@ -31,7 +31,7 @@ STATUS_S = 60.0
 LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
 
-def refetched(settings: Settings, say: Callable[[str], None]) -> bool:
+def run_refetch(settings: Settings, say: Callable[[str], None]) -> bool:
     """Query the store nodes once; returns whether they returned envelopes, so that the chain has more to read."""
     from reliable_channel.evidence.refetching import refetch_once
     from reliable_channel.runtime.build import store_client
@@ -48,12 +48,12 @@ def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str]
 
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
         try:
-            refetched(settings, say)
+            run_refetch(settings, say)
         except Exception as fault:  # whatever it is, the pipeline goes on without what stores have
             say(f"refetch: {as_fault(fault)}")
 
 
-def collected(settings: Settings, say: Callable[[str], None]) -> None:
+def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence of senders and the bridge into ``sender_events`` and ``source_gaps``."""
     from reliable_channel.evidence.collecting import collect_evidence
 
@@ -65,22 +65,22 @@ def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str]
     """Read evidence at every trigger interval until ``stop``; a fault is printed and the next round tries again."""
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
         try:
-            collected(settings, say)
+            run_collection(settings, say)
         except Exception as fault:  # whatever it is, the pipeline goes on without evidence
             say(f"evidence: {fault}")
 
 
-def judged(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
+def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence, compute the verdicts it affects, then check the alerts that follow."""
     from reliable_channel.lake.create import create_tables
     from reliable_channel.pipeline.verdict import verdicts
 
     create_tables(settings.paths, verdicts.TABLES_READ)
-    collected(settings, say)
-    judged_now(spark, settings, say)
+    run_collection(settings, say)
+    run_new_verdicts(spark, settings, say)
 
 
-def judged_now(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> Counter[tuple[str, str]]:
+def run_new_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> Counter[tuple[str, str]]:
     """Compute the verdicts of messages about which tables have new rows, then check the alerts that follow; returns how
     many are raised, by rule and severity."""
     from reliable_channel.analysis.alerts.check import check
@@ -116,10 +116,10 @@ def judge_until(
     while not stop.wait(pause_s):
         started = time.monotonic()
         try:
-            metrics.alerted(judged_now(session, settings, say))
+            metrics.record_alerts(run_new_verdicts(session, settings, say))
             found = outcome(TableSnapshot(settings.paths))
             latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
-            metrics.judged(found.verdicts, found.causes, latency, found.newest)
+            metrics.record_verdicts(found.verdicts, found.causes, latency, found.newest)
             round_s = time.monotonic() - started
             due = due_ms(pause_s, round_s)
             declare(due)
@@ -201,7 +201,7 @@ def register(app: typer.Typer) -> None:
         import threading
 
         from reliable_channel.analysis.alerts.heartbeat import Heartbeat
-        from reliable_channel.pipeline.runner.metrics import measured
+        from reliable_channel.pipeline.runner.metrics import record_metrics
         from reliable_channel.pipeline.runner.run import run_continuously, run_once
         from reliable_channel.runtime.own_broker import require_own_broker
         from reliable_channel.runtime.spark import spark_session
@@ -217,14 +217,14 @@ def register(app: typer.Typer) -> None:
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings) as spark:
             if not continuous:
-                with measured(spark, settings, serve=False):
+                with record_metrics(spark, settings, serve=False):
                     run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
-                    while settings.store.nodes and refetched(settings, say):
+                    while settings.store.nodes and run_refetch(settings, say):
                         run_once(spark, settings, close_after_ms=close_after_ms, on_progress=say)
                     if verdicts:
-                        judged(spark, settings, say)
+                        run_verdicts(spark, settings, say)
                     else:
-                        collected(settings, say)
+                        run_collection(settings, say)
                 typer.echo(result(settings))
                 return
             stop = threading.Event()
@@ -233,7 +233,7 @@ def register(app: typer.Typer) -> None:
                 threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
                 if settings.store.nodes:
                     threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
-                with measured(spark, settings, serve=True) as metrics:
+                with record_metrics(spark, settings, serve=True) as metrics:
                     threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
                     heartbeat = Heartbeat(settings.paths)
                     judge = threading.Thread(

@@ -78,7 +78,7 @@ def register(app: typer.Typer) -> None:
             ids = [_send(opened.channel, payload, ephemeral) for payload in payloads]
             if lines:
                 ids += [_send(opened.channel, line, ephemeral) for line in _lines()]
-            if not _settled(opened.channel, [] if ephemeral else ids, wait, seconds):
+            if not _wait_until_settled(opened.channel, [] if ephemeral else ids, wait, seconds):
                 raise typer.Exit(1)
             if ephemeral:
                 opened.channel.flush(seconds)
@@ -88,7 +88,7 @@ def _send(channel: ReliableChannel, payload: bytes, ephemeral: bool) -> str:
     return channel.send_ephemeral(payload) if ephemeral else channel.send(payload)
 
 
-def _settled(channel: ReliableChannel, ids: list[str], wait: str, seconds: float) -> bool:
+def _wait_until_settled(channel: ReliableChannel, ids: list[str], wait: str, seconds: float) -> bool:
     from reliable_channel.channel import SendState
 
     if not channel.wait(ids, delivered=wait == "delivered", queued=wait == "queued", timeout_s=seconds):

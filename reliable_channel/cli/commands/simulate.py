@@ -56,19 +56,19 @@ def register(app: typer.Typer) -> None:
         with progress("Simulating", channels) as advance:
             done = 0
 
-            def played(channel: str) -> None:
+            def on_played(channel: str) -> None:
                 nonlocal done
                 done += 1
                 advance(done, channel)
 
-            world = play(scenario, played)
+            world = play(scenario, on_played)
         target = topic or settings.kafka.topics.envelopes
         with progress(f"Writing to {target}", len(world.records)) as advance:
             written = write_records(
                 world.records, target, settings.kafka.clients().producer, rate, lambda count: advance(count, "")
             )
         place = truth or Path(settings.paths.run_dir) / "truth"
-        world.truth.located(written).save(place)
+        world.truth.locate(written).save(place)
         typer.echo(
             f"{len(world.records)} records of {len(world.truth.messages)} messages on {channels} channels "
             f"are in {target}; the truth about them is in {place}"

@@ -57,7 +57,7 @@ def register(app: typer.Typer) -> None:
 
 def answer(lake: TableSnapshot, question: str, form: Form) -> None:
     """Print the rows of a query, and which of its tables do not exist yet. Raises as ``TableSnapshot.ask``."""
-    typer.echo(written(lake.ask(question), form))
+    typer.echo(format_rows(lake.ask(question), form))
     if absent := lake.absent():
         one = len(absent) == 1
         typer.echo(
@@ -68,7 +68,7 @@ def answer(lake: TableSnapshot, question: str, form: Form) -> None:
         )
 
 
-def written(rows: pa.Table, form: Form) -> str:
+def format_rows(rows: pa.Table, form: Form) -> str:
     """The rows as text. Strings from the network are shown as text, never as control sequences."""
     if form is Form.JSON:
         import json
@@ -166,7 +166,7 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
         if not question and line.strip() in ("\\q", "quit", "exit"):
             return
         if not question and line.strip().startswith("\\d"):
-            typer.echo(described(line.strip()[2:].strip()))
+            typer.echo(describe(line.strip()[2:].strip()))
             continue
         question = f"{question}\n{line}".strip()
         if question.endswith(";"):
@@ -225,7 +225,7 @@ def complete(word: str, state: int) -> str | None:
     return [*matches, None][state] if state <= len(matches) else None
 
 
-def described(name: str) -> str:
+def describe(name: str) -> str:
     """The tables and views, or the columns of one with what they mean."""
     from reliable_channel.lake.tables.views import QUERYABLE
 

@@ -77,7 +77,7 @@ class Tracked:
         elif evidence is IMPLIED:
             self.implied |= bit
 
-    def closed(self) -> int:
+    def closed_bits(self) -> int:
         """One bit per participant whose filters give no new information about this message."""
         return self.certain | self.implied | (self.acked & ~self.reached)
 
@@ -298,7 +298,7 @@ class AckTable:
     def ask(self, tracked: Tracked, number: int) -> None:
         """Update whether the filters of a participant can still give new information about a message."""
         if number < self._open.shape[0]:
-            self._open[number, tracked.row] = not tracked.closed() >> number & 1
+            self._open[number, tracked.row] = not tracked.closed_bits() >> number & 1
             self._views.pop(number, None)
 
     def forget(self, number: int, gone: str, newcomer: str) -> None:
@@ -310,7 +310,7 @@ class AckTable:
                 self._open[number, tracked.row] = tracked.sender_id != newcomer
         self._views.pop(number, None)
 
-    def held_by(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
+    def contained_in(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
         """The tracked messages whose ids a participant's filter contains, if that is new information; ascending.
         ``filter_format``: the format of the filter, if its size differs from the channel's."""
         if self._unlocated:
@@ -373,7 +373,9 @@ class AckTable:
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
         every = (1 << 8 * width) - 1
-        closed = b"".join((tracked.closed() & every).to_bytes(width, "little") for tracked in self.tracked.values())
+        closed = b"".join(
+            (tracked.closed_bits() & every).to_bytes(width, "little") for tracked in self.tracked.values()
+        )
         bits = np.unpackbits(np.frombuffer(closed, np.uint8).reshape(-1, width), axis=1, bitorder="little")
         grown[had:, [tracked.row for tracked in self.tracked.values()]] = bits.T[had:] == 0
         for tracked in self.tracked.values():

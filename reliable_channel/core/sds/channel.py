@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.sds.conflicts import known_under, standing_under
+from reliable_channel.core.sds.conflicts import find_known, standing_under
 from reliable_channel.core.sds.events import (
     Outgoing,
     OutgoingReason,
@@ -96,14 +96,14 @@ class SdsChannel:
         participant that leaves. Does nothing if no acknowledgement is owed."""
         return self.send_sync(now) if self._sender.owes() else SdsStep()
 
-    def sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> SdsStep:
+    def record_sent(self, message_id: str, now: int, *, retrieval_hint: bytes | None = None) -> SdsStep:
         """Record that an own message was dispatched, or that its dispatch failed: the wait for its acknowledgement
         starts now, and the next sync message may be made."""
         if self._state.sync is not None:
-            self._state.sync.sent(message_id, now, self._state.repairs_pending())
+            self._state.sync.record_sent(message_id, now, self._state.repairs_pending())
         segment = self._state.outgoing.segments.get(message_id)
         if segment is not None:
-            self._state.outgoing.sent(segment, now)
+            self._state.outgoing.record_sent(segment, now)
         if retrieval_hint is not None:
             self.set_retrieval_hint(message_id, retrieval_hint)
         return SdsStep()
@@ -114,7 +114,7 @@ class SdsChannel:
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
 
-    def queued(self, message_id: str, now: int) -> None:
+    def record_queued(self, message_id: str, now: int) -> None:
         """Record that a retransmission waits to be dispatched since ``now``, if later than its timer was due."""
         self._state.outgoing.restart_queue(now, [message_id])
 
@@ -135,16 +135,16 @@ class SdsChannel:
 
     def set_retrieval_hint(self, message_id: str, retrieval_hint: bytes) -> None:
         """Remember the hash (32 bytes) of the newest envelope of a message; later histories carry it."""
-        entry = known_under(self._state, message_id)
+        entry = find_known(self._state, message_id)
         if entry is not None:
             entry.set_hint(retrieval_hint)
 
-    def unacknowledged(self) -> tuple[Outgoing, ...]:
+    def list_unacknowledged(self) -> tuple[Outgoing, ...]:
         """The content of the outgoing buffer, oldest first. A restarted participant dispatches it again."""
         outgoing = self._state.outgoing
         return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
 
-    def unacknowledged_bytes(self) -> int:
+    def count_unacknowledged_bytes(self) -> int:
         """The encoded size (bytes) of all messages in the outgoing buffer, which is most of a sender's snapshot."""
         return sum(len(segment.data) for segment in self._state.outgoing.open_segments())
 
@@ -278,7 +278,7 @@ class SdsChannel:
 
     def is_forgotten(self, message_id: str, lamport: int, sender_id: str | None = None) -> bool:
         """Whether a message with this id, Lamport timestamp (ms) and sender would be refused as older than the log."""
-        return self._state.log.forgotten((lamport, message_id), sender_id)
+        return self._state.log.may_have_forgotten((lamport, message_id), sender_id)
 
     def sender_of(self, message_id: str) -> str | None:
         """The sender of the message that owns an id here, in the log or in the incoming buffer; ``None`` if there is

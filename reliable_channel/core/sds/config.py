@@ -62,7 +62,7 @@ class SdsParameters:
     """``adaptive``: each wait for an acknowledgement is twice the one before it, and at least twice as long as the
     dispatch took. ``fixed``: every wait is ``acknowledgement_timeout_ms``."""
     wait_for_sent: bool = False
-    """True: the wait for an acknowledgement starts when the owner reports ``sent()``, not at ``send()``."""
+    """True: the wait for an acknowledgement starts when the owner calls ``record_sent()``, not at ``send()``."""
     possible_acks_threshold: int = 2
     saturation_limit: float = 0.6
     """A filter with a larger share of its bits set acknowledges nothing."""

@@ -34,7 +34,7 @@ NEW, COPY, FURTHER_SEND, LOSER, WINNER = Relation
 """Looked up once, because access to an enumeration member costs as much as three function calls."""
 
 
-def known_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
+def find_known(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
     """The message with this id: in the log, else waiting for its dependencies, else unproven."""
     return standing_under(state, message_id) or state.unproven.get(message_id)
 
@@ -95,7 +95,7 @@ def is_held(state: ChannelState, message: SdsMessage, digest: bytes) -> bool:
     return (lamport, message_id, sender_id) in state.repeats
 
 
-def held_copy(state: ChannelState, message: SdsMessage, digest: bytes) -> Waiting | None:
+def find_copy(state: ChannelState, message: SdsMessage, digest: bytes) -> Waiting | None:
     """The message in the incoming buffer of which ``message`` is a copy."""
     lamport = message.lamport_timestamp or 0
     for key in (message.message_id, SendKey(message.message_id, message.sender_id, lamport)):

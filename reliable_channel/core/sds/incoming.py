@@ -341,7 +341,7 @@ class IncomingBuffer:
             entry.retrieval_hint or None,
             now,
             self._next_sweep(now + 1),
-            self._lost_at(now),
+            self._loss_time(now),
             named_by_sender,
         )
         self.restore_missing(missing)
@@ -355,7 +355,7 @@ class IncomingBuffer:
         self._ending[missing.lost_at] += 1
         heapq.heappush(self._timers, (self._when(missing), missing.message_id))
 
-    def found(self, message_id: str) -> Missing | None:
+    def remove_missing(self, message_id: str) -> Missing | None:
         """Remove an id that is no longer missing."""
         missing = self.missing.pop(message_id, None)
         if missing is not None:
@@ -364,7 +364,7 @@ class IncomingBuffer:
             self._stop_counting(missing.lost_at)
         return missing
 
-    def named_again(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
+    def record_naming(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
         """Record that a message names a missing id.
 
         The id is charged to its sender if that sender has fewer: an id that an honest message waits for is then not
@@ -376,7 +376,7 @@ class IncomingBuffer:
             shares.resize(missing.message_id, missing.charged_to, missing.size())
         weight = max(shares.unit, missing.size())
         if sender_id != missing.charged_to and (
-            shares.held_by(sender_id) + weight < shares.held_by(missing.charged_to)
+            shares.weight_of(sender_id) + weight < shares.weight_of(missing.charged_to)
         ):
             shares.remove(missing.message_id, missing.charged_to)
             del self.missing[missing.message_id]
@@ -406,7 +406,7 @@ class IncomingBuffer:
         of_one = self._config.max_missing_per_sender * shares.unit
         given_up: dict[str, str] = {}
         while True:
-            if shares.held_by(sender_id) > of_one:
+            if shares.weight_of(sender_id) > of_one:
                 greedy = sender_id
             elif shares.is_over():
                 greedy = shares.greediest()
@@ -423,17 +423,17 @@ class IncomingBuffer:
         timer = self._next_timer()
         if not self.waiting:
             return timer
-        release = self._next_sweep(self._held_until(next(iter(self.waiting.values()))))
+        release = self._next_sweep(self._hold_limit(next(iter(self.waiting.values()))))
         return release if timer is None else min(timer, release)
 
-    def _held_until(self, waiting: Waiting) -> int:
+    def _hold_limit(self, waiting: Waiting) -> int:
         return max(waiting.received_at, self._awake_since) + MAX_HELD_TIMES * self._lost_after
 
     def take_overdue(self, now: int) -> Waiting | None:
         """Remove and return the message that is held longest, if that is too long. The ids that it still waited for are
         added to its lost dependencies."""
         waiting = next(iter(self.waiting.values()), None)
-        if waiting is None or self._held_until(waiting) > now:
+        if waiting is None or self._hold_limit(waiting) > now:
             return None
         return self._take_without_rest(waiting.key)
 
@@ -462,7 +462,7 @@ class IncomingBuffer:
         for missing in self.missing.values():
             missing.due = max(missing.due, self._next_sweep(now))
             self._stop_counting(missing.lost_at)
-            missing.lost_at = self._lost_at(now)
+            missing.lost_at = self._loss_time(now)
             self._ending[missing.lost_at] += 1
         self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
         heapq.heapify(self._timers)
@@ -493,7 +493,7 @@ class IncomingBuffer:
             heapq.heappush(self._timers, (self._when(missing), missing.message_id))
         return lost
 
-    def _lost_at(self, now: int) -> int:
+    def _loss_time(self, now: int) -> int:
         """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
         room."""
         at = self._next_sweep(now + self._lost_after)
@@ -520,7 +520,7 @@ class IncomingBuffer:
         return any(gone)
 
     def _lose(self, missing: Missing, now: int, events: list[SdsEvent], *, evicted: bool = False) -> None:
-        self.found(missing.message_id)
+        self.remove_missing(missing.message_id)
         reported = self.evicted.discard(missing.message_id)
         (self.evicted if evicted else self.lost).add(missing.message_id, missing.charged_to)
         if reported:

@@ -39,7 +39,7 @@ NEWEST_RESERVE = 4
 """One part in this many of the log, its newest entries, is never dropped: what has just been delivered is known."""
 
 
-def kept_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
+def keep_history(history: Sequence[HistoryEntry]) -> tuple[str, ...]:
     """The ids of a causal history that are kept with a message."""
     ids = [entry.message_id for entry in history]
     if len(ids) <= KEPT_HISTORY_IDS and len("".join(ids)) * 4 <= KEPT_HISTORY_BYTES:  # at most 4 bytes per character
@@ -220,7 +220,7 @@ class MessageLog:
         """The senders that have been in the log longest and share half of it; at most :data:`SENIORS`."""
         return frozenset(islice(self._held, self._seniors))
 
-    def forgotten(self, position: Position, sender_id: str | None = None) -> bool:
+    def may_have_forgotten(self, position: Position, sender_id: str | None = None) -> bool:
         """Whether a message with this position and sender may have been in the dropped part of the log. ``None``: any
         sender."""
         if self.horizon is not None and position <= self.horizon:
@@ -333,7 +333,7 @@ class MessageLog:
         """Write the log to a snapshot; unchanged entries are copied in their encoded form."""
         state.log_lamports.extend([lamport for lamport, _ in self._order])
         state.log_ids.extend([message_id for _, message_id in self._order])
-        state.log_entries.extend(self._encoded())
+        state.log_entries.extend(self._encode())
         entries = self._entries
         numbers = {sender_id: number for number, sender_id in enumerate(self._held)}
         ordered = [entries[message_id] for _, message_id in self._order]
@@ -347,7 +347,7 @@ class MessageLog:
         for sender_id, (lamport, message_id) in self._horizons.items():
             state.horizons.add(sender_id=sender_id, lamport=lamport, message_id=message_id)
 
-    def _encoded(self) -> Iterator[bytes]:
+    def _encode(self) -> Iterator[bytes]:
         entries = self._entries
         for _, message_id in self._order:
             entry = entries[message_id]

@@ -156,7 +156,7 @@ class OutgoingBuffer:
         self._counter = 0
 
     def add(self, send: OwnSend, now: int) -> None:
-        """Add a new send; its waits start now, unless ``sent()`` reports the dispatch."""
+        """Add a new send; its waits start now, unless ``record_sent()`` reports the dispatch."""
         self.sends[send.send_id] = send
         for segment in send.segments:
             self._counter += 1
@@ -174,7 +174,7 @@ class OutgoingBuffer:
             self.segments[segment.message_id] = segment
             self._arm(segment)
 
-    def sent(self, segment: OwnSegment, now: int) -> None:
+    def record_sent(self, segment: OwnSegment, now: int) -> None:
         """Record a dispatch: the wait starts, or starts again. An adaptive one is twice as long as the dispatch took,
         up to :data:`MAX_STRETCHED_WAIT_MS`, if that is more: where a rate limit delays a segment, it delays its
         acknowledgement too."""
@@ -282,7 +282,7 @@ class OutgoingBuffer:
         if self._config.wait_for_sent:
             segment.queued_at = now
         else:
-            self.sent(segment, now)
+            self.record_sent(segment, now)
 
     def _fail_if_hopeless(self, send: OwnSend, now: int, events: list[SdsEvent]) -> None:
         exhausted = send.indices(SegmentState.EXHAUSTED)

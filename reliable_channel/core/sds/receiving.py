@@ -16,9 +16,9 @@ from reliable_channel.core.sds.conflicts import (
     FURTHER_SEND,
     LOSER,
     WINNER,
+    find_copy,
+    find_known,
     forget_loser,
-    held_copy,
-    known_under,
     relation,
 )
 from reliable_channel.core.sds.dependencies import NONE, Dependencies, review_dependencies
@@ -42,7 +42,7 @@ from reliable_channel.core.sds.events import (
 )
 from reliable_channel.core.sds.incoming import Missing, Position, Waiting, position_of
 from reliable_channel.core.sds.keys import SendKey
-from reliable_channel.core.sds.log import LogEntry, kept_history
+from reliable_channel.core.sds.log import LogEntry, keep_history
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES, is_sync_id
@@ -110,7 +110,7 @@ class SdsReceiver:
             return events
         position = (lamport, message.message_id)
         first = state.clock is None
-        if first and digest is not None and state.log.forgotten(position, message.sender_id):
+        if first and digest is not None and state.log.may_have_forgotten(position, message.sender_id):
             # A channel that was forgotten starts with new messages, not with old ones from a store.
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
@@ -120,7 +120,7 @@ class SdsReceiver:
             self._receive_sync(message, lamport, first, id_verified is not False, data, now, events)
             return events
         message_id = message.message_id
-        if declined and known_under(state, message_id) is None:
+        if declined and find_known(state, message_id) is None:
             self._decline(message, now, events)
             return events
         known = None
@@ -128,7 +128,7 @@ class SdsReceiver:
         unproven = id_verified is False and config.unproven_id_ms > 0
         waiting_there = state.incoming.waiting
         if state.log.holds(message_id) or waiting_there or state.repeats.sends or state.unproven.doubts:
-            known = known_under(state, message_id)
+            known = find_known(state, message_id)
             found = relation(state, message, digest, known, id_verified, now, events)
             if found is COPY:
                 self._receive_again(message, known, digest, retrieval_hint, data, now, events)
@@ -136,10 +136,10 @@ class SdsReceiver:
                 return events
             wins, further = found is WINNER, found is FURTHER_SEND
             unproven = unproven and not further
-        if further and (lamport <= state.repeats.horizon or state.log.forgotten(position, message.sender_id)):
+        if further and (lamport <= state.repeats.horizon or state.log.may_have_forgotten(position, message.sender_id)):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             return events
-        if known is None and state.log.forgotten(position, message.sender_id):
+        if known is None and state.log.may_have_forgotten(position, message.sender_id):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
             self._no_longer_missing(message_id, repaired, now, events)
             self.settle([message_id], now, events, past=True)
@@ -158,7 +158,7 @@ class SdsReceiver:
             SendKey(message_id, message.sender_id, lamport) if further or unproven else message_id,
             message.sender_id,
             lamport,
-            kept_history(message.causal_history),
+            keep_history(message.causal_history),
             digest,
             content,
             retrieval_hint,
@@ -190,12 +190,12 @@ class SdsReceiver:
         dependencies are in the log, so it is delivered at once."""
         state = self._state
         message_id, sender_id = message.message_id, message.sender_id
-        self._heard(message, verified, now, events)
+        self._apply_content(message, verified, now, events)
         late = self._stand(message, data, now, events)
         if lamport > (state.clock or 0):
             state.follow(lamport, now)
         state.sequence += 1
-        entry = LogEntry(message_id, lamport, sender_id, kept_history(message.causal_history), digest, hint)
+        entry = LogEntry(message_id, lamport, sender_id, keep_history(message.causal_history), digest, hint)
         entry.verified = verified
         state.log.add(entry, now)
         content, sequence = message.content, state.sequence
@@ -210,7 +210,7 @@ class SdsReceiver:
         if state.sync is not None:
             self._content_heard(message, now, owed=True)
 
-    def _heard(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
+    def _apply_content(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
         """Process what content implies about other messages and its sender."""
         if message.repair_request:
             self._repair_bookkeeping(message, now, events)
@@ -253,7 +253,7 @@ class SdsReceiver:
         message_id, further = waiting.sds_id, waiting.is_further_send
         if wins:
             forget_loser(state, message_id)
-        self._heard(message, waiting.verified, now, events)
+        self._apply_content(message, waiting.verified, now, events)
         missing = None
         if unproven:
             state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms, refuted))
@@ -275,7 +275,7 @@ class SdsReceiver:
         else:
             self._deliver(waiting, now, events)
         if missing is not None:
-            state.review.arrived(missing, now, events)
+            state.review.record_arrival(missing, now, events)
         if incoming.waiting and state.log.holds(message_id):
             self.settle([message_id], now, events)
         while unproven and (surplus := state.unproven.surplus()) is not None:
@@ -307,7 +307,7 @@ class SdsReceiver:
             if state.repair is not None and state.config.wire_family is WireFamily.NIM:  # its peers ask for syncs too
                 state.repair.keep(message.message_id, data if data is not None else message)
         if state.sync is not None:
-            state.sync.named(message.causal_history, message.sender_id)
+            state.sync.remove_named(message.causal_history, message.sender_id)
             state.sync.restart(now, state.repairs_pending())
 
     def _recognize_syncs(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
@@ -330,20 +330,20 @@ class SdsReceiver:
         """Process content that its receiver cannot use: its acknowledgements count, it enters neither log nor filter,
         and no message waits for it."""
         state = self._state
-        self._heard(message, False, now, events)
+        self._apply_content(message, False, now, events)
         state.incoming.lost.add(message.message_id, message.sender_id)
-        if state.incoming.found(message.message_id) is not None and state.repair is not None:
+        if state.incoming.remove_missing(message.message_id) is not None and state.repair is not None:
             state.repair.unwant(message.message_id)
         self.settle([message.message_id], now, events)
         if state.sync is not None:
-            state.sync.named(message.causal_history, message.sender_id)
+            state.sync.remove_named(message.causal_history, message.sender_id)
 
     def ask_for(self, message_ids: Iterable[str], sender_id: str, via: str, now: int, events: list[SdsEvent]) -> None:
         """Count ids as missing that ``via``, a message of ``sender_id``, names; also those from before observation."""
         state = self._state
         incoming = state.incoming
         for message_id in message_ids:
-            if known_under(state, message_id) or message_id in incoming.missing or message_id in incoming.syncs:
+            if find_known(state, message_id) or message_id in incoming.missing or message_id in incoming.syncs:
                 continue
             incoming.discard(message_id)
             incoming.miss(HistoryEntry(message_id, None, sender_id), sender_id, now)
@@ -378,9 +378,9 @@ class SdsReceiver:
             known.set_hint(hint)
         state.review.review(message, now, events)
         names_more = (
-            known is not None and message.causal_history and kept_history(message.causal_history) != known.history
+            known is not None and message.causal_history and keep_history(message.causal_history) != known.history
         )
-        waiting = held_copy(state, message, digest)
+        waiting = find_copy(state, message, digest)
         if waiting is not None and waiting.unmet:
             self._wait_for_less(message, waiting, data, now, events)
         if known is not None and names_more:
@@ -415,7 +415,7 @@ class SdsReceiver:
         copy of a stranger hides no loss."""
         log = self._state.log
         if not known.history:
-            known.set_history(kept_history(message.causal_history))
+            known.set_history(keep_history(message.causal_history))
             if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
                 log.remove(known.message_id)
                 log.add(known, now)
@@ -428,7 +428,7 @@ class SdsReceiver:
         acknowledged if nobody else has done so (``owed``)."""
         sync = self._state.sync
         if sync is not None:
-            sync.named(message.causal_history, message.sender_id)
+            sync.remove_named(message.causal_history, message.sender_id)
             if owed and message.message_id not in self._state.unproven.doubts:
                 sync.owe(message.message_id, message.sender_id)
                 if self._state.log.holds(message.message_id):
@@ -446,7 +446,7 @@ class SdsReceiver:
             events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
             if repair is None:
                 continue
-            if repair.asked_by_another(entry.message_id, now):
+            if repair.cancel_request(entry.message_id, now):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
             sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
             # What waits for its turn leaves anyway, and not before others of this sender as control traffic.
@@ -457,7 +457,7 @@ class SdsReceiver:
 
     def _no_longer_missing(self, message_id: str, repaired: bool, now: int, events: list[SdsEvent]) -> Missing | None:
         state = self._state
-        missing = state.incoming.found(message_id)
+        missing = state.incoming.remove_missing(message_id)
         if missing is not None:
             events.append(DependencyFound(now, message_id, missing.since, missing.refetches, repaired=repaired))
             if state.repair is not None:
@@ -490,7 +490,7 @@ class SdsReceiver:
                 found.unmet.pop(dependency, None)
                 found.lost.append(dependency)
                 continue
-            incoming.named_again(still_missing, entries[dependency], sender_id)
+            incoming.record_naming(still_missing, entries[dependency], sender_id)
             incoming.reach(still_missing, sender_id, message.message_id, directly=True)
             if state.repair is not None and dependency not in state.repair.requests:
                 state.repair.want(dependency, still_missing.sender_id, now)
@@ -553,7 +553,7 @@ class SdsReceiver:
         entry.verified, entry.won = waiting.verified, waiting.won
         doubted = message_id in state.unproven.doubts
         if waiting.unproven and doubted:
-            state.unproven.delivered(message_id, entry)
+            state.unproven.record_delivery(message_id, entry)
             return
         if waiting.unproven or doubted:  # it, or the message it repeats, never owns the id
             state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
@@ -632,7 +632,7 @@ class SdsReceiver:
         state.incoming.discard(message_id)
         missing = self._no_longer_missing(message_id, False, now, events)
         if missing is not None:
-            state.review.arrived(missing, now, events)
+            state.review.record_arrival(missing, now, events)
         self.settle([message_id], now, events)
 
     def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:

@@ -96,7 +96,7 @@ class Repair:
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries
 
-    def asked_by_another(self, message_id: str, now: int) -> bool:
+    def cancel_request(self, message_id: str, now: int) -> bool:
         """Cancel an own request because another participant asks (SDS specification, *SDS-R*), until a message names
         the id again and it is still missing, and in the nim family until that request can no longer be answered.
         Returns whether an own request was planned."""

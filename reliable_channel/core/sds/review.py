@@ -85,7 +85,7 @@ class AckReview:
         """Process all acknowledgements of a received message."""
         number = self.participants.number(message.sender_id)
         if number is None:
-            number = self._replaced(message.sender_id)
+            number = self._replace_quietest(message.sender_id)
         if number is None:
             return
         self.participants.record_heard(number, message.lamport_timestamp)
@@ -94,7 +94,7 @@ class AckReview:
         if message.bloom_filter:
             self._review_filter(message, number, now, events)
 
-    def _replaced(self, participant_id: str) -> int | None:
+    def _replace_quietest(self, participant_id: str) -> int | None:
         """Reassign the number of the quietest participant, which is forgotten, to a newcomer, and return it."""
         number = self.participants.quietest(but=self._me)
         if number is None:
@@ -105,7 +105,7 @@ class AckReview:
         self.table.forget(number, gone, participant_id)
         return number
 
-    def arrived(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
+    def record_arrival(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
         """Process the arrival of a message that other participants had named, or had in their causal past. Those that
         named it have acknowledged it; for the others the filters of their next messages decide."""
         tracked = self.table.get(missing.message_id)
@@ -185,7 +185,7 @@ class AckReview:
             events.append(SaturatedFilter(now, message.message_id, message.sender_id, saturation))
             return
         by, via = message.sender_id, message.message_id
-        for tracked in self.table.held_by(words, number, filter_format):
+        for tracked in self.table.contained_in(words, number, filter_format):
             if tracked.reached >> number & 1:
                 self._acknowledge(tracked, by, number, IMPLIED, via, now, events)
             else:

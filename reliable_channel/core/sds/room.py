@@ -26,7 +26,7 @@ _RESERVED_FRAMING = 11
 """The same for the entry that room is reserved for."""
 
 
-def reserved_entry(sender_id: str) -> HistoryEntry:
+def largest_entry(sender_id: str) -> HistoryEntry:
     """The largest entry that room is reserved for, if the participant has this sender id."""
     sender = "x" * max(RESERVED_ID_BYTES, len(sender_id.encode()))
     return HistoryEntry("x" * RESERVED_ID_BYTES, b"h" * RESERVED_HINT_BYTES, sender)
@@ -34,7 +34,7 @@ def reserved_entry(sender_id: str) -> HistoryEntry:
 
 def room_for(count: int, sender_id: str) -> int:
     """Bytes reserved for ``count`` entries."""
-    return count * (size_of_entry(reserved_entry(sender_id)) - _FRAMING + _RESERVED_FRAMING)
+    return count * (size_of_entry(largest_entry(sender_id)) - _FRAMING + _RESERVED_FRAMING)
 
 
 def size_of_entry(entry: HistoryEntry) -> int:
@@ -47,7 +47,7 @@ def fitting(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
     """Return the entries that fit into ``room`` bytes, in order of priority, shortened where that helps."""
     chosen = []
     for entry in entries:
-        for candidate in (entry, *_shortened(entry)):
+        for candidate in (entry, *_shorten(entry)):
             size = size_of_entry(candidate)
             if size <= room:
                 room -= size
@@ -56,7 +56,7 @@ def fitting(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
     return chosen
 
 
-def _shortened(entry: HistoryEntry) -> Iterable[HistoryEntry]:
+def _shorten(entry: HistoryEntry) -> Iterable[HistoryEntry]:
     if entry.retrieval_hint is not None:
         yield HistoryEntry(entry.message_id, None, entry.sender_id)
     if entry.sender_id is not None:
@@ -66,7 +66,7 @@ def _shortened(entry: HistoryEntry) -> Iterable[HistoryEntry]:
 def largest_sds_header(config: SdsParameters, channel_id: str, sender_id: str) -> int:
     """The size in bytes of an SDS message without its content: full history with hints, full filter, full repair
     request. A sender reserves this size in an envelope."""
-    entry = reserved_entry(sender_id)
+    entry = largest_entry(sender_id)
     message = SdsMessage(
         sender_id=sender_id,
         message_id="x" * RESERVED_ID_BYTES,

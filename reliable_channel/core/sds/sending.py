@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
-from reliable_channel.core.sds.conflicts import Relation, forget_loser, known_under, relation, report_win
+from reliable_channel.core.sds.conflicts import Relation, find_known, forget_loser, relation, report_win
 from reliable_channel.core.sds.events import (
     DuplicateSeen,
     MessageRefused,
@@ -18,7 +18,7 @@ from reliable_channel.core.sds.events import (
     SdsEvent,
 )
 from reliable_channel.core.sds.incoming import Waiting
-from reliable_channel.core.sds.log import LogEntry, kept_history
+from reliable_channel.core.sds.log import LogEntry, keep_history
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend
 from reliable_channel.core.sds.receiving import DIGEST_BYTES, content_digest
 from reliable_channel.core.sds.room import fitting, room_for
@@ -26,7 +26,7 @@ from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES
-from reliable_channel.core.wire.hashing import joined_message_id, sds_message_id
+from reliable_channel.core.wire.hashing import compute_joined_id, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
 
@@ -55,8 +55,8 @@ class SdsSender:
             raise LocalError(f"required is {required} of {len(contents)} segments.", "Use 1 up to their number.")
         first = max(state.clock_time(now), state.open(now) + 1)
         ids = [sds_message_id(me, first, content) for content in contents]
-        if recorded_id not in ("", ids[0]) and recorded_id == joined_message_id(me, first, contents[0]):
-            ids = [joined_message_id(me, first, content) for content in contents]
+        if recorded_id not in ("", ids[0]) and recorded_id == compute_joined_id(me, first, contents[0]):
+            ids = [compute_joined_id(me, first, content) for content in contents]
         if len(set(ids)) < len(ids):
             raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
         segments = []
@@ -64,7 +64,7 @@ class SdsSender:
             message = self._wrap(ids[index], first + index, content, now, events)
             data = encode_sds_message(message, state.config.wire_family)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
-            known = known_under(state, ids[index])
+            known = find_known(state, ids[index])
             if known is not None:  # another sender has guessed content and time of this send
                 report_win(message, known, now, events)
                 forget_loser(state, ids[index])
@@ -110,9 +110,9 @@ class SdsSender:
             self._no_longer_missing(message.message_id, now, events)
             return True
         own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
-        known = known_under(state, message.message_id)
+        known = find_known(state, message.message_id)
         if known is None and id_verified is False and state.config.unproven_id_ms:
-            history = kept_history(message.causal_history)
+            history = keep_history(message.causal_history)
             unproven = LogEntry(message.message_id, lamport, message.sender_id, history, own_digest, hint)
             state.unproven.add(message.message_id, Doubt(unproven, now, now + state.config.unproven_id_ms))
             return False
@@ -125,7 +125,7 @@ class SdsSender:
             entry.set_hint(hint)
         state.outgoing.add(OwnSend(message.message_id, 1, [segment]), now)
         if state.config.wait_for_sent:
-            state.outgoing.sent(segment, now)
+            state.outgoing.record_sent(segment, now)
         self._forget_old_sends()
         self._no_longer_missing(message.message_id, now, events)
         return True
@@ -161,7 +161,7 @@ class SdsSender:
             known.set_hint(hint)
         segment = state.outgoing.segments.get(message.message_id)
         if segment is not None:
-            state.outgoing.sent(segment, now)
+            state.outgoing.record_sent(segment, now)
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         return False
 
@@ -209,7 +209,7 @@ class SdsSender:
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         history = state.history(() if content else self._to_acknowledge())
         if content and state.sync is not None:
-            state.sync.named(history, self._participant())
+            state.sync.remove_named(history, self._participant())
         return SdsMessage(
             sender_id=self._participant(),
             message_id=message_id,
@@ -246,7 +246,7 @@ class SdsSender:
         for the outgoing buffer."""
         state = self._state
         message_id = message.message_id
-        history = kept_history(message.causal_history)
+        history = keep_history(message.causal_history)
         digest = content_digest(content) if digest is None else digest[:16]
         state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None), now)
         state.last_own = message_id
@@ -257,9 +257,9 @@ class SdsSender:
         return OwnSegment(message_id, index, data, state.config.acknowledgement_timeout_ms)
 
     def _no_longer_missing(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        missing = self._state.incoming.found(message_id)
+        missing = self._state.incoming.remove_missing(message_id)
         if missing is not None:
-            self._state.review.arrived(missing, now, events)
+            self._state.review.record_arrival(missing, now, events)
 
     def _forget_old_sends(self) -> None:
         outgoing = self._state.outgoing

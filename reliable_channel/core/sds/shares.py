@@ -73,7 +73,7 @@ class Shares(Generic[K]):
         share.keys[key] = weight, number
         self._more(owner, share, weight - before)
 
-    def held_by(self, owner: str) -> int:
+    def weight_of(self, owner: str) -> int:
         """The total weight of an owner's entries."""
         share = self._of.get(owner)
         return 0 if share is None else share.held

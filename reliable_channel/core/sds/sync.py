@@ -106,7 +106,7 @@ class SyncTimer:
         if self.owed_due is None and message_id in self.owed:
             self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
 
-    def named(self, history: Iterable[HistoryEntry], by: str) -> None:
+    def remove_named(self, history: Iterable[HistoryEntry], by: str) -> None:
         """Remove the owed ids that a message of ``by`` names: ``by`` has acknowledged that content, unless it is its
         own."""
         owed = self.owed
@@ -128,7 +128,7 @@ class SyncTimer:
                 self.nameable(message_id, now)
                 break
 
-    def sent(self, message_id: str, now: int, repairs_pending: bool) -> None:
+    def record_sent(self, message_id: str, now: int, repairs_pending: bool) -> None:
         """Record that a sync message was dispatched, or never will be: the next interval begins at the earliest now."""
         if message_id == self.unsent:
             self.unsent = ""

@@ -56,7 +56,7 @@ class Unproven:
         self.doubts[message_id] = doubt
         self._shares.add(message_id, record.sender_id, size_of(message_id, record.sender_id, *record.history))
 
-    def delivered(self, message_id: str, entry: LogEntry) -> None:
+    def record_delivery(self, message_id: str, entry: LogEntry) -> None:
         """Record that the unproven message of an id was delivered and no longer waits in the incoming buffer."""
         self.doubts[message_id].record = entry
 

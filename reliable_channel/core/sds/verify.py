@@ -41,14 +41,14 @@ def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
     ``False`` means that the id has the form that every known sender of the wire family derives from a content, but not
     from this content; a sync message has no content. In the nim family the application chooses the ids, so the form
     proves nothing."""
-    found = _recomputed(message)
+    found = _is_recomputed(message)
     return None if found is False and family is WireFamily.NIM else found
 
 
 def id_is_recomputed(message: SdsMessage) -> bool:
     """Whether the id is the one that this project's sender or js-waku computes for this content. The former also binds
     the sender id and the Lamport timestamp."""
-    return _recomputed(message) is True
+    return _is_recomputed(message) is True
 
 
 SYNC_SEARCH = 100
@@ -64,7 +64,7 @@ def is_sync_id(message_id: str, sender_id: str, below: int) -> bool:
     return any(sds_message_id(sender_id, lamport, b"") == message_id for lamport in tried)
 
 
-def _recomputed(message: SdsMessage) -> bool | None:
+def _is_recomputed(message: SdsMessage) -> bool | None:
     """Whether the id is recomputed; ``None`` for an id of another form or of the joined form, and for a message without
     timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of content that takes
     long to search could claim any id."""

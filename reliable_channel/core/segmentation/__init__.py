@@ -34,9 +34,9 @@ from reliable_channel.core.segmentation.events import (
 from reliable_channel.core.segmentation.reassembler import Reassembler
 from reliable_channel.core.segmentation.recovery import (
     RepairedSegment,
+    find_repaired,
     id_scheme_of,
     missing_segments,
-    repaired_segments,
 )
 from reliable_channel.core.segmentation.split import contents_for, split, validates_as_segment
 from reliable_channel.core.wire.segment import Dialect, Segment
@@ -72,10 +72,10 @@ __all__ = [
     "chunks_of",
     "contents_for",
     "effective_segment_size",
+    "find_repaired",
     "get_codec",
     "id_scheme_of",
     "missing_segments",
-    "repaired_segments",
     "split",
     "validates_as_segment",
 ]

@@ -94,7 +94,7 @@ class ChunkGate:
         """Add a chunk; returns the chunks released to the Reassembler, in chain order, and those discarded because the
         gate was full."""
         out: list[ReceivedChunk | ChunkDiscarded] = []
-        if not self._linked(chunk):
+        if not self._is_linked(chunk):
             self._wait(chunk, now + self._timeout)
             while len(self._waiting) > self._max_waiting or self._waiting_bytes > self._max_waiting_bytes:
                 out.append(self._discard(next(iter(self._waiting)), expired=False))
@@ -105,7 +105,7 @@ class ChunkGate:
             self._remember(_place(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout)
             out.append(verified)
             for place in _successors(verified):
-                for waiting in [each for each in self._waiting_at.get(place, ()) if self._linked(each)]:
+                for waiting in [each for each in self._waiting_at.get(place, ()) if self._is_linked(each)]:
                     self._forget(waiting)
                     ready.append(waiting)
         return out
@@ -158,7 +158,7 @@ class ChunkGate:
             self._waiting_bytes += len(chunk.segment.payload)
             self._waiting_at.setdefault(_place(chunk), []).append(chunk)
 
-    def _linked(self, chunk: ReceivedChunk) -> bool:
+    def _is_linked(self, chunk: ReceivedChunk) -> bool:
         """Whether the causal history contains a released predecessor. The first parity segment follows the last data
         segment, whatever its index: v0.1 parity does not state it."""
         slot, scope, whole = slot_of(chunk.segment), chunk.scope, chunk.segment.entire_message_hash

@@ -11,9 +11,9 @@ from reliable_channel.core.segmentation.pending import (
     CompletedSet,
     OpenSet,
     Shard,
-    agreed_lamport,
+    describe_segment,
+    find_agreed_lamport,
     first_lamport,
-    held_segment,
 )
 from reliable_channel.core.segmentation.rebuild import Rebuilt, genuine_slots
 from reliable_channel.core.segmentation.siblings import is_bound
@@ -49,7 +49,7 @@ def message_completed(
         payload=rebuilt.payload,
         data_count=k,
         parity_count=parity_count,
-        received=tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
+        received=tuple(describe_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
         rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
         used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
         shard_length=rebuilt.shard_length,
@@ -61,7 +61,7 @@ def message_completed(
         first_seen=held.first_seen,
         completed_at=now,
         send=held.send,
-        one_send=agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work)),
+        one_send=find_agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work)),
     )
 
 
@@ -78,10 +78,10 @@ def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> Complet
     )
 
 
-def lost_memory_of(held: OpenSet, now: int, work: Work) -> CompletedSet:
+def record_of_lost(held: OpenSet, now: int, work: Work) -> CompletedSet:
     """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms). It names the segments only
     where no origin tells them from those of another send: strangers can cause many such records."""
-    origin = agreed_lamport(held.slots, held.data_count)
+    origin = find_agreed_lamport(held.slots, held.data_count)
     if origin is None and len(held.origins()) == 1 and is_bound(held, work):
         origin = held.first(held.data_count)
     k = held.data_count

@@ -128,7 +128,7 @@ class SegmentationConfig:
             count = max(scaled // _RATE_SCALE, min(least, data_count))
         return count if data_count + count <= self.max_total_segments else 0
 
-    def within_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
+    def fit_envelope(self, sds_header_bytes: int, encryption_bytes: int = 0) -> SegmentationConfig:
         """Return this configuration with the largest segment size that fits an envelope: see
         :func:`effective_segment_size`."""
         return replace(self, segment_size_bytes=effective_segment_size(self, sds_header_bytes, encryption_bytes))

@@ -183,9 +183,9 @@ class HeldSets:
             self._lost_of.setdefault(finished.key[0], {})[finished] = None
         else:
             self._completed[finished] = None
-        self._bound(finished.key, lost=finished.lost)
+        self._limit_completed(finished.key, lost=finished.lost)
 
-    def completed(self, key: SetKey, send: int) -> CompletedSet | None:
+    def find_completed(self, key: SetKey, send: int) -> CompletedSet | None:
         """The record of one completed send."""
         sends = self.by_key.get(key, [])
         return next((each for each in sends if isinstance(each, CompletedSet) and each.send == send), None)
@@ -226,7 +226,7 @@ class HeldSets:
             self._next_send[key] = send + 1
         return self.by_key.setdefault(key, [])
 
-    def _bound(self, key: SetKey, *, lost: bool) -> None:
+    def _limit_completed(self, key: SetKey, *, lost: bool) -> None:
         remembered = [send for send in self.by_key[key] if isinstance(send, CompletedSet) and send.lost is lost]
         if len(remembered) > MAX_COMPLETED_PER_KEY:
             self.forget(min(remembered, key=lambda send: send.completed_at))

@@ -4,7 +4,7 @@ find a second payload for an existing one."""
 from __future__ import annotations
 
 from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard, first_of
-from reliable_channel.core.segmentation.split import stated_parity_count
+from reliable_channel.core.segmentation.split import parity_count_to_state
 from reliable_channel.core.segmentation.work import HASH, Work
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
@@ -65,7 +65,7 @@ def segment_of(held: OpenSet, slot: int, shard: Shard) -> Segment:
         held.key[1],
         slot % PARITY,
         None if v01_parity else held.data_count,
-        held.parity_count if is_parity else stated_parity_count(held.dialect, held.parity_count or 0),
+        held.parity_count if is_parity else parity_count_to_state(held.dialect, held.parity_count or 0),
         is_parity,
         shard[2],
         held.original_length,

@@ -39,7 +39,7 @@ class Lifetime:
         )
 
 
-def needed_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_limit: RateLimitConfig) -> Lifetime:
+def compute_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_limit: RateLimitConfig) -> Lifetime:
     """Compute how long the largest allowed message may take, from its first segment to the acknowledgement of its last.
 
     Every segment, parity included, may need every retransmission. Where the rate limit counts envelopes, each of these
@@ -58,7 +58,7 @@ def needed_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_l
 
 def check_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_limit: RateLimitConfig) -> None:
     """Check that sets are kept as long as a message may take. Raises :class:`ConfigurationError` with the sum."""
-    needed = needed_lifetime(segmentation, sds, rate_limit)
+    needed = compute_lifetime(segmentation, sds, rate_limit)
     if segmentation.max_set_lifetime_ms < needed.total_ms:
         raise ConfigurationError(
             f"segmentation.max_set_lifetime_ms is {segmentation.max_set_lifetime_ms}, and a message may take {needed}.",

@@ -29,7 +29,7 @@ def slot_of(segment: Segment) -> int:
     return segment.index + PARITY if segment.is_parity else segment.index
 
 
-def held_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
+def describe_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment:
     """Return the public description of a slot's content."""
     return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
 
@@ -138,9 +138,9 @@ class OpenSet:
         stamps = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
         return {lamport - place for lamport, place in stamps if lamport is not None and place is not None}
 
-    def held(self) -> tuple[HeldSegment, ...]:
+    def list_segments(self) -> tuple[HeldSegment, ...]:
         """The held segments, data then parity."""
-        return tuple(held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))
+        return tuple(describe_segment(slot, shard[0], shard[1]) for slot, shard in sorted(self.slots.items()))
 
     def incomplete(self) -> IncompleteSet:
         """Describe the set for the event of its expiry or eviction."""
@@ -150,7 +150,7 @@ class OpenSet:
             entire_message_hash=self.key[1],
             data_count=k,
             parity_count=self.parity_count,
-            held=self.held(),
+            held=self.list_segments(),
             missing_data=() if k is None else tuple(index for index in range(k) if index not in self.slots),
             lacking=None if k is None else max(k - len(self.slots), 0),
             buffered_bytes=self.buffered_bytes,
@@ -225,7 +225,7 @@ def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int 
     return None, False
 
 
-def agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
+def find_agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
     """The first segment's Lamport timestamp if two or more segments are held and all of them imply the same one."""
     firsts = set()
     for slot, (_, lamport, _, _) in slots.items():

@@ -107,10 +107,10 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
         return None
     if oldest is not None:
         return oldest
-    pure = new.lamport is not None and not any(_mixed(send) for send in sends)
+    pure = new.lamport is not None and not any(_is_mixed(send) for send in sends)
     return None if pure else completed[0]
 
 
-def _mixed(send: OpenSet | CompletedSet) -> bool:
+def _is_mixed(send: OpenSet | CompletedSet) -> bool:
     """Whether the segments of a send do not agree on its first Lamport timestamp, or do not determine it."""
     return send.origin is None if isinstance(send, CompletedSet) else len(send.origins()) > 1

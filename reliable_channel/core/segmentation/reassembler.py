@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from reliable_channel.core.segmentation.completion import exclude_poison, lost_memory_of, memory_of, message_completed
+from reliable_channel.core.segmentation.completion import exclude_poison, memory_of, message_completed, record_of_lost
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
@@ -43,8 +43,8 @@ from reliable_channel.core.segmentation.placing import Arrival, continues, copy_
 from reliable_channel.core.segmentation.rebuild import Rebuilt, Unfinished, attempt, obvious, ready
 from reliable_channel.core.segmentation.search import key_of, search
 from reliable_channel.core.segmentation.siblings import (
-    completed_by_loans,
-    contested_by,
+    can_complete_by_loans,
+    find_contested,
     find_loans,
     is_borrowed,
     is_bound,
@@ -161,7 +161,7 @@ class Reassembler:
             for place, sds_id in enumerate(completed.sds_ids)
             if sds_id is not None
         }
-        known = self._sets.completed(key, completed.send)
+        known = self._sets.find_completed(key, completed.send)
         if known is not None:
             known.slots, known.origin, known.parity_count = slots, completed.origin, None
             return
@@ -261,7 +261,7 @@ class Reassembler:
         if held.parked and self._store is not None:
             unpark(held, self._store)
 
-    def parked_numbers(self) -> set[int]:
+    def list_parked(self) -> set[int]:
         """The numbers of the segments whose payloads are in the store."""
         return {shard[3] for held in self._sets.all_open() if held.parked for shard in held.slots.values()}
 
@@ -326,7 +326,7 @@ class Reassembler:
         time, because nothing bounds when somebody repairs a segment or a store returns it."""
         incomplete = held.incomplete()
         self._unpark(held)
-        memory = lost_memory_of(held, self._now, Work(self.config.max_work_per_segment))
+        memory = record_of_lost(held, self._now, Work(self.config.max_work_per_segment))
         self._sets.complete(held, memory)
         self._sets.keep_lost(self.config.max_completed_sets)
         return incomplete
@@ -388,7 +388,7 @@ class Reassembler:
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
         rival: Shard = (sds_id, lamport, payload, self._next_number)
         genuine = id_verifies(send, slot, rival)
-        if (len(send.conflicts) >= MAX_CONFLICTS and not genuine) or self._alone_over_quota(len(payload), send):
+        if (len(send.conflicts) >= MAX_CONFLICTS and not genuine) or self._exceeds_quota_by_itself(len(payload), send):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.OVER_QUOTA)]
         events: list[SegmentationEvent] = []
         self._make_room(scope, None, len(payload), send, events)
@@ -416,7 +416,7 @@ class Reassembler:
             return Refusal.OVER_MESSAGE_LIMIT
         if segment.dialect is Dialect.LIP243_LENGTH and (segment.original_length or 0) > config.max_message_bytes:
             return Refusal.OVER_MESSAGE_LIMIT
-        return Refusal.OVER_QUOTA if self._alone_over_quota(size, chosen) else None
+        return Refusal.OVER_QUOTA if self._exceeds_quota_by_itself(size, chosen) else None
 
     def _make_room(
         self,
@@ -454,7 +454,7 @@ class Reassembler:
         """Evict a set. There is always one: a segment that alone would exceed a bound was refused before."""
         events.append(SetEvicted(self._lose(victim), reason, self._now))
 
-    def _alone_over_quota(self, size: int, chosen: OpenSet | None) -> bool:
+    def _exceeds_quota_by_itself(self, size: int, chosen: OpenSet | None) -> bool:
         """Whether the set alone would exceed a byte bound, so that no eviction can make room."""
         own = size + (0 if chosen is None else chosen.buffered_bytes)
         return own > min(self.config.max_buffered_bytes, self.config.max_buffered_bytes_per_sender)
@@ -508,7 +508,10 @@ class Reassembler:
         siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
         most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
         able = (
-            held.mismatch or held.unfinished or ready(held, most) or (siblings and completed_by_loans(held, siblings))
+            held.mismatch
+            or held.unfinished
+            or ready(held, most)
+            or (siblings and can_complete_by_loans(held, siblings))
         )
         chosen = [held] if able else []
         if siblings:
@@ -564,8 +567,8 @@ class Reassembler:
             return True
         if held.attempts and (not held.mismatch or before < most <= held.attempts):
             exhausted = held.attempts >= most
-            contested = contested_by(held, rivals_of(held, self._siblings(held)))
-            k, segments = held.data_count or 0, held.held()
+            contested = find_contested(held, rivals_of(held, self._siblings(held)))
+            k, segments = held.data_count or 0, held.list_segments()
             events.append(HashMismatch(*held.key, k, segments, held.attempts, exhausted, contested))
         held.mismatch = held.mismatch or held.attempts > 0
         self._sets.schedule(held, self._now)

@@ -10,7 +10,7 @@ from Crypto.Hash import keccak
 
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard
-from reliable_channel.core.segmentation.split import padded_shards
+from reliable_channel.core.segmentation.split import cut_shards
 from reliable_channel.core.segmentation.work import HASH, SEGMENT, Work
 from reliable_channel.core.wire.hashing import keccak256
 
@@ -66,7 +66,7 @@ def genuine_slots(rebuilt: Rebuilt, held: OpenSet) -> dict[int, bytes]:
     truth = {index: rebuilt.payload[index * length : (index + 1) * length] for index in range(k)}
     codec = get_codec(held.codec)
     if held.parity_count and length % codec.alignment == 0 and codec.supports(k, held.parity_count):
-        parity = codec.encode(padded_shards(rebuilt.payload, length, k), held.parity_count)
+        parity = codec.encode(cut_shards(rebuilt.payload, length, k), held.parity_count)
         truth.update({PARITY + index: shard for index, shard in enumerate(parity)})
     return truth
 
@@ -89,10 +89,10 @@ def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Un
     if decoded is None:
         return None
     last_is_true = k - 1 in choice
-    if last_is_true or _stated(held, decoded, last_is_true, length) is not None:
+    if last_is_true or _possible_length(held, decoded, last_is_true, length) is not None:
         payload = _at_stated_length(held, decoded, last_is_true, length)
     else:
-        searched = _searched(held, decoded, key, work)
+        searched = _search_payload(held, decoded, key, work)
         if isinstance(searched, Unfinished):
             return searched
         payload = searched
@@ -131,7 +131,7 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
     return decoded
 
 
-def _stated(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
+def _possible_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
     """The payload's length as the segments state it, if it is possible."""
     stated, whole = held.original_length, sum(map(len, parts))
     possible = stated is not None and stated <= whole and (last_is_true or whole - stated < length)
@@ -142,11 +142,11 @@ def _at_stated_length(held: OpenSet, parts: list[bytes], last_is_true: bool, len
     """Return the payload at its known length, if its Keccak-256 is the set's hash."""
     payload = b"".join(parts)
     if held.original_length is not None:
-        payload = payload[: _stated(held, parts, last_is_true, length)]
+        payload = payload[: _possible_length(held, parts, last_is_true, length)]
     return payload if keccak256(payload) == held.key[1] else None
 
 
-def _searched(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes | Unfinished | None:
+def _search_payload(held: OpenSet, parts: list[bytes], key: int, work: Work) -> bytes | Unfinished | None:
     """Search for the payload if the last segment was rebuilt and no length is stated: strip all trailing zeros, then
     restore some of them, until the Keccak-256 is the set's hash."""
     whole, last = b"".join(parts), len(parts[-1])

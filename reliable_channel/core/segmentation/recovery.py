@@ -53,7 +53,7 @@ class RepairedSegment(NamedTuple):
     segment: MissingSegment
 
 
-def repaired_segments(
+def find_repaired(
     completed: MessageCompleted, parity_count: int | None, schemes: Iterable[IdScheme]
 ) -> Iterator[RepairedSegment]:
     """Yield every missing segment with every id it can have by ``schemes``. The last element of the scope is the

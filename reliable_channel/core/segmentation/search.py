@@ -97,24 +97,24 @@ def choices(options: Options, k: int) -> Iterator[Edit]:
         for place in range(1, max(len(options[slot]) for slot in contested)):
             yield _all_at(options, [slot for slot in contested if slot not in everywhere], place), everywhere
             yield _all_at(options, [slot for slot in inside if slot not in left_out], place), left_out
-        changed = _changed(options, [slot for slot in inside if slot not in left_out], left_out)
+        changed = _change_slots(options, [slot for slot in inside if slot not in left_out], left_out)
     else:
         changed = iter(())
-    yield from _by_turns(changed, _without(order, len(order) - k))
+    yield from _by_turns(changed, _leave_out(order, len(order) - k))
 
 
 def _all_at(options: Options, slots: list[int], place: int) -> dict[int, Shard]:
     return {slot: options[slot][min(place, len(options[slot]) - 1)] for slot in slots}
 
 
-def _changed(options: Options, slots: list[int], left_out: frozenset[int]) -> Iterator[Edit]:
+def _change_slots(options: Options, slots: list[int], left_out: frozenset[int]) -> Iterator[Edit]:
     for count in range(1, len(slots) + 1):
         for some in combinations(slots, count):
             for others in product(*(options[slot][1:] for slot in some)):
                 yield dict(zip(some, others, strict=True)), left_out
 
 
-def _without(order: list[int], spare: int) -> Iterator[Edit]:
+def _leave_out(order: list[int], spare: int) -> Iterator[Edit]:
     """Leave out groups of neighbours, which finds one false segment among n in n / spare attempts; then every
     combination."""
     if spare < 1:

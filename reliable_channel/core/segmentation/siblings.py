@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.events import HeldSegment
 from reliable_channel.core.segmentation.identity import proof_cost, shard_binds
-from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard, first_of, held_segment
+from reliable_channel.core.segmentation.pending import PARITY, OpenSet, Shard, describe_segment, first_of
 from reliable_channel.core.segmentation.rebuild import Choice, decodable, ready
 from reliable_channel.core.segmentation.work import Work
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
@@ -96,16 +96,16 @@ def rivals_of(held: OpenSet, siblings: list[OpenSet]) -> list[tuple[int, Shard]]
     return rivals
 
 
-def contested_by(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[HeldSegment, ...]:
+def find_contested(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[HeldSegment, ...]:
     """The segments of every slot with differing payloads, in the order of slots."""
     slots = {slot for slot, _ in rivals if slot in held.slots}
     claims = [(slot, held.slots[slot]) for slot in slots] + [(slot, shard) for slot, shard in rivals if slot in slots]
     return tuple(
-        held_segment(slot, shard[0], shard[1]) for slot, shard in sorted(claims, key=lambda c: (c[0], c[1][3]))
+        describe_segment(slot, shard[0], shard[1]) for slot, shard in sorted(claims, key=lambda c: (c[0], c[1][3]))
     )
 
 
-def completed_by_loans(held: OpenSet, siblings: list[OpenSet]) -> bool:
+def can_complete_by_loans(held: OpenSet, siblings: list[OpenSet]) -> bool:
     """Whether ``held`` would be ready with parity from its siblings; it then adopts the parity count. v0.1 parity does
     not contain the data count, so it may be in a sibling that a false count has opened."""
     lenders = [

@@ -50,7 +50,7 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
             size = sum(len(shard[2]) for shard in (*held.slots.values(), *rivals))
             sets.grow(held, opened.parked_bytes if held.parked else size)
         for completed in state.completed:
-            sets.remember(_completed_set(completed))
+            sets.remember(_decode_completed(completed))
     except (DecodeError, ValueError) as error:
         raise LocalError(
             f"A stored reassembly state cannot be read ({error}).",
@@ -140,7 +140,7 @@ def _memory(completed: CompletedSet) -> pb.CompletedSetState:
     )
 
 
-def _completed_set(state: pb.CompletedSetState) -> CompletedSet:
+def _decode_completed(state: pb.CompletedSetState) -> CompletedSet:
     return CompletedSet(
         key=_key(state),
         send=state.send,

@@ -80,7 +80,7 @@ def data_segments(
             entire_message_hash,
             index,
             data_count,
-            stated_parity_count(dialect, parity_count),
+            parity_count_to_state(dialect, parity_count),
             False,
             payload[index * chunk : (index + 1) * chunk],
             length,
@@ -112,14 +112,14 @@ def parity_segments(data: list[Segment], chunk: int, parity_count: int, codec: s
     ]
 
 
-def padded_shards(payload: bytes, chunk: int, data_count: int) -> list[bytes]:
+def cut_shards(payload: bytes, chunk: int, data_count: int) -> list[bytes]:
     """Cut the payload into ``data_count`` shards of ``chunk`` bytes, the last one padded with zeros."""
     shards = [payload[index * chunk : (index + 1) * chunk] for index in range(data_count)]
     shards[-1] = shards[-1].ljust(chunk, b"\0")
     return shards
 
 
-def stated_parity_count(dialect: Dialect, parity_count: int) -> int | None:
+def parity_count_to_state(dialect: Dialect, parity_count: int) -> int | None:
     """The parity count that a data segment states: none in v0.1; the count in lip243; in ``lip243-length`` an optional
     field, absent without parity."""
     if dialect is Dialect.V01:

@@ -182,7 +182,7 @@ class FilterFormat:
         ).SerializeToString()
 
     @cached_property
-    def grown(self) -> FilterFormat | None:
+    def other_size(self) -> FilterFormat | None:
         """The other size that peers' filters may have: nim-sds (07491b2) rebuilds a full filter of 10 000 ids for 12
         000, with 180 000 bits. ``None`` for the ``spec`` family."""
         if self.family is FilterFamily.SPEC:
@@ -191,13 +191,13 @@ class FilterFormat:
 
     def of(self, field: bytes) -> FilterFormat:
         """The format of a received ``bloom_filter`` field: this one, or the grown one if the field has its size."""
-        if self.grown is not None:
+        if self.other_size is not None:
             try:
                 bits = pb.NimBloomFilter.FromString(field).bit_count
             except DecodeError:
                 return self
-            if bits == self.grown.bit_count:
-                return self.grown
+            if bits == self.other_size.bit_count:
+                return self.other_size
         return self
 
     def decode(self, field: bytes) -> Bytes | Malformed:

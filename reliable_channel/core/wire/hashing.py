@@ -33,7 +33,7 @@ def sds_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
     return keccak256(_SEPARATOR.join(fields)).hex()
 
 
-def joined_message_id(sender_id: str, first_lamport: int, content: bytes) -> str:
+def compute_joined_id(sender_id: str, first_lamport: int, content: bytes) -> str:
     """Compute the SDS id that earlier versions gave a message: the same fields without separators. Only for
     verification, never sent: ``alice`` with ``1700…`` and ``alice1`` with ``700…`` have one id in this form."""
     timestamp_ns = str(first_lamport * 1_000_000).encode("ascii")
@@ -61,5 +61,5 @@ class IdScheme(StrEnum):
             return js_message_id(content)
         if first_lamport is None:
             return None
-        make = sds_message_id if self is IdScheme.KECCAK else joined_message_id
+        make = sds_message_id if self is IdScheme.KECCAK else compute_joined_id
         return make(sender_id, first_lamport, content)

@@ -122,10 +122,10 @@ def _decode(data: bytes, family: WireFamily) -> SdsMessage | Malformed:
         proto = pb.NimMessage.FromString(data) if family is _NIM else pb.SpecMessage.FromString(data)
     except DecodeError as error:
         return Malformed(Reason.MALFORMED_SDS, str(error)[:200])
-    return _validated(proto, family)
+    return _validate(proto, family)
 
 
-def _validated(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsMessage | Malformed:
+def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsMessage | Malformed:
     # Every access to a field creates a new object, so each field is read once, which saves a quarter of the decoding
     # time.
     message_id, sender_id, channel_id = proto.message_id, proto.sender_id, proto.channel_id

@@ -17,7 +17,7 @@ from reliable_channel.lake.tables.ack import (
 )
 from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
-from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, sent_by
+from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, latest_send_time
 from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
 from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS, TIMERS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
@@ -85,5 +85,5 @@ __all__ = [
     "TIMERS",
     "Column",
     "Table",
-    "sent_by",
+    "latest_send_time",
 ]

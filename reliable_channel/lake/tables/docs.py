@@ -37,7 +37,7 @@ def markdown() -> str:
     return "\n".join([_HEAD, *overview, "", *sections])
 
 
-def shown(column: Column) -> str:
+def format_example(column: Column) -> str:
     """The example as shown in the reference: ids and hashes are shortened in the middle."""
     return _LONG_HEX.sub(lambda digits: f"{digits[0][:8]}…{digits[0][-4:]}", column.example)
 
@@ -97,4 +97,4 @@ def _row(column: Column, in_key: bool) -> str:
     name = f"**`{column.name}`**" if in_key else f"`{column.name}`"
     unit = "UTC" if column.type == "TIMESTAMP" else column.unit
     kind = column.type.lower() + ("" if column.nullable else ", not null")
-    return f"| {name} | {kind} | {unit} | {column.meaning} | `{shown(column)}` |"
+    return f"| {name} | {kind} | {unit} | {column.meaning} | `{format_example(column)}` |"

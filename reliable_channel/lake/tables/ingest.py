@@ -231,7 +231,7 @@ SOURCE_GAPS = Table(
 )
 
 
-def sent_by(event_ms: str, lamport_time: str) -> str:
+def latest_send_time(event_ms: str, lamport_time: str) -> str:
     """SQL for the latest time at which the message of a row of ``sds_messages`` can have been sent.
 
     A message from a store is observed late, and a Lamport timestamp in ms is not below the time of sending, but a

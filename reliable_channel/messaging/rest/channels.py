@@ -219,7 +219,7 @@ class ChannelSessions:
         if ephemeral:
             return found.channel.send_ephemeral(payload)
         request_id = found.channel.send(payload, label=label)
-        found.evidence.queued(request_id, payload, now_ms(self._clock or SystemClock()))
+        found.evidence.record_queued(request_id, payload, now_ms(self._clock or SystemClock()))
         return request_id
 
     def handles(self) -> list[OpenAnswer]:

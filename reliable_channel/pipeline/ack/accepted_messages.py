@@ -83,15 +83,15 @@ class AcceptedMessage:
             binds_sender(row),
         )
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """The bytes for the state, without the key, which has a column of its own."""
         fields = {name: getattr(self, name) for name in _ENCODED}
         fields["entire_message_hash"] = base64_of(self.entire_message_hash)
         return pb.SeenProto(**fields).SerializeToString()
 
     @classmethod
-    def decoded(cls, key: SdsKey, data: bytes) -> AcceptedMessage:
-        """Restore the result of :meth:`encoded`."""
+    def decode(cls, key: SdsKey, data: bytes) -> AcceptedMessage:
+        """Restore the result of :meth:`encode`."""
         proto = pb.SeenProto.FromString(data)
         fields = {name: getattr(proto, name) for name in _ENCODED}
         fields |= {name: None for name in _MAY_BE_UNKNOWN if not proto.HasField(name)}
@@ -134,7 +134,7 @@ class _Stage:
     def get(self, key: SdsKey) -> AcceptedMessage | None:
         seen = self._by_key.get(key)
         if isinstance(seen, bytes):
-            seen = self._by_key[key] = AcceptedMessage.decoded(key, seen)
+            seen = self._by_key[key] = AcceptedMessage.decode(key, seen)
         return seen
 
     def add(self, key: SdsKey, seen: AcceptedMessage, seniors: Seniors = frozenset) -> list[SdsKey]:
@@ -159,7 +159,7 @@ class _Stage:
 
     def write(self, proto: pb.SeenColumnsProto) -> None:
         proto.keys.extend(self._by_key)
-        proto.seen.extend([seen if isinstance(seen, bytes) else seen.encoded() for seen in self._by_key.values()])
+        proto.seen.extend([seen if isinstance(seen, bytes) else seen.encode() for seen in self._by_key.values()])
 
     def read(self, proto: pb.SeenColumnsProto) -> None:
         self._by_key = dict(zip(proto.keys, proto.seen, strict=True))
@@ -180,7 +180,9 @@ class _Parts(_Stage):
         for key in self._by_key:
             shares.add(key, sender_in(key), 1)
         gone: dict[SdsKey, None] = {}
-        while shares.held_by(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None:
+        while (
+            shares.weight_of(shares.greediest()) > MAX_TOTAL_SEGMENTS and (oldest := shares.take_surplus()) is not None
+        ):
             gone[oldest] = None
         known = seniors()
         left = sorted((key for key in self._by_key if key not in gone), key=lambda key: sender_in(key) in known)

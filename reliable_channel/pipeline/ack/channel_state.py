@@ -108,7 +108,7 @@ class Rules:
         return {"participant_id": self.participant_id, "expiry_ms": self.expiry_ms, "sds": sds}
 
     @classmethod
-    def restored(cls, stored: bytes) -> Rules:
+    def restore(cls, stored: bytes) -> Rules:
         """Restore the settings from :attr:`stored`."""
         values = json.loads(stored)
         sds = values["sds"]
@@ -191,7 +191,7 @@ class LiveChannels:
         self._by_use: OrderedDict[tuple[tuple[str, int], bytes], int] = OrderedDict()
         self._bytes = 0
 
-    def opened(self, scope: tuple[str, int], tokens: Sequence[bytes], token: bytes) -> None:
+    def open_bucket(self, scope: tuple[str, int], tokens: Sequence[bytes], token: bytes) -> None:
         """Begin a micro-batch, with ``token``, of a bucket whose head holds ``tokens``. From now on the cached bucket
         belongs to this micro-batch: if that is not committed, nothing of it is used again."""
         bucket = self._buckets.setdefault(scope, _Bucket())
@@ -274,19 +274,19 @@ class Channels:
     def load(self, key: ChannelKey) -> Live:
         """The channel of ``key`` before this micro-batch. It leaves the cache until :meth:`store` is called with it."""
         if not self._is_open:
-            self._live.opened(self._scope, self._tokens, self._token)
+            self._live.open_bucket(self._scope, self._tokens, self._token)
             self._is_open = True
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
-        if live is not None and live.rules == self._rules_now(key) and (not may_lag or self._caught_up(live, name)):
+        if live is not None and live.rules == self._rules_now(key) and (not may_lag or self._catch_up(live, name)):
             live.was_kept = True
         else:
-            live = self.restored(key)
+            live = self.restore(key)
         live.entered = (None, None) if live.has_new_rules else _due_times(live.observer)
         return live
 
-    def restored(self, key: ChannelKey) -> Live:
+    def restore(self, key: ChannelKey) -> Live:
         """Restore the channel of ``key`` from its stored state."""
         name = name_of(key)
         stored = self._state.get(name, _SNAPSHOT)
@@ -377,7 +377,7 @@ class Channels:
         proto = pb.ChannelSnapshotProto(page=live.page, state=packed, size=len(state))
         self._state.put(name, _SNAPSHOT, proto.SerializeToString())
 
-    def _caught_up(self, live: Live, name: bytes) -> bool:
+    def _catch_up(self, live: Live, name: bytes) -> bool:
         """Read the rest of the journal. False if it no longer has the page that the channel has reached, because there
         is a newer snapshot."""
         pages = list(self._pages(name, live.page))
@@ -414,7 +414,7 @@ class Channels:
                 raise RuntimeError(
                     "The ack state lacks settings that its journal names. Run `reliable-channel rebuild`."
                 )
-            self._known_rules[digest] = Rules.restored(stored)
+            self._known_rules[digest] = Rules.restore(stored)
         return self._known_rules[digest]
 
     def _remove(self, name: bytes, live: Live) -> None:

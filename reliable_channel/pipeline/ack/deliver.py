@@ -31,7 +31,7 @@ def messages_of(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Tab
     messages = deliveries.filter(pc.equal(deliveries["row_kind"], "message"))
     for batch in messages.combine_chunks().to_batches():
         for chunk in chunks(batch, CHUNK_BYTES):
-            yield DELIVERED_MESSAGES, delivered(chunk, paths, now_us)
+            yield DELIVERED_MESSAGES, add_payloads(chunk, paths, now_us)
 
 
 def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
@@ -46,7 +46,7 @@ def chunks(deliveries: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield deliveries.slice(start)
 
 
-def delivered(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) -> pa.Table:
+def add_payloads(deliveries: pa.RecordBatch, paths: PathSettings, written_us: int) -> pa.Table:
     """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not found is null.
     ``written_us``: when they are written, Unix µs."""
     columns = (*RECORD_KEY, "entire_message_hash")

@@ -115,9 +115,9 @@ class ChannelObserver:
                 self._last_heard, self._dormant_since = now, 0
                 self._message(row, out)
             case "repaired":
-                self._repaired(row, out)
+                self._apply_repaired(row, out)
             case "completed":
-                self._completed(row, out)
+                self._apply_completed(row, out)
             case "unreadable":
                 raise ValueError("its values cannot be read")
         return out
@@ -165,7 +165,7 @@ class ChannelObserver:
         if self._channel.missing_ids():
             self._last_heard = self._now
             return
-        out.extend([self._dropped(row, "the channel was silent") for row in self._rebuilt.given_up()])
+        out.extend([self._drop_row(row, "the channel was silent") for row in self._rebuilt.give_up()])
         self._needed_by.clear()
         self._ephemerals.clear()
         self._seen.clear()
@@ -186,25 +186,25 @@ class ChannelObserver:
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
         if digest in self._ephemerals:
             return
-        events = self._given(row, repaired=False)
+        events = self._pass_to_sds(row, repaired=False)
         self._report(events, row, out)
         if any(isinstance(event, EphemeralReceived) for event in events):
             self._ephemerals[digest] = None
             if len(self._ephemerals) > MAX_EPHEMERALS:
                 del self._ephemerals[next(iter(self._ephemerals))]
-            base = self._numbered(self._now, message=True)
-            out.append(rows.delivered_ephemeral(base, row, AcceptedMessage.first(row, self._now)))
+            base = self._number_row(self._now, message=True)
+            out.append(rows.ephemeral_row(base, row, AcceptedMessage.first(row, self._now)))
 
     def _content(self, row: InputRow, repaired: bool, out: list[Row]) -> None:
         """Process a content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
         before = own and self._is_past(row)
-        events = self._given(row, repaired=repaired)
+        events = self._pass_to_sds(row, repaired=repaired)
         if _accepts(events, row) or (own and not before and self._is_past(row)):
             self._seen.accept(AcceptedMessage.first(row, self._now))
         self._report(events, row, out)
 
-    def _given(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
+    def _pass_to_sds(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
         """Pass a row to SDS; returns the events."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
@@ -235,7 +235,7 @@ class ChannelObserver:
             content_bytes=row.content_bytes,
         ).events
 
-    def _repaired(self, row: InputRow, out: list[Row]) -> None:
+    def _apply_repaired(self, row: InputRow, out: list[Row]) -> None:
         """Process a rebuilt segment like a received one. If the segment itself arrives later, only its acknowledgements
         are new."""
         sds_id, lamport = row.sds_id or "", row.lamport_timestamp
@@ -248,7 +248,7 @@ class ChannelObserver:
             return
         self._content(row, True, out)
 
-    def _completed(self, row: InputRow, out: list[Row]) -> None:
+    def _apply_completed(self, row: InputRow, out: list[Row]) -> None:
         if row.sender_id == self._participant_id or self._rebuilt.knows(row):
             return
 
@@ -262,19 +262,19 @@ class ChannelObserver:
         possible = self._rebuilt.possible(row, may_come)
         if possible < (row.data_count or 1):
             if possible:
-                out.append(self._dropped(row, "its first segments were forgotten: too many of others came"))
+                out.append(self._drop_row(row, "its first segments were forgotten: too many of others came"))
             return
         self._rebuilt.wait(row)
-        held = self._rebuilt.delivered(row)
+        held = self._rebuilt.take_if_enough(row)
         if held is not None:
             self._message_delivered(row, held, self._now, out)
-        out.extend([self._dropped(given_up, "too many wait") for given_up in self._rebuilt.too_many()])
+        out.extend([self._drop_row(given_up, "too many wait") for given_up in self._rebuilt.too_many()])
 
     def _is_past(self, row: InputRow) -> bool:
         lamport = row.lamport_timestamp
         return lamport is not None and self._channel.is_past(row.sds_id or "", lamport, row.sender_id)
 
-    def _dropped(self, row: InputRow, why: str) -> Row:
+    def _drop_row(self, row: InputRow, why: str) -> Row:
         return rows.channel_event(self.base(self._now), "pending_message_dropped", row.sds_id, row.sender_id, why, row)
 
     # ---- events --------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class ChannelObserver:
         for event in events:
             match event:
                 case Delivered():
-                    self._delivered(event, out)
+                    self._deliver(event, out)
                 case DuplicateSeen(_, message_id, sender_id):
                     if (again := self._seen.get(sds_key(message_id, sender_id))) is not None:
                         again.copies += 1
@@ -297,7 +297,7 @@ class ChannelObserver:
                 case RefetchDue():
                     out.append(rows.refetch(self.base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyLost():
-                    out.append(rows.lost(self.base(event.at), event, self._needed_by.get(event.message_id)))
+                    out.append(rows.loss_row(self.base(event.at), event, self._needed_by.get(event.message_id)))
                 case DependencyBeforeObservation(at, message_id, named_by):
                     fields = {"status": "before_observation", "needed_by": named_by, "missing_since": at * 1000}
                     out.append(rows.LostDependency(**self.base(at), sds_id=message_id, **fields))
@@ -306,29 +306,29 @@ class ChannelObserver:
                 case _:
                     out.extend(rows.other(self.base(event.at), event, self._participant_id, row))
 
-    def _delivered(self, event: Delivered, out: list[Row]) -> None:
+    def _deliver(self, event: Delivered, out: list[Row]) -> None:
         if event.late:
-            out.append(rows.recovered(self.base(event.at), event, self._needed_by.get(event.message_id)))
+            out.append(rows.recovery_row(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
         seen = self._seen.get(sds_key(event.message_id, event.sender_id))
         if seen is None or seen.digest != event.digest:  # forgotten, because more messages waited than are remembered
-            out.append(rows.delivered_segment(self._numbered(event.at), event, None))
+            out.append(rows.segment_row(self._number_row(event.at), event, None))
             return
         for sender_id, count in self._seen.deliver(seen, self._channel.seniors).items():
             detail = f"{count} of the parts entries"
             out.append(rows.channel_event(self.base(event.at), "evicted", None, sender_id, detail, None))
         seen.late, seen.lost = event.late, event.lost_dependencies
-        base = self._numbered(event.at, message=seen.segment_kind == "bare")
-        out.append(rows.delivered_segment(base, event, seen))
-        for row, held in self._rebuilt.delivered_with(seen):
+        base = self._number_row(event.at, message=seen.segment_kind == "bare")
+        out.append(rows.segment_row(base, event, seen))
+        for row, held in self._rebuilt.take_completed_by(seen):
             self._message_delivered(row, held, event.at, out)
 
     def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed. For a timer this is its
         due time, not that of the row or tick which let it run."""
-        out.append(rows.delivered_message(self._numbered(at, message=True), row, held))
+        out.append(rows.message_row(self._number_row(at, message=True), row, held))
 
-    def _numbered(self, at: int, *, message: bool = False) -> dict[str, Any]:
+    def _number_row(self, at: int, *, message: bool = False) -> dict[str, Any]:
         """The columns of every row of ``deliveries``, with the next running numbers."""
         self._row_seq += 1
         base = self.base(at)

@@ -35,7 +35,7 @@ LostDependency, RefetchRequest = map(row_type, (tables.LOST_DEPENDENCIES, tables
 RepairRequest = row_type(tables.REPAIR_REQUESTS)
 
 
-def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
+def segment_row(base: Base, event: Delivered, seen: AcceptedMessage | None) -> Row:
     """The row of a segment that SDS delivered; a bare payload is also a message. ``seen``: ``None`` if forgotten
     because too many waited."""
     fields: dict[str, Any] = {
@@ -55,14 +55,14 @@ def delivered_segment(base: Base, event: Delivered, seen: AcceptedMessage | None
     return Delivery(**fields)
 
 
-def delivered_ephemeral(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
+def ephemeral_row(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
     """The row of the ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
     return Delivery(**base, **fields, lost_dependencies=[], **_place_of(seen), **_bare(sds_id, None, seen))
 
 
-def delivered_message(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
+def message_row(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
     """The row of a rebuilt message. ``row``: its completed row; ``held``: its segments that SDS has delivered."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
@@ -152,7 +152,7 @@ def refetch(base: Base, event: RefetchDue, needed_by: str | None) -> Row:
     )
 
 
-def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
+def loss_row(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies``."""
     return LostDependency(
         **base,
@@ -165,7 +165,7 @@ def lost(base: Base, event: DependencyLost, needed_by: str | None) -> Row:
     )
 
 
-def recovered(base: Base, event: Delivered, needed_by: str | None) -> Row:
+def recovery_row(base: Base, event: Delivered, needed_by: str | None) -> Row:
     """A row of ``lost_dependencies`` for a message that arrived after it had been declared lost."""
     return LostDependency(
         **base, sds_id=event.message_id, sender_id=event.sender_id, status="recovered", needed_by=needed_by

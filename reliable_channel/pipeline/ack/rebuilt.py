@@ -58,20 +58,20 @@ class RebuiltMessages:
                 segments[row.sender_id] += len(row.sds_ids)
             yield self._give_up(segments)
 
-    def delivered(self, row: InputRow) -> list[AcceptedMessage] | None:
+    def take_if_enough(self, row: InputRow) -> list[AcceptedMessage] | None:
         """The delivered segments of a waiting message if they are enough; it then stops waiting."""
         held = self._awaited.take(_key(row))
         if held is not None:
             self._finish(_key(row), row, held)
         return held
 
-    def delivered_with(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
+    def take_completed_by(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
         """The messages that the delivery of one segment completes, with their delivered segments."""
         for key, row, held in self._awaited.take_with(seen.key):
             self._finish(key, row, held)
             yield row, held
 
-    def given_up(self) -> list[InputRow]:
+    def give_up(self) -> list[InputRow]:
         """Forget everything; returns the rows that waited."""
         rows = [row for _, row in self._awaited.items()]
         self._awaited.clear()

@@ -42,7 +42,7 @@ from reliable_channel.pipeline.ack.records import InputRow, row_of
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
-from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, packed, written_results
+from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, pack, write_results
 from reliable_channel.pipeline.session import own_workers
 
 JOB = "ack"
@@ -60,10 +60,10 @@ each, and each costs 2 ms of CPU; the rows of one key are in memory together. Ch
 _OUT = "kind string, results binary"
 
 
-def acknowledged(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
+def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``ordered_sds_messages`` to packed results, by one SDS state machine per
-    channel. ``update``: processes the rows of a bucket; by default :func:`configured`."""
-    update = update or configured(settings)
+    channel. ``update``: processes the rows of a bucket; by default :func:`configure`."""
+    update = update or configure(settings)
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
@@ -86,7 +86,7 @@ def _bucket_count(settings: Settings) -> int:
     return settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
 
 
-def configured(settings: Settings) -> Update:
+def configure(settings: Settings) -> Update:
     """:func:`stateful` with the values of a configuration."""
     own = settings.channels.participant_id
     return stateful(own, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels)
@@ -112,7 +112,7 @@ def stateful(
             # Yielded as they are made, so that another process writes them in the meantime.
             results = process(bucket, frames)
             while some := [*islice(results, PACKED)]:
-                yield pd.DataFrame([(RESULTS, blob) for blob in packed(some)], columns=["kind", "results"])
+                yield pd.DataFrame([(RESULTS, blob) for blob in pack(some)], columns=["kind", "results"])
         bucket.close()
         exempt_survivors()
 
@@ -142,37 +142,37 @@ def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given]
     live = channels.load(key)
     kept: list[_Ordered] = []
 
-    def restored(blob: bytes | None) -> ChannelObserver:
+    def restore_observer(blob: bytes | None) -> ChannelObserver:
         if blob is not None:
             return live.rules.observer(key, blob)
-        observer = channels.restored(key).observer
+        observer = channels.restore(key).observer
         for row, _ in kept:
             observer.take(row)
         return observer
 
-    def applied(rows: Sequence[_Ordered]) -> Iterator[Result]:
-        live.observer, failed = yield from guarded_rows(live.observer, restored, [row for row, _ in rows])
+    def apply_ordered(rows: Sequence[_Ordered]) -> Iterator[Result]:
+        live.observer, failed = yield from apply_rows(live.observer, restore_observer, [row for row, _ in rows])
         bad = set(failed)
         kept.extend([each for number, each in enumerate(rows) if number not in bad])
         if failed:
             yield guarded.FailedRows(len(failed))
 
-    yield from applied(_in_order(given))
+    yield from apply_ordered(_in_order(given))
     tick = ticks.get(live.observer.place)
     if tick is not None and live.observer.is_due(tick[0].event_us):
-        yield from applied([tick])
+        yield from apply_ordered([tick])
     channels.store(key, live, [text for _, (text, _) in kept], [some for _, (_, some) in kept])
 
 
-def guarded_rows(
+def apply_rows(
     observer: ChannelObserver, restore: Callable[[bytes | None], ChannelObserver], rows: Sequence[InputRow]
 ) -> Generator[Row, None, tuple[ChannelObserver, list[int]]]:
     """Apply the rows of a channel to its observer; a row on which the program fails becomes a ``channel_events`` row
-    (:func:`reliable_channel.pipeline.guarded.taken`)."""
-    return guarded.taken(observer, restore, rows, ChannelObserver.take, _failed)
+    (:func:`reliable_channel.pipeline.guarded.apply_guarded`)."""
+    return guarded.apply_guarded(observer, restore, rows, ChannelObserver.take, _failure_row)
 
 
-def _failed(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
+def _failure_row(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
     detail = f"{row.row_kind} row: {guarded.reason_of(error)}"
     base = observer.base(row.event_us // 1000)
     return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
@@ -215,8 +215,8 @@ def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
     return [each for _, each in placed]
 
 
-def written(rows: DataFrame, sink: BatchSink) -> None:
+def write_batch(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
     sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS)
-    results = written_results(rows, sink, {DELIVERIES.name: messages_of})
+    results = write_results(rows, sink, {DELIVERIES.name: messages_of})
     sink.together(*(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN))

@@ -42,13 +42,13 @@ def records_per_trigger(settings: Settings) -> int:
             sizes = newest_sizes(asked, topic)
     except KafkaError:
         sizes = []
-    limit = within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
+    limit = records_within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
     if limit < settings.spark.max_offsets_per_trigger:
         _LOG.info("A micro-batch reads at most %d records, because recent records are large.", limit)
     return limit
 
 
-def within(sizes: list[int], max_records: int, max_bytes: int) -> int:
+def records_within(sizes: list[int], max_records: int, max_bytes: int) -> int:
     """How many records of the average size in ``sizes`` (bytes) are within both limits; at least one."""
     if not any(sizes):
         return max_records

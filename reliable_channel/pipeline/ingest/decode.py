@@ -75,7 +75,7 @@ class Decoded:
     disposition: str | None = None
 
 
-def refused(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
+def refuse(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
     """Set a reason on ``row``: it becomes a row of ``quarantine`` and, if the envelope could be read, one of
     ``envelopes``."""
     row.kind = "quarantined" if row.message_hash is not None else None
@@ -97,20 +97,20 @@ class RecordDecoder:
     def decode(
         self, value: bytes | None, pubsub_header: bytes | None, source_header: bytes | None, record_time_us: int
     ) -> Decoded:
-        """Decode one record. ``record_time_us``: :func:`~.stream.bound_record_time`, µs."""
+        """Decode one record. ``record_time_us``: :func:`~.stream.limit_record_time`, µs."""
         row = Decoded()
         pubsub_topic, source = self._text(pubsub_header), self._text(source_header)
         if not pubsub_topic:
-            return refused(row, "record", _NO_TOPIC)
+            return refuse(row, "record", _NO_TOPIC)
         if source not in SOURCES:
-            return refused(row, "record", _NO_SOURCE)
+            return refuse(row, "record", _NO_SOURCE)
         row.pubsub_topic, row.source = pubsub_topic, source
         if value is not None and len(value) > MAX_VALUE_BYTES:
             too_large = Malformed(Reason.TOO_LARGE, f"{len(value)} bytes, at most {MAX_VALUE_BYTES}")
-            return refused(row, "record", too_large)
+            return refuse(row, "record", too_large)
         envelope = decode_waku_message(value)
         if isinstance(envelope, Malformed):
-            return refused(row, "record" if value is None else "envelope", envelope)
+            return refuse(row, "record" if value is None else "envelope", envelope)
         row.kind = "plain"
         row.content_topic = envelope.content_topic
         row.message_hash = message_hash(pubsub_topic, envelope)
@@ -123,11 +123,11 @@ class RecordDecoder:
         if topic.decryption_key_files:
             opened = self._decryptor.open(envelope.payload, topic, pubsub_topic, envelope.content_topic)
             if isinstance(opened, Malformed):
-                return refused(row, "decryption", opened)
+                return refuse(row, "decryption", opened)
             payload = opened
         message = decode_sds_message(payload, topic.family)
         if isinstance(message, Malformed):
-            return refused(row, "sds", message)
+            return refuse(row, "sds", message)
         return self._sds(row, envelope, message, topic, record_time_us)
 
     def _text(self, header: bytes | None) -> str | None:
@@ -156,7 +156,7 @@ class RecordDecoder:
     ) -> Decoded:
         lamport, kind, content = message.lamport_timestamp, message.kind, message.content or None
         if lamport is not None and lamport > record_time_us // 1000 + LAMPORT_MAX_AHEAD_MS:
-            return refused(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
+            return refuse(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
         has_keys = bool(topic.decryption_key_files)
         row.kind = "sds"
         row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)

@@ -59,12 +59,12 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
             return assume_lost(gaps)
-        return {place: [*_lost(gaps[place], starts[place], place[0] in compacted)] for place in places}
+        return {place: [*_lost_ranges(gaps[place], starts[place], place[0] in compacted)] for place in places}
 
     return find
 
 
-def _lost(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
+def _lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
     """``start``: the first offset that the broker keeps."""
     for gap in gaps:
         if gap.first < start:

@@ -185,7 +185,7 @@ class QuotaUsage:
             if (place, sender[:2]) not in above:
                 self.add(place, window, sender, cost)
         in_order = sorted(candidates(above), key=lambda one: (one.place, one.offset)) if above else ()
-        refused = [found for one in in_order if (found := self._refused(one))]
+        refused = [found for one in in_order if (found := self._count(one))]
         latest: dict[TopicPartition, int] = {}
         for place, window, *_ in groups:
             latest[place] = max(window, latest.get(place, window))
@@ -202,7 +202,7 @@ class QuotaUsage:
         for key, asked in sums._windows.items():
             spent = self._windows[key].spent if key in self._windows else {}
             for scope, cost in asked.spent.items():
-                if self._exceeded(scope, spent.get(scope, Cost()).plus(cost)) is not None:
+                if self._find_exceeded(scope, spent.get(scope, Cost()).plus(cost)) is not None:
                     above.add((key, scope))
         if not above:
             return set()
@@ -212,14 +212,14 @@ class QuotaUsage:
             if any(((place, window), scope) in above for scope in self._scopes(sender))
         }
 
-    def _refused(self, candidate: Candidate) -> Refused | None:
+    def _count(self, candidate: Candidate) -> Refused | None:
         """Count one message, or return it if it exceeds a quota."""
         place, offset, window, sender, cost = candidate
         here = self._windows.setdefault((place, window), _Window())
         scopes = self._scopes(sender)
         for place_in, scope in enumerate(scopes):
             total = here.spent.get(scope, Cost()).plus(cost)
-            why = self._exceeded(scope, total)
+            why = self._find_exceeded(scope, total)
             if why is not None and not self._modest(here, scopes[: place_in + 1], cost, total):
                 return Refused(place, offset, why)
         here.add(scopes, cost)
@@ -240,7 +240,7 @@ class QuotaUsage:
                 return True
         return False
 
-    def _exceeded(self, scope: Scope, cost: Cost) -> str | None:
+    def _find_exceeded(self, scope: Scope, cost: Cost) -> str | None:
         """The text that names the quota that ``cost`` exceeds; ``None`` if it exceeds none."""
         quota: Quota = getattr(self._quotas, scope[0])
         for what, used in zip(Cost._fields, cost, strict=True):

@@ -21,8 +21,8 @@ from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
 from reliable_channel.pipeline.ingest.quotas import ASKED, groups_of
-from reliable_channel.pipeline.ingest.stream import decoded, kafka_coordinates, records_of
-from reliable_channel.pipeline.ingest.task import dated_batches
+from reliable_channel.pipeline.ingest.stream import decode_records, kafka_coordinates, records_of
+from reliable_channel.pipeline.ingest.task import date_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
 
 _PLACE = [*RECORD_KEY]
@@ -36,7 +36,7 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     paths = settings.paths
     create_tables(paths, (ENVELOPES, SDS_MESSAGES, QUARANTINE))
     records = _records(spark, settings, reasons)
-    refused = _above_quota(records, settings)
+    refused = _find_above_quota(records, settings)
     segments, envelopes = (
         _rows(records, settings, table, refused).localCheckpoint() for table in (SDS_MESSAGES, ENVELOPES)
     )
@@ -51,7 +51,7 @@ def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) ->
     """The dropped records with their event times, computed once, because the run changes the tables they come from."""
     times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
     place = ["topic", "partition", "offset"]
-    records = dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
+    records = read_dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
     return records.join(times.dropDuplicates(place), place).localCheckpoint()
 
 
@@ -59,7 +59,7 @@ def _rows(
     records: DataFrame, settings: Settings, table: Table, refused: Mapping[tuple[str, int, int], str]
 ) -> DataFrame:
     """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
-    return decoded(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
+    return decode_records(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,21 @@ class _Accepted:
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in dated_batches(batches, {}, self.refused):
+        for batch in date_batches(batches, {}, self.refused):
             good = batch.where(pc.is_in(batch.decoded["kind"], pa.array(["sds", "plain"])))
             yield good.segments() if self.table == SDS_MESSAGES.name else good.envelopes()
 
 
-def _above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
+def _find_above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
     asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ASKED).toArrow()
     batches = asking.to_batches()
     candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
     groups = [g for batch in batches for g in groups_of(dict(zip(ASKED, batch.columns, strict=True)), settings.quotas)]
     admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(settings.paths, groups)
-    refused = admission.refused(groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics])
+    refused = admission.find_refused(
+        groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics]
+    )
     return {(*each.place, each.offset): each.detail for each in refused}
 
 
@@ -102,14 +104,14 @@ def _update(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFr
     now = F.broadcast(rows.select(*_PLACE, "_now"))
     holds = F.col(column) == was
 
-    def changed(old: DataFrame) -> DataFrame:
+    def change(old: DataFrame) -> DataFrame:
         joined = old.join(now, _PLACE, "left")
         return joined.withColumn(column, F.when(holds, F.coalesce("_now", column)).otherwise(F.col(column)))
 
-    rewrite(spark, paths, table, lambda old: old.where(holds).join(now, _PLACE, "left_semi"), changed)
+    rewrite(spark, paths, table, lambda old: old.where(holds).join(now, _PLACE, "left_semi"), change)
 
 
-def dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+def read_dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
     """The dropped records in the form of Kafka's source: whole values from ``envelopes`` if it has them, else from
     quarantine, if that kept the whole value."""
     refused = read_table(spark, settings.paths, QUARANTINE).where(

@@ -65,7 +65,7 @@ class DecodedBatch:
         )
         return DecodedBatch(given, decoded)
 
-    def above_quota(self, why: Mapping[int, str]) -> DecodedBatch:
+    def refuse_above_quota(self, why: Mapping[int, str]) -> DecodedBatch:
         """The same rows with those at the offsets of ``why`` refused; ``why`` names the exceeded quota."""
         offsets = self.given["kafka_offset"].to_pylist()
         details = pa.array([why.get(offset) for offset in offsets], pa.string())

@@ -56,12 +56,12 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     """Select from Kafka records the columns that tasks decode: coordinates, ``record_time``, ``ingest_time``,
     ``time_us``, ``value`` and the two headers.
 
-    ``time_us`` is :func:`bound_record_time`. The ingest clock is the micro-batch's timestamp, which Spark writes to the
+    ``time_us`` is :func:`limit_record_time`. The ingest clock is the micro-batch's timestamp, which Spark writes to the
     checkpoint before it runs the batch, so a replay computes the same rows."""
 
     def transform(records: DataFrame) -> DataFrame:
         now = batch_time()
-        time = F.unix_micros(bound_record_time(F.col("timestamp"), now, pipeline))
+        time = F.unix_micros(limit_record_time(F.col("timestamp"), now, pipeline))
         return records.select(
             "topic",
             "partition",
@@ -77,7 +77,7 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     return transform
 
 
-def bound_record_time(record_time: Column, ingest_time: Column, pipeline: PipelineSettings) -> Column:
+def limit_record_time(record_time: Column, ingest_time: Column, pipeline: PipelineSettings) -> Column:
     """The record time, at most ``max_clock_skew_ms`` ahead of the ingest clock. A record without a plausible time
     (none, or not after 1970) counts as of the ingest clock: its envelope is read as any other, and time goes on in a
     topic whose producers set none."""
@@ -86,7 +86,7 @@ def bound_record_time(record_time: Column, ingest_time: Column, pipeline: Pipeli
     return F.when(has_time, F.least(record_time, latest)).otherwise(ingest_time)
 
 
-def decoded(records: DataFrame, settings: Settings) -> DataFrame:
+def decode_records(records: DataFrame, settings: Settings) -> DataFrame:
     """Add the column ``decoded`` (:func:`~reliable_channel.pipeline.functions.decode_record`) to records
     (:func:`records_of`)."""
     decode = decode_record(settings.channels, settings.pipeline)
@@ -132,7 +132,7 @@ class IngestWriter:
                 self._admission.restore(sink.paths, self.clock.reached)
             sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
             floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
-            result = admitted(records, self._settings, sink.paths, floors, self._admission)
+            result = admit(records, self._settings, sink.paths, floors, self._admission)
             reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
@@ -153,7 +153,7 @@ class IngestWriter:
         return read_start(sink.paths, "ingest", sink.batch_id).kafka
 
 
-def admitted(
+def admit(
     records: DataFrame, settings: Settings, paths: PathSettings, floors: dict[TopicPartition, int], admission: QuotaGate
 ) -> IngestResult:
     """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``; rows that exceed a quota go to
@@ -162,10 +162,10 @@ def admitted(
     def run(refused: dict[tuple[str, int, int], str]) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
         task = IngestTask(paths, raw_bytes, settings.quotas, floors, refused)
-        return IngestResult.of(task_results(decoded(records, settings), task))
+        return IngestResult.of(task_results(decode_records(records, settings), task))
 
     result = run({})
-    refused = admission.refused(result.groups, partial(candidates_in, result.files, paths, settings.quotas))
+    refused = admission.find_refused(result.groups, partial(candidates_in, result.files, paths, settings.quotas))
     if not refused:
         return result
     discard(paths, result.files)

@@ -85,7 +85,7 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decoded`).
+    """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decode_records`).
 
     ``raw_bytes``: the bytes kept of a quarantined value; ``floors``: the recorded clock by Kafka partition, µs;
     ``refused``: topic, partition and offset of a message above a quota → the quota."""
@@ -101,7 +101,7 @@ class IngestTask:
         parts: dict[TopicPartition, PartitionSummary] = {}
         spent: dict[tuple[Any, ...], Cost] = {}
         with TaskFiles(self.paths) as files:
-            for batch in dated_batches(batches, self.floors, self.refused):
+            for batch in date_batches(batches, self.floors, self.refused):
                 files.add(ENVELOPES, batch.envelopes())
                 files.add(SDS_MESSAGES, batch.segments())
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
@@ -120,10 +120,11 @@ class IngestTask:
             )
 
 
-def dated_batches(
+def date_batches(
     batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Mapping[tuple[str, int, int], str]
 ) -> Iterator[DecodedBatch]:
-    """Add event times to decoded records (:func:`~.stream.decoded`), and yield batches of one Kafka partition each.
+    """Add event times to decoded records (:func:`~.stream.decode_records`), and yield batches of one Kafka partition
+    each.
 
     Event time is the running maximum of min(record time, ingest clock + ``max_clock_skew_ms``) in the partition,
     starting at its floor. A column ``event_time`` in the records overrides it."""
@@ -150,7 +151,7 @@ def dated_batches(
             names = [field.name for field in decoded.type]
             found = DecodedBatch(given, dict(zip(names, decoded.flatten(), strict=True)))
             here = {offset: why for (*at, offset), why in refused.items() if tuple(at) == place}
-            yield found.above_quota(here) if here else found
+            yield found.refuse_above_quota(here) if here else found
 
 
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:

@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.pipeline.clock import IngestClock, last_batch, recorded
+from reliable_channel.pipeline.clock import IngestClock, last_batch, read_progress
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
 
@@ -48,7 +48,7 @@ def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | Non
 def close(settings: Settings, after_ms: int | None) -> bool:
     """Write the closing tick, ``after_ms`` after the last record, or at the wall clock. Returns whether a partition
     advanced."""
-    clock = IngestClock(settings.paths, recorded(settings.paths))
+    clock = IngestClock(settings.paths, read_progress(settings.paths))
     if not clock.reached:
         return False
     if after_ms is None:

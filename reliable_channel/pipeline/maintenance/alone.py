@@ -31,7 +31,7 @@ _CHECKPOINT_EVERY = 20
 
 
 @contextmanager
-def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
+def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
     """Hold the lease of the tables under ``paths`` within the block; yields the function that renews it.
 
     Raises ``EnvironmentFault`` if another run holds it."""
@@ -45,11 +45,11 @@ def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
         table = _open(place)
         held = table.transaction_version(_APPLICATION) or 0
         if held > now and held != mine:
-            raise _held(held)
+            raise _held_error(held)
         try:
             _commit(table, now + LEASE_MS)
         except CommitFailedError:
-            raise _held(now + LEASE_MS) from None
+            raise _held_error(now + LEASE_MS) from None
         mine = now + LEASE_MS
 
     hold()
@@ -61,7 +61,7 @@ def alone(paths: PathSettings) -> Iterator[Callable[[], None]]:
             _commit(table, 0)
 
 
-def _held(until_ms: int) -> EnvironmentFault:
+def _held_error(until_ms: int) -> EnvironmentFault:
     until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
     return EnvironmentFault(
         "Another maintenance run is working on these tables.",

@@ -27,7 +27,7 @@ from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.read import open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
-from reliable_channel.pipeline.maintenance.alone import alone
+from reliable_channel.pipeline.maintenance.alone import hold_lease
 from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
 from reliable_channel.pipeline.reassembly import timers
 
@@ -96,7 +96,7 @@ def run(
     every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     wanted = [plan for plan in every if not only or plan.table.name in only]
     done = []
-    with alone(settings.paths) if wanted and not dry_run else nullcontext(lambda: None) as still_alone:
+    with hold_lease(settings.paths) if wanted and not dry_run else nullcontext(lambda: None) as still_alone:
         for plan in wanted:
             still_alone()
             done.append(_maintain_table(settings, plan, dry_run))

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
-from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import dataset_of, open_tables
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 
@@ -64,7 +64,7 @@ def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoin
     for checkpoint in checkpoints:
         if table_id in checkpoint.offsets.delta:
             positions[checkpoint.query] = checkpoint.offsets.delta[table_id]
-    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := unread_of(table, at))]
+    waiting = [(behind[0].time_ms, query) for query, at in positions.items() if (behind := read_unread(table, at))]
     return min(waiting, default=(None, None))
 
 

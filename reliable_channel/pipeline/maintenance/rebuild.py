@@ -25,9 +25,9 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, find_named, open_table
-from reliable_channel.pipeline.delta import append_frame, conform, read_table, written
+from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
 from reliable_channel.pipeline.ingest.admission import QuotaGate
-from reliable_channel.pipeline.ingest.stream import admitted, bound_record_time, kafka_coordinates
+from reliable_channel.pipeline.ingest.stream import admit, kafka_coordinates, limit_record_time
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.runner.run import wait_for
 from reliable_channel.pipeline.verdict import verdicts
@@ -167,9 +167,9 @@ def _decode_again(
         if high is not None:
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
-        result = admitted(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
+        result = admit(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
         sink.add_files(tables.ENVELOPES, result.files)
-        tick_files = written(ticks.where(inside), new, tables.SDS_MESSAGES)
+        tick_files = write_rows(ticks.where(inside), new, tables.SDS_MESSAGES)
         sink.add_files(tables.SDS_MESSAGES, [*result.files, *tick_files])
         sink.add_files(tables.QUARANTINE, result.files)
     return count
@@ -186,7 +186,7 @@ def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
 
 def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     """Envelopes in the form of the records that ingest reads from Kafka, with the recorded times."""
-    time = bound_record_time(F.col("record_time"), F.col("ingest_time"), settings.pipeline)
+    time = limit_record_time(F.col("record_time"), F.col("ingest_time"), settings.pipeline)
     records = envelopes.select(
         *kafka_coordinates(),
         "record_time",

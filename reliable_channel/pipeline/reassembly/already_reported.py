@@ -32,23 +32,21 @@ MAX_RANGES = 32
 _SCOPE = [*CHANNEL_KEY, "sender_id", "entire_message_hash"]
 
 
-def without_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
+def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
     """Keep the reports that no row of the tables, and no other report, covers."""
     hashes = sorted({_scope(each)[-1] for each in reported})
     sent_at = [
         (each["oldest_lamport"], each["newest_lamport"]) for each in reported if each["oldest_lamport"] is not None
     ]
     sent, of_these = pc.field("first_lamport_timestamp"), pc.field("entire_message_hash").isin(hashes)
-    at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merged(sent_at)], sent.is_null())
+    at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merge(sent_at)], sent.is_null())
     columns = [*_SCOPE, "sds_ids", "event_time"]
     rebuilt = _rows(paths, REASSEMBLED_MESSAGES, columns, of_these & at_about)
     before = _rows(paths, INCOMPLETE_MESSAGES, columns, of_these & (pc.field("status") != OVERDUE))
-    return without_covered(reported, (*rebuilt, *before))
+    return drop_covered(reported, (*rebuilt, *before))
 
 
-def without_covered(
-    reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Keep the reports with a segment that no earlier rebuilt or given-up row of their message contains, among ``rows``
     and the reports. Times are µs.
 
@@ -78,7 +76,7 @@ def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in _SCOPE)
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
+def merge(ranges: Iterable[Range]) -> list[Range]:
     """Widen each range by ``SPREAD_MS`` at both ends, and merge overlapping ones, then the closest ones down to
     ``MAX_RANGES``."""
     found: list[Range] = []

@@ -19,9 +19,9 @@ from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly import memory, timers
-from reliable_channel.pipeline.reassembly.set_results import Message, failed_result
+from reliable_channel.pipeline.reassembly.set_results import Message, failure_result
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
-from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles, packed, sorted_out
+from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles, group_by_table, pack
 
 FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns open sets, when it holds this many bytes of them."""
@@ -70,7 +70,7 @@ class Combiner:
                 segments.append(batch)
         if segments:
             with gc_paused():
-                yield from self._combined(_Segments(pa.Table.from_batches(segments)))
+                yield from self._combine(_Segments(pa.Table.from_batches(segments)))
         if ticks and (due := self._due(ticks)):
             yield pa.RecordBatch.from_pylist(due, schema=ROW_SCHEMA)
 
@@ -83,10 +83,10 @@ class Combiner:
             for key in open_keys.due((tick["kafka_topic"], tick["kafka_partition"]), tick["event_us"])
         ]
 
-    def _combined(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
+    def _combine(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
         in_state = timers.timers_of(self._paths)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
-        done = memory.completed_before(self._paths, segments.by_hash.keys(), since_us, segments.places())
+        done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.places())
         to_state: list[bytes] = []
         open_sets = _OpenSets()
         with ResultFiles(self._paths) as files:
@@ -95,36 +95,36 @@ class Combiner:
                 if in_state.is_open(hash_.hex()):
                     to_state.append(hash_)
                     continue
-                sets, results, failed = self._rebuilt(segments.rows(hash_), done.get(hash_, ()))
+                sets, results, failed = self._rebuild(segments.rows(hash_), done.get(hash_, ()))
                 written.add(results, len(failed))
                 if sets.must_persist and (blob := sets.to_bytes()):
                     yield from open_sets.add(hash_, blob, segments.last_place(hash_))
             written.flush()
-            reports = packed([*files.for_driver, *files.finish()])
+            reports = pack([*files.for_driver, *files.finish()])
             open_sets.rows += ({"state_key": REPORTS, "kind": RESULTS, "content": blob} for blob in reports)
         yield from open_sets.flush()
         if to_state:
             yield from segments.of(to_state)
 
-    def _rebuilt(
+    def _rebuild(
         self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
     ) -> tuple[HashSets, list[Result], list[int]]:
         """Apply the rows of one hash; returns its sets, their results, and the positions of rows on which the program
         failed."""
 
-        def begun(blob: bytes | None) -> HashSets:
+        def begin(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
 
-        steps = guarded.taken(begun(None), begun, rows, self._take, _failed)
-        results, (sets, failed) = guarded.collected(steps)
+        steps = guarded.apply_guarded(begin(None), begin, rows, self._take, _failure_row)
+        results, (sets, failed) = guarded.collect(steps)
         return sets, results, failed
 
     def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
         return sets.add(self._decrypt(row))
 
 
-def _failed(sets: HashSets, row: SegmentRow, error: Exception) -> Row:
-    return failed_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
+def _failure_row(sets: HashSets, row: SegmentRow, error: Exception) -> Row:
+    return failure_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
 
 
 class _Segments:
@@ -181,7 +181,7 @@ class _Written:
             self.flush()
 
     def flush(self) -> None:
-        self._files.add(sorted_out(self._results))
+        self._files.add(group_by_table(self._results))
         self._results, self._bytes = [], 0
 
 

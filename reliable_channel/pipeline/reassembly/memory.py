@@ -100,7 +100,7 @@ def prefixes(hashes: Collection[bytes]) -> Prefixes:
 _completed_sends = PerQuery(CompletedSends)
 
 
-def completed_before(
+def find_completed(
     paths: PathSettings, hashes: Collection[bytes], since_us: int, batch: Collection[tuple[str, int, int]]
 ) -> dict[bytes, list[Done]]:
     """Hash → the sends completed since ``since_us`` (event time, µs) by records of other micro-batches, in the order of
@@ -116,11 +116,11 @@ def completed_before(
         in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
     ):
         if _record(row) not in batch:
-            found.setdefault(row["entire_message_hash"], []).append(done(row))
+            found.setdefault(row["entire_message_hash"], []).append(parse_done(row))
     return found
 
 
-def done(row: Mapping[str, Any]) -> Done:
+def parse_done(row: Mapping[str, Any]) -> Done:
     """Convert a row of ``reassembled_messages`` to a completed send."""
     send = CompletedSend(
         _scope(row),

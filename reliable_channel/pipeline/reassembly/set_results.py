@@ -18,8 +18,8 @@ from reliable_channel.core.segmentation import (
     SegmentationConfig,
     SegmentConflict,
     SegmentRefused,
+    find_repaired,
     id_scheme_of,
-    repaired_segments,
 )
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.lake import tables
@@ -46,13 +46,13 @@ class ReportedSet(NamedTuple):
     fields: dict[str, Any]
 
 
-def completed_results(
+def results_of_completed(
     event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
 ) -> Iterator[Row]:
     """The row of the payload, then the rows of repaired segments, then the completed row."""
     scope, record = _scope(event.scope), _record(place, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
-    repaired = list(_repaired(event, config))
+    repaired = list(_repaired_rows(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
     parity_count = max([event.parity_count or 0, *(index + 1 for is_parity, index in ids if is_parity)])
     sds_ids = [ids.get((False, i)) for i in range(event.data_count)] + [ids.get((True, i)) for i in range(parity_count)]
@@ -107,7 +107,7 @@ def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str |
     return None if before is None else [{"sds_id": before, "retrieval_hint": None, "sender_id": None}]
 
 
-def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
+def _repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
     """The segments that were not received, each with its recomputed SDS id (LIP-109). None if the ids of *received*
     segments cannot be recomputed either, because a guess would verify nothing."""
     count = None
@@ -116,7 +116,7 @@ def _repaired(event: MessageCompleted, config: SegmentationConfig) -> Iterator[d
     if len(event.received) >= event.data_count + (event.parity_count or count or 0):
         return
     scheme = id_scheme_of(event)
-    for sds_id, found, segment in repaired_segments(event, count, () if scheme is None else (scheme,)):
+    for sds_id, found, segment in find_repaired(event, count, () if scheme is None else (scheme,)):
         yield {
             "sds_id": sds_id,
             "sds_kind": "content",
@@ -186,7 +186,7 @@ def event_result(
     return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
 
 
-def failed_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Row:
+def failure_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Row:
     """The event for a row on which the program failed. ``row`` has the columns of a segment, or only those of a tick;
     then ``scope`` names the sender of the sets."""
     of_segment = row["kind"] == "segment"

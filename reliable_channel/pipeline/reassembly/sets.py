@@ -41,10 +41,10 @@ from reliable_channel.pipeline.reassembly.set_results import (
     GIVEN_UP,
     OVERDUE,
     Message,
-    completed_results,
     event_result,
     incomplete_result,
     mismatch_result,
+    results_of_completed,
 )
 
 STATE_VERSION = 1
@@ -213,7 +213,7 @@ class HashSets:
     def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Row]:
         match event:
             case MessageCompleted():
-                made = list(completed_results(event, offset, place, self._config))
+                made = list(results_of_completed(event, offset, place, self._config))
                 ids = made[0].sds_ids
                 send = CompletedSend(
                     event.scope,

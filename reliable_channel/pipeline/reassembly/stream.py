@@ -34,11 +34,11 @@ from reliable_channel.lake.tables import (
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.reassembly import timers
-from reliable_channel.pipeline.reassembly.already_reported import without_already_reported
+from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported
 from reliable_channel.pipeline.reassembly.combiner import REPORTS, ROW_COLUMNS, TICK, TICKS, Combiner
-from reliable_channel.pipeline.reassembly.set_results import ReportedSet, failed_result
+from reliable_channel.pipeline.reassembly.set_results import ReportedSet, failure_result
 from reliable_channel.pipeline.reassembly.sets import STATE_VERSION, HashSets, SegmentDecryptor, SegmentRow
-from reliable_channel.pipeline.result_files import RESULTS, Result, packed, written_results
+from reliable_channel.pipeline.result_files import RESULTS, Result, pack, write_results
 
 TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, CHANNEL_EVENTS)
 TICK_SUB_ORDER = 1_000_000
@@ -51,7 +51,7 @@ _STATE = "version int, blob binary"
 Dues = Mapping[TopicPartition, int]
 
 
-def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
+def reassemble(settings: Settings, *, combined: bool = True) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``sds_messages`` to rows of ``ordered_sds_messages`` and packed results of
     reassembly. ``combined=False`` sends every segment through keyed state, for comparison in the benchmark."""
 
@@ -72,12 +72,12 @@ def reassembled(settings: Settings, *, combined: bool = True) -> Callable[[DataF
             "append",
             GroupStateTimeout.NoTimeout,
         )
-        return passed_through(segments).unionByName(results, allowMissingColumns=True)
+        return pass_through(segments).unionByName(results, allowMissingColumns=True)
 
     return transform
 
 
-def passed_through(segments: DataFrame) -> DataFrame:
+def pass_through(segments: DataFrame) -> DataFrame:
     """The metadata of every SDS message, and the ticks, as rows of ``ordered_sds_messages``; no shuffle, no Python."""
     tick = F.col("sds_kind") == "tick"
     special = {
@@ -127,11 +127,11 @@ class KeyedSets:
         handed_on = [bytes(row["content"]) for row in given if row["kind"] == "sets"]
         rows = [row for row in given if row["kind"] != "sets"]
         rows.sort(key=lambda row: (row["kafka_partition"], row["kafka_offset"], row["kind"] == "tick"))
-        restored = partial(self._restored, state, handed_on)
+        restored = partial(self._restore, state, handed_on)
         sets = restored(None)
         before = sets.dues() if state.exists else {}
-        steps = guarded.taken(sets, restored, rows, self._take, _failed)
-        results, (sets, failed) = guarded.collected(steps)
+        steps = guarded.apply_guarded(sets, restored, rows, self._take, _failure_row)
+        results, (sets, failed) = guarded.collect(steps)
         blob = sets.to_bytes()
         if blob:
             state.update((STATE_VERSION, blob))
@@ -139,7 +139,7 @@ class KeyedSets:
             state.remove()
         results += [*_timers(hash_, before, sets.dues()), *([guarded.FailedRows(len(failed))] if failed else [])]
         if results:
-            yield pd.DataFrame([(RESULTS, blob) for blob in packed(results)], columns=["kind", "results"])
+            yield pd.DataFrame([(RESULTS, blob) for blob in pack(results)], columns=["kind", "results"])
 
     def _take(self, sets: HashSets, row: dict[str, Any]) -> list[Result]:
         if row["kind"] == "segment":
@@ -147,7 +147,7 @@ class KeyedSets:
         place = (row["kafka_topic"], int(row["kafka_partition"]))
         return sets.tick(place, int(row["kafka_offset"]), int(row["event_us"]))
 
-    def _restored(self, state: GroupState, handed_on: list[bytes], blob: bytes | None) -> HashSets:
+    def _restore(self, state: GroupState, handed_on: list[bytes], blob: bytes | None) -> HashSets:
         """Restore the sets from ``blob``; without one, the sets at the beginning of the micro-batch, from the state or
         from the combiner."""
         if blob is not None:
@@ -168,8 +168,8 @@ class KeyedSets:
         return HashSets.from_bytes(bytes(stored), self._config)
 
 
-def _failed(sets: HashSets, row: dict[str, Any], error: Exception) -> Row:
-    return failed_result(row, sets.scope(), guarded.kind_of(error))
+def _failure_row(sets: HashSets, row: dict[str, Any], error: Exception) -> Row:
+    return failure_result(row, sets.scope(), guarded.kind_of(error))
 
 
 def _timers(hash_: bytes, before: Dues, after: Dues) -> list[timers.TimerChange]:
@@ -197,10 +197,10 @@ def _segment_row(row: dict[str, Any]) -> SegmentRow:
     )
 
 
-def written(rows: DataFrame, sink: BatchSink) -> None:
+def write_batch(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch: payloads before the rows that refer to them."""
     sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES, TIMERS)
-    results = written_results(rows, sink)
+    results = write_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
     incomplete = _incomplete_files(results.of(ReportedSet), sink.paths)
     sink.together(
@@ -215,7 +215,7 @@ def _incomplete_files(reported: Sequence[ReportedSet], paths: PathSettings) -> l
     sets = [
         {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in reported
     ]
-    rows = without_already_reported(sets, paths) if sets else []
+    rows = drop_already_reported(sets, paths) if sets else []
     if not rows:
         return []
     with TaskFiles(paths) as files:

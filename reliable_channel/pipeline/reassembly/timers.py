@@ -22,7 +22,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.follow import DeltaFollower, PerQuery
-from reliable_channel.lake.read import open_table, quoted
+from reliable_channel.lake.read import open_table, quote
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import TIMERS
 from reliable_channel.pipeline.clock import TopicPartition
@@ -140,8 +140,8 @@ def forget(paths: PathSettings, committed: Mapping[str, int], *, dry_run: bool =
     files' statistics, delta-rs sees that concurrent appends are not affected; Delta's own MERGE and DELETE would
     conflict with each of them."""
     bounds = {query_id: last_restated(batch_id + 1) for query_id, batch_id in sorted(committed.items())}
-    passed = [f"(query_id = {quoted(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
-    others = f"query_id not in ({', '.join(map(quoted, bounds))})" if bounds else "true"
+    passed = [f"(query_id = {quote(query_id)} and batch_id < {bound})" for query_id, bound in bounds.items()]
+    others = f"query_id not in ({', '.join(map(quote, bounds))})" if bounds else "true"
     gone = " or ".join([*passed, others])
     table = open_table(paths, TIMERS)
     return delete_rows(table, gone, dry_run=dry_run)

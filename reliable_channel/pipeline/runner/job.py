@@ -10,10 +10,10 @@ from collections.abc import Callable
 from reliable_channel.config import load
 from reliable_channel.lake.live import declare_live
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.runner.metrics import measured
+from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
-from reliable_channel.runtime.faults import ended_by
+from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.spark import spark_session
@@ -35,7 +35,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             require_own_broker(settings)
         with (
             spark_session(settings, f"reliable-channel {query.name}") as spark,
-            measured(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+            record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
         ):
             if options.continuous:
                 with declare_live(settings.paths, query.name, stop):
@@ -43,7 +43,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             else:
                 run_to_end(spark, settings, query)
     except Exception as error:  # whatever failed, the user gets one sentence
-        return ended_by(error, query.name)
+        return print_fault(error, query.name)
     return 0
 
 
@@ -57,7 +57,7 @@ def main_batch(name: str, run: Callable[..., object], arguments: list[str] | Non
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
     except Exception as error:  # whatever failed, the user gets one sentence
-        return ended_by(error, name)
+        return print_fault(error, name)
     return 0
 
 

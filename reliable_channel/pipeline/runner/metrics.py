@@ -29,7 +29,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, PIPELINE_METRICS
@@ -101,13 +101,13 @@ class PrometheusMetrics:
         """Note when the next round of verdicts and alerts must have ended, Unix s."""
         self._next_round.set(due)
 
-    def alerted(self, raised: Mapping[tuple[str, str], int]) -> None:
+    def record_alerts(self, raised: Mapping[tuple[str, str], int]) -> None:
         """Note how many alerts are raised, by the name of their rule and its severity."""
         self._alerts.clear()
         for (alert, severity), number in raised.items():
             self._alerts.labels(alert, severity).set(number)
 
-    def judged(
+    def record_verdicts(
         self,
         verdicts: Mapping[str, int],
         causes: Mapping[str, int],
@@ -164,7 +164,7 @@ class MetricsListener(StreamingQueryListener):
     def record(self, progress: dict[str, Any]) -> None:
         """Write one micro-batch's progress to the table and for Prometheus."""
         query_id, batch_id = str(progress.get("id")), int(progress.get("batchId", -1))
-        values = measures(progress, counters.take(query_id, batch_id), self._unread)
+        values = measures(progress, counters.take(query_id, batch_id), self._count_unread)
         query = str(progress.get("name") or "query")
         self._prometheus.progress(query, values)
         now = dt.datetime.now(dt.UTC)
@@ -177,15 +177,15 @@ class MetricsListener(StreamingQueryListener):
         with self._changed:
             self._changed.wait_for(lambda: not self._names, _LAST_EVENTS_S)
 
-    def _unread(self, table: str, next_version: int) -> int | None:
+    def _count_unread(self, table: str, next_version: int) -> int | None:
         """The number of unread appending commits of a table, counted up to :data:`_HISTORY_LIMIT`."""
         if table not in BY_NAME:
             return None
-        return len(unread_of(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
+        return len(read_unread(open_table(self._paths, BY_NAME[table]), next_version, _HISTORY_LIMIT))
 
 
 @contextmanager
-def measured(
+def record_metrics(
     spark: SparkSession, settings: Settings, *, serve: bool, port_offset: int = 0
 ) -> Iterator[PrometheusMetrics]:
     """Record the progress of every query that runs inside the block; with ``serve``, also for Prometheus.
@@ -197,7 +197,7 @@ def measured(
     listener = MetricsListener(settings.paths, prometheus)
     with ExitStack() as opened:
         if serve and settings.metrics.port:
-            opened.enter_context(served(settings, prometheus, port_offset))
+            opened.enter_context(serve_prometheus(settings, prometheus, port_offset))
         spark.streams.addListener(listener)
         try:
             yield prometheus
@@ -207,7 +207,7 @@ def measured(
 
 
 @contextmanager
-def served(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[int | None]:
+def serve_prometheus(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[int | None]:
     """Serve Prometheus on a thread within this block; yields the port, or None if it cannot be opened."""
     host, port = settings.metrics.host, settings.metrics.port + port_offset
     with ExitStack() as opened:

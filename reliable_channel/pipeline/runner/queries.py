@@ -53,15 +53,15 @@ INGEST = Query(
 REASSEMBLY = Query(
     "reassembly",
     SDS_MESSAGES,
-    reassembly.reassembled,
-    lambda _: reassembly.written,
+    reassembly.reassemble,
+    lambda _: reassembly.write_batch,
     (SDS_MESSAGES, *reassembly.TABLES_WRITTEN, TIMERS),
 )
 ACK = Query(
     "ack",
     ORDERED_SDS_MESSAGES,
-    ack.acknowledged,
-    lambda _: ack.written,
+    ack.acknowledge,
+    lambda _: ack.write_batch,
     (ORDERED_SDS_MESSAGES, *PAYLOADS, *ack.TABLES_WRITTEN),
 )
 CHAIN = (INGEST, REASSEMBLY, ACK)
@@ -94,7 +94,7 @@ def start(
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
     with set_meanwhile(spark, wanted):  # a query keeps the settings of its start
-        turn = partial(turns.taken, query.name) if turns else None
+        turn = partial(turns.take_turn, query.name) if turns else None
         reads = query.reads
         rows = read_stream(spark, settings.paths, reads) if isinstance(reads, Table) else reads(spark, settings)
         return (

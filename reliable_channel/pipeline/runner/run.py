@@ -20,7 +20,7 @@ from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.runner.queries import CHAIN, Query, start
 from reliable_channel.pipeline.runner.turns import Turns
 from reliable_channel.runtime.failures import PythonDidNotStart, explain_failure
-from reliable_channel.runtime.interrupts import RaiseIfInterrupted, noted_interrupts
+from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts
 
 _STOP_PATIENCE_S = 60.0
 _STARTS = 3
@@ -36,7 +36,7 @@ def run_chain(
 ) -> None:
     """Run every query over the available rows, in the order of the data flow, without advancing silent channels. Raises
     ``EnvironmentFault`` if a query fails."""
-    with noted_interrupts() as raise_if_interrupted:
+    with note_interrupts() as raise_if_interrupted:
         for query in queries:
             on_progress(query.name)
             run_to_end(spark, settings, query, raise_if_interrupted)

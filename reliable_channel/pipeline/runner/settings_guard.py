@@ -62,7 +62,7 @@ def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str
     return frozen
 
 
-def recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
+def read_recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[str, str]:
     """The settings of the checkpoint: our record, overridden by Spark's own."""
     sparks = {key: checkpoint.offsets.conf[name] for key, name in _IN_SPARK.items() if name in checkpoint.offsets.conf}
     settings = read_record(paths, checkpoint.query) | sparks
@@ -77,8 +77,8 @@ def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted
             continue
         then = recorded.get(key, now)
         if then != now and (stateful or key not in _IN_SPARK):
-            made = f"The checkpoint of {query} was made with {key}={_shown(then)}"
-            return f"{made}, and the configuration says {_shown(now)}."
+            made = f"The checkpoint of {query} was made with {key}={_format_value(then)}"
+            return f"{made}, and the configuration says {_format_value(now)}."
     return None
 
 
@@ -102,7 +102,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
                 f" it holds the state of {checkpoint.operators} operators, not of {now}.",
                 f"Run that version, or {_REMEDY}",
             )
-        recorded = recorded_settings(settings.paths, checkpoint)
+        recorded = read_recorded_settings(settings.paths, checkpoint)
         sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
         if sentence is not None:
             raise ConfigurationError(sentence, f"Set it back, or {_REMEDY}")
@@ -146,5 +146,5 @@ def _has_log(paths: PathSettings, name: str | None) -> bool:
     return bool(files.get_file_info(f"{root}/_delta_log").type == pafs.FileType.Directory)
 
 
-def _shown(value: str) -> str:
+def _format_value(value: str) -> str:
     return value.rsplit(".", 1)[-1] if value.startswith("org.apache.") else value or "nothing"

@@ -41,7 +41,7 @@ class Turns:
         self._over = False
 
     @contextmanager
-    def taken(self, query: str, query_id: str, batch_id: int) -> Iterator[Callable[[str], None]]:
+    def take_turn(self, query: str, query_id: str, batch_id: int) -> Iterator[Callable[[str], None]]:
         """A context manager around the writing of one micro-batch of ``query``; its value is :meth:`announce`. The
         metric ``turn_wait_ms`` has the time it waits at the end."""
         self.begin(query)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED, READ
-from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, among, named_in
+from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, ids_in, is_among
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
 Lookups = Mapping[Table, Lookup]
@@ -33,7 +33,7 @@ class Affected(NamedTuple):
     verdicts: pa.Table
 
 
-def affected_by(
+def find_affected(
     spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool, since: dt.datetime
 ) -> Affected | None:
     """Find the messages whose verdicts may change after evidence about ``touched``; ``None`` if there are none.
@@ -86,19 +86,19 @@ def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
-        where = among("entire_message_hash", touched.rebuilt)
+        where = is_among("entire_message_hash", touched.rebuilt)
         columns = (*CHANNEL_KEY, "sds_ids")
         yield from _ids_of(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
     if touched.envelopes:
-        where = among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
+        where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id")
         yield from _with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
     if touched.ids:
         # What a message names is witnessed once somebody acknowledges the message.
         new = {sds_id for _, sds_id in touched.ids}
-        messages = look_up[tables.SDS_MESSAGES].rows(("causal_history",), new, among("sds_id", new))
-        named = {*named_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
-        lost = look_up[tables.LOST_DEPENDENCIES].rows((*CHANNEL_KEY, "sds_id"), named, among("sds_id", named))
+        messages = look_up[tables.SDS_MESSAGES].rows(("causal_history",), new, is_among("sds_id", new))
+        named = {*ids_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
+        lost = look_up[tables.LOST_DEPENDENCIES].rows((*CHANNEL_KEY, "sds_id"), named, is_among("sds_id", named))
         yield from _with_channels(lost)
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
@@ -122,18 +122,18 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
         as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
         return rows
 
-    by_id = among("sds_id", ids)
+    by_id = is_among("sds_id", ids)
     view(tables.REPAIR_REQUESTS, ids, by_id)
     lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
     namers = _naming(look_up, {*lost["sds_id"].to_pylist()})
-    with_namers = among("sds_id", ids | namers)
+    with_namers = is_among("sds_id", ids | namers)
     view(tables.ACKS, ids | namers, with_namers)
     messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
     parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
     queued = look_up[tables.SENDER_EVENTS].rows(("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
     for rows in (parity, queued):
         payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
-    by_payload = among("entire_message_hash", payloads)
+    by_payload = is_among("entire_message_hash", payloads)
     for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
         view(table, payloads, by_payload)
     rebuilt = pc.field("segment_kind").is_null()
@@ -144,7 +144,7 @@ def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads
         (by_payload & (pc.field("event") == "queued")) | with_namers,
     )
     envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
-    by_envelope = among("message_hash", envelopes)
+    by_envelope = is_among("message_hash", envelopes)
     view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
     view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
 
@@ -153,7 +153,7 @@ def _naming(look_up: Lookups, lost: Set[str]) -> Set[str]:
     """The ids of the messages whose causal histories name one of ``lost``."""
     rows = look_up[tables.SDS_MESSAGES].rows(("sds_id", "causal_history"), lost, None)
     histories = rows["causal_history"].combine_chunks()
-    named = pc.is_in(named_in(histories), pa.array(sorted(lost), pa.string()))
+    named = pc.is_in(ids_in(histories), pa.array(sorted(lost), pa.string()))
     at = pc.list_parent_indices(histories).filter(named)
     return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
 

@@ -72,7 +72,7 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
     ]
 
 
-def unheard(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection[Place] = ()) -> list[Span]:
+def subtract_received(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection[Place] = ()) -> list[Span]:
     """The rest of ``gaps`` for a topic that bridges have ``heard``, and whose records are in ``places``; without any,
     they may be in every partition.
 

@@ -9,7 +9,7 @@ evidence took longer to compile than to run. The text of the queries is constant
 from __future__ import annotations
 
 from reliable_channel.lake import tables
-from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, sent_by
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
 from reliable_channel.lake.tables.evidence import UNPROVEN
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
@@ -149,7 +149,7 @@ stranger's copy may have another history. One of these messages is corroborated:
 its sender's record reports it. The acknowledgement alone is no witness of what the message names: whoever delivers a
 message acknowledges it, also with its dependencies given up."""
 
-_SENT_BY = sent_by("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
+_SENT_BY = latest_send_time("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
 
 SENT_SINCE = f"""
     with first_named as (

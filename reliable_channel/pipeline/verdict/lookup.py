@@ -73,14 +73,14 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
             ids = {sds_id.encode() for raw in select_undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
             values.append(pa.array(sorted(ids), pa.binary()))
         elif name == "causal_history":
-            values.append(named_in(column).cast(pa.binary()))
+            values.append(ids_in(column).cast(pa.binary()))
         elif name != "stage":
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             values.append(flat.cast(pa.binary()))
     return pa.concat_arrays(values)
 
 
-def named_in(histories: pa.Array) -> pa.Array:
+def ids_in(histories: pa.Array) -> pa.Array:
     """The SDS ids in causal histories, in order."""
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
 
@@ -91,6 +91,6 @@ def select_undecoded(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
 
 
-def among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:
+def is_among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:
     """An expression for: ``column`` has one of ``values``."""
     return pc.field(column).isin(pa.array(sorted(values))) if values else pc.scalar(False)

@@ -27,8 +27,8 @@ from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERY_STATUS
-from reliable_channel.pipeline.delta import read_table, written
-from reliable_channel.pipeline.verdict.lookup import Lookup, among
+from reliable_channel.pipeline.delta import read_table, write_rows
+from reliable_channel.pipeline.verdict.lookup import Lookup, is_among
 
 KEY = (*CHANNEL_KEY, "message_key")
 Key = tuple[Any, ...]
@@ -58,7 +58,7 @@ def replace_verdicts(
     new = by_key(judged)
     old = by_key(before)
     missing = {key[-1] for key in new.keys() - old.keys() if key[-1] is not None}
-    known = by_key(look_up.rows(_NAMES, missing, among("message_key", missing)))
+    known = by_key(look_up.rows(_NAMES, missing, is_among("message_key", missing)))
     old |= {key: row for key, row in known.items() if key in new}
     gone, changed = changes(old, new, since)
     removed = gone | (changed & old.keys())
@@ -110,7 +110,7 @@ def replace_all_verdicts(
     if most:
         wanted = rows.where(~F.col("_gone") & (F.col("_changed") | F.col("_file").isin([*rewritten])))
         ordered = wanted.repartitionByRange(-(-most // ROWS_OF_A_FILE), "first_seen").sortWithinPartitions("first_seen")
-        files = written(ordered.select(*_NAMES), paths, DELIVERY_STATUS)
+        files = write_rows(ordered.select(*_NAMES), paths, DELIVERY_STATUS)
     _commit(paths, to, dirty, files, metadata)
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, added_since, read_files
+from reliable_channel.lake.follow import AddedFile, list_added_files, read_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
@@ -91,7 +91,7 @@ class Touched:
                 self.payloads.add(payload)
 
 
-def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
+def read_touched(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
     """The subjects of the rows added since ``position``; ``None`` if unknown, or for more than :data:`MAX_NEW_ROWS`
     rows."""
     files: dict[Table, list[AddedFile]] = {}
@@ -99,7 +99,7 @@ def touched_since(paths: PathSettings, opened: Mapping[Table, DeltaTable], posit
         table_id, version = position.read.get(table.name, ("", 0))
         if table_id != str(opened[table].metadata().id):
             return None
-        added = added_since(paths, table, opened[table], version)
+        added = list_added_files(paths, table, opened[table], version)
         if added is None:
             return None
         files[table] = added

@@ -25,17 +25,17 @@ from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables.evidence import UNPROVEN
-from reliable_channel.pipeline.clock import EPOCH, recorded
+from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
-from reliable_channel.pipeline.verdict.affected import Affected, affected_by, only_about
-from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, unheard
+from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
+from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, subtract_received
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import KEY, replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
-from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, touched_since
+from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, read_touched
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS)
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
@@ -55,7 +55,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     Verdicts are computed against the recorded clock, so the same tables give the same verdicts."""
     paths = settings.paths
     create_tables(paths, (*TABLES_READ, tables.DELIVERY_STATUS))
-    as_of_us = max((reached.event_time_us for reached in recorded(paths).values()), default=None)
+    as_of_us = max((reached.event_time_us for reached in read_progress(paths).values()), default=None)
     if as_of_us is None:
         return 0
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
@@ -70,7 +70,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         before = last_position(status)
         touched = None
         if before is not None and before.digest == position.digest:
-            touched = touched_since(paths, opened, before)
+            touched = read_touched(paths, opened, before)
         if touched is None:
             view_everything(spark, settings)
             judged = statuses(spark, settings, as_of, silence)
@@ -80,7 +80,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         look_up = {
             table: Lookup(paths, table, there) for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
         }
-        affected = affected_by(spark, look_up, touched, bool(silence.gaps), since - remembered)
+        affected = find_affected(spark, look_up, touched, bool(silence.gaps), since - remembered)
         if affected is None:
             return 0
         judged = statuses(spark, settings, as_of, silence, affected)
@@ -112,7 +112,7 @@ def statuses(
 ) -> DataFrame:
     """Compute the rows of ``delivery_status`` from the evidence in the views, for the ``affected`` messages or for all,
     at a time of the recorded clock."""
-    spark.sql(SUSPECTS).mapInArrow(_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
+    spark.sql(SUSPECTS).mapInArrow(_add_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
     if affected is not None and silence.gaps:
         by_id = affected.ids.select("sds_id").distinct()
         named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
@@ -152,26 +152,26 @@ def _silence(spark: SparkSession, gaps: list[Gap]) -> Silence:
     every = [gap.span for gap in gaps]
 
     def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
-        left = {topic: unheard(gaps, heard.get(topic, {}), in_places.get(topic, ())) for topic in topics}
+        left = {topic: subtract_received(gaps, heard.get(topic, {}), in_places.get(topic, ())) for topic in topics}
         return {topic: spans for topic, spans in left.items() if spans != every}
 
     return Silence(gaps, rest({*heard, *placed}, placed), rest(heard, {}))
 
 
-def _suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         ids = sorted(set().union(*map(ids_within, batch["raw"].to_pylist())))
         yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
 
 
-def _followed(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
+def _make_filter(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
     """Whether a content topic is read by the bridge (``read``; empty: all are) and configured for channels."""
 
     @functools.lru_cache(4_096)
-    def followed(pubsub_topic: str, content_topic: str) -> bool:
+    def is_followed(pubsub_topic: str, content_topic: str) -> bool:
         return (not read or content_topic in read) and channels.topic_for(content_topic, pubsub_topic) is not None
 
-    return followed
+    return is_followed
 
 
 def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: dict[Topic, list[Span]]) -> Any:
@@ -180,7 +180,7 @@ def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: d
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        followed = _followed(channels, read)
+        followed = _make_filter(channels, read)
         for batch in batches:
             rows = [
                 _row(row, as_of, settle_delay_ms, by_topic.get(_topic(row), gaps), followed, ask_stores)
@@ -207,7 +207,7 @@ def _row(
     named = row["source"] == "named"
     sent_since = row["sent_since"] if named else first_seen
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
-    needed = needed_segments(row)
+    needed = count_needed_segments(row)
     times = Counter(row["acknowledgements"])
     can_rebuild = {who for who, segments in times.items() if segments >= needed}
     lost_by = {*row["lost_by"]}
@@ -245,7 +245,7 @@ def _row(
     }
 
 
-def needed_segments(row: dict[str, Any]) -> int:
+def count_needed_segments(row: dict[str, Any]) -> int:
     """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set was reported
     incomplete, it needed more segments than were received. Of a send that only its sender reports, all segments count,
     because none of them shows k."""

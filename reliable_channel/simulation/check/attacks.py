@@ -32,7 +32,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 def reduce_histories(truth: Truth) -> Truth:
     """The truth in which a message depends only on what all of its copies name, those of hostile senders too."""
-    copies = _grouped((a for a in truth.attacks if a.fate == Fate.COPY), lambda a: (a.channel_id, a.sds_id))
+    copies = _group((a for a in truth.attacks if a.fate == Fate.COPY), lambda a: (a.channel_id, a.sds_id))
     if not copies:
         return truth
     segments = []
@@ -64,18 +64,18 @@ def find_reordered(truth: Truth) -> set[tuple[str, int]]:
     }
 
 
-def without_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Difference]]:
+def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Difference]]:
     """The tables without the rows that attacks explain, and the differences in those rows."""
     if not truth.attacks:
         return observed, []
     messages, differences = _messages(truth, observed.messages)
-    claimed = _claimed(truth)
+    claimed = _make_is_claimed(truth)
     rest = dataclasses.replace(
         observed,
         messages=messages,
         segments=_segments(truth, observed.segments),
         incomplete=_incomplete(truth, observed.incomplete),
-        lost=_lost(truth, observed.lost),
+        lost=_drop_lost(truth, observed.lost),
         acks=[ack for ack in observed.acks if not claimed(ack)],
         quarantine=_not_refused(truth, observed),
     )
@@ -85,7 +85,7 @@ def without_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Di
 def _messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[DeliveredMessage], list[Difference]]:
     """Each hostile message that has an id of its own is delivered once, with its payload and the sender it claims."""
     honest = {(m.channel_id, m.first_sds_id, m.sender, m.payload, m.ephemeral) for m in truth.messages}
-    allowed = _grouped(
+    allowed = _group(
         (attack for attack in truth.attacks if attack.fate != Fate.NOTHING),
         lambda attack: (attack.channel_id, attack.sds_id, attack.sender),
     )
@@ -129,7 +129,7 @@ def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredS
     honest = {(s.channel_id, s.sds_id, s.sender) for s in content if s.known_at_ms is not None}
     in_order = sorted(rows, key=lambda row: row.row_seq)  # tables are read in the order of their files
     last = {(row.channel_id, row.sds_id, row.sender): row.row_seq for row in in_order}
-    either_way = _arrived_or_rebuilt(truth)
+    either_way = _find_arrived_or_rebuilt(truth)
     return [
         dataclasses.replace(row, repaired=either_way.get((row.channel_id, row.sds_id), row.repaired))
         for row in rows
@@ -138,7 +138,7 @@ def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredS
     ]
 
 
-def _arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
+def _find_arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
     """Segments (channel, SDS id) that arrived, of messages to which a hostile segment pretends to belong, and whether
     the truth calls them rebuilt. Such a message may be rebuilt earlier or later than without the attack, so both values
     are right for them."""
@@ -171,7 +171,7 @@ def _incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[Incompl
     return rest
 
 
-def _lost(truth: Truth, rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+def _drop_lost(truth: Truth, rows: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Missing ids that hostile messages named, invented or honest. An honest message that honest ones name and that
     never arrived must still be reported, whatever a hostile message states about its age."""
     named = {(a.channel_id, name) for a in truth.attacks for name in a.names}
@@ -190,7 +190,7 @@ def _lost(truth: Truth, rows: Iterable[tuple[str, str, str]]) -> list[tuple[str,
     return rest
 
 
-def _claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
+def _make_is_claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
     """Whether hostile messages claim an acknowledgement: by name for certain ones, by a forged filter or a causal past
     for others. A participant's own certain acknowledgements are not explained by that."""
     names = {(a.channel_id, name, a.sender) for a in truth.attacks for name in a.names}
@@ -201,7 +201,7 @@ def _claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
 
     true = {(ack.channel_id, ack.sds_id, ack.by) for ack in truth.acks}
 
-    def claimed(ack: Acknowledgement) -> bool:
+    def is_claimed(ack: Acknowledgement) -> bool:
         by = (ack.channel_id, ack.by)
         if (ack.channel_id, ack.sds_id, ack.by) in true:
             return False
@@ -212,7 +212,7 @@ def _claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
             return True
         return by in senders and (by not in participants or not ack.certain)
 
-    return claimed
+    return is_claimed
 
 
 def _not_refused(truth: Truth, observed: Observed) -> list[Quarantined]:
@@ -220,7 +220,7 @@ def _not_refused(truth: Truth, observed: Observed) -> list[Quarantined]:
     return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in places]
 
 
-def _grouped(attacks: Iterable[TrueAttack], key: Callable[[TrueAttack], Key]) -> dict[Key, list[TrueAttack]]:
+def _group(attacks: Iterable[TrueAttack], key: Callable[[TrueAttack], Key]) -> dict[Key, list[TrueAttack]]:
     groups: dict[Key, list[TrueAttack]] = defaultdict(list)
     for attack in attacks:
         groups[key(attack)].append(attack)

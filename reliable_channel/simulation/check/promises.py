@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TypeVar
 
-from reliable_channel.simulation.check.attacks import find_reordered, reduce_histories, without_attacks
+from reliable_channel.simulation.check.attacks import drop_attacks, find_reordered, reduce_histories
 from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.check.observed import Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
@@ -26,7 +26,7 @@ def check(truth: Truth, observed: Observed, lost_after_ms: int = LOST_AFTER_MS) 
     Rows of hostile senders are checked by separate rules and removed first; the promises about honest messages are then
     the same with and without them."""
     numbers = check_numbers(observed)
-    observed, of_attacks = without_attacks(truth, observed)
+    observed, of_attacks = drop_attacks(truth, observed)
     reduced = reduce_histories(truth)
     return [
         *check_messages(truth, observed),
@@ -279,13 +279,13 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
             out.append(Difference(promise, "", _place(place), f"is quarantined as {row.reason}, and is not bad"))
         elif row.reason != bad.reason:
             out.append(Difference(promise, "", bad.label, f"is quarantined as {row.reason}, not {bad.reason}"))
-        elif not _kept(row.raw, bad.value):
+        elif not _is_kept(row.raw, bad.value):
             out.append(Difference(promise, "", bad.label, "is quarantined with other bytes"))
     out += [Difference(promise, "", _place(p), f"is quarantined {n} times") for p, n in found.items() if n > 1]
     return out
 
 
-def _kept(raw: bytes | None, value: bytes | None) -> bool:
+def _is_kept(raw: bytes | None, value: bytes | None) -> bool:
     """Whether stored raw bytes, which are bounded, are the beginning of the record."""
     if value is None or raw is None:
         return not raw and not value

@@ -74,7 +74,7 @@ def read_observed(data_dir: str | Path) -> Observed:
             )
             if row["status"] != "overdue"
         ],
-        lost=_lost(data_dir),
+        lost=_read_lost(data_dir),
         acks=[
             Acknowledgement(
                 channel_id=row["channel_id"],
@@ -125,7 +125,7 @@ def _message(row: dict[str, Any]) -> DeliveredMessage:
     )
 
 
-def _lost(data_dir: str | Path) -> list[tuple[str, str, str]]:
+def _read_lost(data_dir: str | Path) -> list[tuple[str, str, str]]:
     """Dependencies given up in the end: lost or before observation, and not recovered since."""
     rows = _rows(data_dir, "lost_dependencies", "channel_id sds_id status")
     recovered = {(row["channel_id"], row["sds_id"]) for row in rows if row["status"] == RECOVERED}

@@ -42,7 +42,9 @@ def render(
     if missing:
         console.print(_causes(causes))
         _examples(console, causes)
-        console.print(f"All of them: {command_name()} report --missing --tables {shown(data_dir)}\n", soft_wrap=True)
+        console.print(
+            f"All of them: {command_name()} report --missing --tables {show_path(data_dir)}\n", soft_wrap=True
+        )
     if truth.attacks:
         console.print(_attacks(truth, observed))
     _facts(console, truth, observed)
@@ -51,7 +53,7 @@ def render(
 
 def next_steps(data_dir: str) -> str:
     """Three commands to continue with."""
-    name, tables = command_name(), shown(data_dir)
+    name, tables = command_name(), show_path(data_dir)
     lines = {
         "report": "what was delivered, what is missing and why (--html FILE: with charts)",
         "dashboard": "the same as pages in a browser",
@@ -61,7 +63,7 @@ def next_steps(data_dir: str) -> str:
     return "\n".join(["", *(f"  {name} {c:{width}} --tables {tables}   # {what}" for c, what in lines.items())])
 
 
-def shown(data_dir: str) -> str:
+def show_path(data_dir: str) -> str:
     """The directory relative to the current one."""
     place = Path(data_dir)
     return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else data_dir

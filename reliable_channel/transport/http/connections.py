@@ -169,7 +169,7 @@ class BoundedProtocol(H11Protocol):
         self.refuse(503, TOOK_LONG)
 
     def shutdown(self) -> None:
-        if self._unfinished_request():
+        if self._has_unfinished_request():
             self.refuse(503, "The server is stopping.")
         else:
             super().shutdown()
@@ -227,7 +227,7 @@ class BoundedProtocol(H11Protocol):
         else:
             self.transport.close()
 
-    def _unfinished_request(self) -> bool:
+    def _has_unfinished_request(self) -> bool:
         """Whether a request has begun, is not complete, and has no answer yet."""
         if self.cycle is None or self.cycle.response_complete:
             return bool(self.conn.trailing_data[0])

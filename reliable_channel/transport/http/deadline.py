@@ -41,7 +41,7 @@ def end_at_deadlines(client: httpx.Client) -> httpx.Client:
     return client
 
 
-def _bound(timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
+def _limit(timeout: float | None, late: type[httpcore.TimeoutException]) -> float | None:
     end: float | None = getattr(_EXCHANGE, "end", None)
     if end is None:
         return timeout
@@ -56,10 +56,10 @@ class _Stream(httpcore.NetworkStream):
         self._stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _bound(timeout, httpcore.ReadTimeout))
+        return self._stream.read(max_bytes, _limit(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, _bound(timeout, httpcore.WriteTimeout))
+        self._stream.write(buffer, _limit(timeout, httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()
@@ -67,7 +67,7 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, _bound(timeout, httpcore.ConnectTimeout)))
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, _limit(timeout, httpcore.ConnectTimeout)))
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
@@ -85,5 +85,5 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        bound = _bound(timeout, httpcore.ConnectTimeout)
+        bound = _limit(timeout, httpcore.ConnectTimeout)
         return _Stream(self._backend.connect_tcp(host, port, bound, local_address, socket_options))

@@ -28,7 +28,7 @@ from reliable_channel.lake.create import create_table
 from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ALERTS, BY_NAME
-from tests.support.alert_rows import clock, heard, minutes
+from tests.support.alert_rows import bridge_row, clock, minutes
 from tests.support.hostile_server import OK, answering, drip
 from tests.support.sample_values import HOSTILE
 
@@ -100,7 +100,7 @@ def put(settings: Settings, name: str, *rows: dict[str, Any]) -> None:
 def split(settings: Settings, *topics: str) -> None:
     """Every topic is seen in two partitions, one minute before the recorded clock."""
     put(settings, "clock", clock(minutes(0)))
-    both = [heard(0, minutes(-1), partition, content_topic=topic) for topic in topics for partition in (0, 1)]
+    both = [bridge_row(0, minutes(-1), partition, content_topic=topic) for topic in topics for partition in (0, 1)]
     put(settings, "sds_messages", *both)
 
 
@@ -195,7 +195,7 @@ def test_what_was_not_taken_is_told_by_the_next_run_in_order(with_webhook: Setti
     assert outcome.sent == 0
     assert outcome.fault is not None and "500" in str(outcome.fault)
     put(with_webhook, "clock", clock(minutes(130)))
-    put(with_webhook, "sds_messages", *(heard(9, minutes(129), partition) for partition in (0, 1)))
+    put(with_webhook, "sds_messages", *(bridge_row(9, minutes(129), partition) for partition in (0, 1)))
     assert run(with_webhook).sent == 2
     assert [(a["id"], a["state"]) for a in receiver.accepted] == [(1, "raised"), (2, "cleared"), (3, "raised")]
 
@@ -208,7 +208,7 @@ def test_a_new_webhook_hears_what_is_open_and_no_history(
     later(settings)
     run(settings)
     put(settings, "clock", clock(minutes(130)))
-    put(settings, "sds_messages", *(heard(9, minutes(129), partition, content_topic="/b") for partition in (0, 1)))
+    put(settings, "sds_messages", *(bridge_row(9, minutes(129), partition, content_topic="/b") for partition in (0, 1)))
     run(with_webhook)
     assert [(a["id"], a["subject"]) for a in receiver.accepted] == [(3, "/b")]
     run(with_webhook)
@@ -331,7 +331,7 @@ def test_the_command_shows_escapes_and_fails_when_asked_to(settings: Settings, c
 
 def test_a_channel_is_named_as_people_name_it(settings: Settings, cli: Cli) -> None:
     put(settings, "clock", clock(minutes(0)))
-    put(settings, "sds_messages", *(heard(n, minutes(-30), channel_id="talk\x1b[2J") for n in range(20)))
+    put(settings, "sds_messages", *(bridge_row(n, minutes(-30), channel_id="talk\x1b[2J") for n in range(20)))
     said = cli("alerts", "check")[1].splitlines()
     assert said[0].startswith("1 alert is raised")
     assert said[1].startswith("  warning  silent_channel  channel talk\\x1b[2J of /")

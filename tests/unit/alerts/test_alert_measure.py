@@ -18,7 +18,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
-from tests.support.alert_rows import CHANNEL, NOON, clock, heard, minutes, place
+from tests.support.alert_rows import CHANNEL, NOON, bridge_row, clock, minutes, place
 from tests.support.sample_values import HOSTILE, at
 
 TALK = json.dumps(["/p", "/c", "talk"])
@@ -99,11 +99,11 @@ def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, mea
     write("clock", clock(minutes(0)), clock(minutes(-28), partition=1), {**clock(minutes(60)), "kind": "closing"})
     write(
         "sds_messages",
-        *(heard(n, minutes(-30)) for n in range(3)),
-        *(heard(n, minutes(-30), partition=1, channel_id="behind") for n in range(3)),
-        heard(9, minutes(-30), channel_id="hardly known"),
-        *(heard(20 + n, minutes(-1500), channel_id="long gone") for n in range(3)),
-        {**heard(30, minutes(0)), "sds_kind": "tick", "channel_id": None},
+        *(bridge_row(n, minutes(-30)) for n in range(3)),
+        *(bridge_row(n, minutes(-30), partition=1, channel_id="behind") for n in range(3)),
+        bridge_row(9, minutes(-30), channel_id="hardly known"),
+        *(bridge_row(20 + n, minutes(-1500), channel_id="long gone") for n in range(3)),
+        {**bridge_row(30, minutes(0)), "sds_kind": "tick", "channel_id": None},
     )
     found = {r.subject: r for r in measured("kind: silent_channel, above_ms: 1, at_least: 3")}
     assert found[TALK] == Reading(TALK, 30 * 60_000.0, "nothing for 30 min, after 3 SDS messages")
@@ -111,9 +111,9 @@ def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, mea
 
 
 def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Write, measured: Any) -> None:
-    ticks = ({**heard(n, minutes(-1), partition=n), "sds_kind": "tick", "content_topic": None} for n in range(3))
-    write("sds_messages", heard(1, minutes(-1)), heard(2, minutes(-1), partition=1), *ticks)
-    write("sds_messages", heard(3, minutes(-1), content_topic="/once"))
+    ticks = ({**bridge_row(n, minutes(-1), partition=n), "sds_kind": "tick", "content_topic": None} for n in range(3))
+    write("sds_messages", bridge_row(1, minutes(-1)), bridge_row(2, minutes(-1), partition=1), *ticks)
+    write("sds_messages", bridge_row(3, minutes(-1), content_topic="/once"))
     found = measured("kind: topic_in_partitions")
     assert found == [Reading("/c", 2.0, "in 2 partitions"), Reading("/once", 1.0, "in 1 partitions")]
 
@@ -177,8 +177,8 @@ def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: A
 
 
 def test_a_subject_of_any_length_is_bounded_and_stays_distinct(write: Write, measured: Any) -> None:
-    write("sds_messages", heard(1, minutes(-1), content_topic="x" * 9_000 + "1"))
-    write("sds_messages", heard(2, minutes(-1), content_topic="x" * 9_000 + "2"))
+    write("sds_messages", bridge_row(1, minutes(-1), content_topic="x" * 9_000 + "1"))
+    write("sds_messages", bridge_row(2, minutes(-1), content_topic="x" * 9_000 + "2"))
     subjects = {r.subject for r in measured("kind: topic_in_partitions")}
     assert len(subjects) == 2
     assert all(len(subject) <= LONGEST_SUBJECT for subject in subjects)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, stopped
+from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, find_stopped
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -54,7 +54,7 @@ def write_clock(paths: PathSettings, at: dt.datetime) -> None:
 
 def test_what_was_never_declared_live_never_stopped(paths: PathSettings) -> None:
     write_clock(paths, START)
-    assert stopped(TableSnapshot(paths).table, START + dt.timedelta(days=999)) == []
+    assert find_stopped(TableSnapshot(paths).table, START + dt.timedelta(days=999)) == []
 
 
 @given(rounds=st.lists(st.integers(1, 10_000), min_size=1, max_size=4), late_s=st.integers(-10_000, 10_000))
@@ -68,10 +68,10 @@ def test_a_run_stopped_when_its_declared_round_is_overdue(
         at += SECOND
         heartbeat.record(seconds * 1000, at)
     now = at + (rounds[-1] + late_s) * SECOND
-    found = stopped(TableSnapshot(paths).table, now)
+    found = find_stopped(TableSnapshot(paths).table, now)
     assert [part.since for part in found] == ([at] if late_s > 0 else [])
     heartbeat.record(0, at)
-    assert stopped(TableSnapshot(paths).table, now) == []
+    assert find_stopped(TableSnapshot(paths).table, now) == []
 
 
 def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: PathSettings) -> None:
@@ -79,10 +79,10 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
     now = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     heartbeat = Heartbeat(paths)
     heartbeat.record(60_000, now)
-    assert stopped(TableSnapshot(paths).table, now) == []  # it only starts
+    assert find_stopped(TableSnapshot(paths).table, now) == []  # it only starts
     now += dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     heartbeat.record(60_000, now)
-    (part,) = stopped(TableSnapshot(paths).table, now)
+    (part,) = find_stopped(TableSnapshot(paths).table, now)
     assert (part.part, part.since) == ("Reading Kafka", START)
 
 
@@ -91,11 +91,11 @@ def test_a_job_of_its_own_that_died_stopped_and_one_that_ended_did_not(paths: Pa
     declare(paths, "ingest", "one", True, START)
     write_clock(paths, START)
     table = TableSnapshot(paths).table
-    assert stopped(table, late - SECOND) == []
-    (part,) = stopped(table, late)
+    assert find_stopped(table, late - SECOND) == []
+    (part,) = find_stopped(table, late)
     assert (part.part, part.since) == ("Reading Kafka", START)
     declare(paths, "ingest", "one", False, START + SECOND)
-    assert stopped(TableSnapshot(paths).table, late) == []
+    assert find_stopped(TableSnapshot(paths).table, late) == []
 
 
 def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: PathSettings) -> None:

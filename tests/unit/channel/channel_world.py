@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from reliable_channel.channel import ChannelEvent, ReliableChannel, ReliableChannelConfig, create_reliable_channel
 from reliable_channel.core.sds import SdsParameters
-from reliable_channel.core.segmentation.lifetime import needed_lifetime
+from reliable_channel.core.segmentation.lifetime import compute_lifetime
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.memory import Link, MemoryNetwork, MemoryNode, perfect_link
@@ -29,7 +29,7 @@ def quick(**changes: Any) -> ReliableChannelConfig:
     config = replace(ReliableChannelConfig(process_task_min_elapse_ms=0, sds=sds), **changes)
     if sds.acknowledgement_timeout_ms < NEVER_MS:
         return config
-    needed = needed_lifetime(config.segmentation, sds, config.rate_limit).total_ms
+    needed = compute_lifetime(config.segmentation, sds, config.rate_limit).total_ms
     return replace(config, segmentation=replace(config.segmentation, max_set_lifetime_ms=needed))
 
 

@@ -57,8 +57,8 @@ class MortalPersistence:
     def forget_label(self, key: ChannelKey, label: str) -> None:
         self.fuse.burn(lambda: self.inner.forget_label(key, label))
 
-    def labelled(self, key: ChannelKey, label: str) -> LabelledSend | None:
-        return self.inner.labelled(key, label)
+    def find_send(self, key: ChannelKey, label: str) -> LabelledSend | None:
+        return self.inner.find_send(key, label)
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         self.fuse.burn(lambda: self.inner.compact(key, snapshot, fingerprint))

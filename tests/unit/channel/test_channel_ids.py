@@ -11,7 +11,7 @@ from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.steps import Deliver, Emit, EnvelopeReceived, SendRequested, Ticked
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
-from reliable_channel.core.wire.hashing import joined_message_id, sds_message_id, sha256
+from reliable_channel.core.wire.hashing import compute_joined_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 
@@ -23,7 +23,7 @@ def machine() -> ChannelMachine:
 
 
 def test_a_send_of_an_earlier_version_keeps_its_id_when_its_journal_is_replayed() -> None:
-    recorded = joined_message_id("alice", NOW + 1, b"hello")
+    recorded = compute_joined_id("alice", NOW + 1, b"hello")
     assert machine().apply(SendRequested(NOW, b"hello", recorded)).send_id == recorded
 
 
@@ -33,7 +33,7 @@ def test_a_new_send_has_an_id_with_separated_fields() -> None:
 
 def test_a_journal_of_other_sends_is_refused() -> None:
     with pytest.raises(DamagedStore):
-        machine().apply(SendRequested(NOW, b"hello", joined_message_id("bob", NOW + 1, b"hello")))
+        machine().apply(SendRequested(NOW, b"hello", compute_joined_id("bob", NOW + 1, b"hello")))
 
 
 SEGMENTS = SegmentationConfig(segment_size_bytes=64, max_message_bytes=1_024)

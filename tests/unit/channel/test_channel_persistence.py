@@ -336,7 +336,7 @@ def test_a_labelled_send_is_one_message_however_often_it_is_asked_for(backend: P
     assert alice.channel.send(bytes(300_000), label="row 2") != first
     world.run(1_000)
     assert len(bob.payloads) == 2
-    kept = alice.channel.labelled("row 1")
+    kept = alice.channel.find_send("row 1")
     assert kept is not None
     assert (kept.send_id, kept.required, len(kept.segments)) == (first, 3, 3)
 

@@ -23,7 +23,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.segmentation.lifetime import needed_lifetime
+from reliable_channel.core.segmentation.lifetime import compute_lifetime
 from reliable_channel.transport.memory import LinkFaults
 
 MINUTE = 60_000
@@ -128,7 +128,7 @@ class Play:
             segment_size_bytes=64, enable_reed_solomon=self.talk.parity, parity_rate=0.5, max_message_bytes=400
         )
         config = quick(segmentation=segmentation, rate_limit=limit, sds={"max_retransmissions": 2})
-        needed = needed_lifetime(segmentation, config.sds, limit).total_ms
+        needed = compute_lifetime(segmentation, config.sds, limit).total_ms
         config = replace(config, segmentation=replace(segmentation, max_set_lifetime_ms=max(needed, self.lifetime_ms)))
         return replace(config, persistence=self.stores[name]) if self.talk.durable else config
 

@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from reliable_channel.analysis import text as texts
 from reliable_channel.analysis.dashboard import page_cache, render, verdict_chart
 from reliable_channel.analysis.dashboard.app import create_app
-from reliable_channel.analysis.dashboard.figures import _prepared
+from reliable_channel.analysis.dashboard.figures import _prepare
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
@@ -169,7 +169,7 @@ def test_pictures_survive_hostile_names(client: TestClient) -> None:
 
 def test_a_channel_that_is_called_like_a_colour_keeps_its_name() -> None:
     spec = {"datasets": {"d": [{"channel_id": "white"}]}, "mark": {"stroke": "white"}}
-    assert _prepared(spec, DARK) == {**spec, "mark": {"stroke": DARK["white"]}}
+    assert _prepare(spec, DARK) == {**spec, "mark": {"stroke": DARK["white"]}}
 
 
 def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:

@@ -16,7 +16,7 @@ from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import append_files, delete_rows, replace_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.files import TaskFiles, indexed
+from reliable_channel.lake.files import TaskFiles, columns_with_statistics
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import Column, Table
@@ -169,6 +169,8 @@ def test_a_table_of_an_earlier_version_gets_the_columns_with_statistics(tmp_path
     open_table(paths, TABLE).alter.set_table_properties({name: "text"})
     create_tables(paths, (TABLE,))
     version = open_table(paths, TABLE).version()
-    assert open_table(paths, TABLE).metadata().configuration[name] == ",".join(c.name for c in indexed(TABLE))
+    assert open_table(paths, TABLE).metadata().configuration[name] == ",".join(
+        c.name for c in columns_with_statistics(TABLE)
+    )
     create_tables(paths, (TABLE,))
     assert open_table(paths, TABLE).version() == version

@@ -58,7 +58,7 @@ class Crashing(World):
             if (before.parent / (before.name + suffix)).exists():
                 shutil.copy(f"{before}{suffix}", f"{self.database}{suffix}")
         self.node._ledger.records.close()
-        self.node = self.made()
+        self.node = self.make_node()
 
 
 @settings(max_examples=100, deadline=None)
@@ -127,7 +127,7 @@ class AnsweringNode(NodeBase):
         traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         request_id = new_request_id()
-        self._pool.submit(self._emit, self._sent(request_id, message, PUBSUB))
+        self._pool.submit(self._emit, self._report_sent(request_id, message, PUBSUB))
         return request_id
 
     def subscribe(self, content_topics: Collection[str]) -> None: ...

@@ -91,11 +91,11 @@ def test_rows_go_to_the_evidence_topic_under_the_content_topic(producer: FakePro
 
 def test_each_envelope_is_copied_once_with_its_first_source(producer: FakeProducer) -> None:
     made = feed(producer)
-    made.dispatched(MESSAGE, PUBSUB)
-    made.received(received(MESSAGE))
+    made.record_dispatched(MESSAGE, PUBSUB)
+    made.record_received(received(MESSAGE))
     other = WakuMessage(b"other", CONTENT, timestamp=2)
-    made.received(received(other))
-    made.received(received(other))
+    made.record_received(received(other))
+    made.record_received(received(other))
     assert [(topic, source) for topic, _, source in producer.sent] == [
         ("waku.envelopes", b"sender"),
         ("waku.envelopes", b"filter"),
@@ -104,8 +104,8 @@ def test_each_envelope_is_copied_once_with_its_first_source(producer: FakeProduc
 
 def test_behind_a_bridge_no_envelope_is_copied(producer: FakeProducer) -> None:
     made = feed(producer, envelopes=False)
-    made.dispatched(MESSAGE, PUBSUB)
-    made.received(received(MESSAGE))
+    made.record_dispatched(MESSAGE, PUBSUB)
+    made.record_received(received(MESSAGE))
     assert producer.sent == []
 
 
@@ -115,10 +115,10 @@ def test_what_kafka_does_not_take_is_counted_and_stops_nobody(producer: FakeProd
     made.record(row())
     producer.full = True
     made.record(row())
-    made.dispatched(MESSAGE, PUBSUB)
+    made.record_dispatched(MESSAGE, PUBSUB)
     made._producer = None
     made.record(row())
-    made.received(received(WakuMessage(b"late", CONTENT, timestamp=3)))
+    made.record_received(received(WakuMessage(b"late", CONTENT, timestamp=3)))
     assert made.lost == 5
 
 

@@ -38,7 +38,7 @@ def listening(site: Site, heard: list[MessageRecord] | None = None) -> str:
         number += 1
         site.clock.advance(1)
         site.arrives(b"probe %d" % number)
-        site.asked_more(3)
+        site.wait_for_requests(3)
     return subscription_id
 
 
@@ -80,7 +80,7 @@ def test_a_message_of_the_network_is_received_once(site: Site) -> None:
     site.clock.advance(1)
     message = site.arrives(b"from afar")
     site.until(lambda: any(record.message.payload == b"from afar" for record in heard))
-    site.asked_more(10)
+    site.wait_for_requests(10)
     found = [record for record in heard if record.message.payload == b"from afar"]
     assert [(record.received, record.message.timestamp) for record in found] == [(True, message.timestamp)]
 
@@ -170,7 +170,7 @@ def test_answers_that_make_no_sense_harm_neither_records_nor_callers(site: Site,
     before = site.node.get_by_subscription_id(subscription_id)
     assert site.fake is not None
     site.fake.faults.garbage = body
-    site.asked_more(5)
+    site.wait_for_requests(5)
     assert site.node.get_by_subscription_id(subscription_id) == before
     site.fake.faults.garbage = None
     site.until(lambda: site.node.health_indicator != "Unhealthy")

@@ -182,7 +182,7 @@ def test_records_and_pending_requests_survive_a_restart(new_world: Callable[...,
     world.node.close()
 
     world.transport.failing = None
-    world.node = world.made()
+    world.node = world.make_node()
     assert world.node.get_pending_requests() == [pending]
     world.run()
     after = world.node.get_by_content_topic(CONTENT)
@@ -198,7 +198,7 @@ def test_a_retry_goes_on_where_it_stopped_after_a_restart(new_world: Callable[..
     world.run(3_000)
     world.node.close()
     world.transport.failing = FailureReason.DUPLICATE
-    world.node = world.made()
+    world.node = world.make_node()
     world.run()
     assert world.record(request_id).sent, "what was in doubt before the restart is in doubt after it"
 
@@ -214,7 +214,7 @@ def test_ephemeral_messages_are_not_persisted(new_world: Callable[..., World], t
     world.node.close()
     for file in tmp_path.iterdir():
         assert b"transient" not in file.read_bytes()
-    world.node = world.made()
+    world.node = world.make_node()
     assert world.node.get_by_content_topic(CONTENT) == []
     assert world.node.get_by_request_id(request_id) is None
 

@@ -86,7 +86,7 @@ def test_a_sender_that_another_process_uses_is_named_without_paths_or_process_id
 
 def test_the_channels_of_a_process_share_a_database_until_the_last_one_closes(tmp_path: Path) -> None:
     place = tmp_path / "channels.sqlite"
-    first, second = SqlitePersistence.shared(place), SqlitePersistence.shared(place)
+    first, second = SqlitePersistence.share(place), SqlitePersistence.share(place)
     assert first is second
     release = first.acquire("alice")
     second.acquire("alice")()
@@ -94,7 +94,7 @@ def test_the_channels_of_a_process_share_a_database_until_the_last_one_closes(tm
     assert second.sender_id()
     release()
     second.close()
-    third = SqlitePersistence.shared(place)
+    third = SqlitePersistence.share(place)
     assert third is not first
     third.close()
 

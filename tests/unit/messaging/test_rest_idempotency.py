@@ -68,7 +68,7 @@ def test_a_key_is_remembered_over_a_restart(tmp_path: Path) -> None:
     with secured(world) as client:
         first = send(client, "a").json()
     world.node.close()
-    world.node = world.made()
+    world.node = world.make_node()
     with secured(world) as client:
         assert send(client, "a").json() == first
     world.node.close()
@@ -110,9 +110,9 @@ def test_a_channel_sends_once_for_a_key_also_over_a_restart(tmp_path: Path) -> N
         assert send_on(client, handle, "a").json() == first
         assert send_on(client, handle, "a", b"another").status_code == 409
         assert send_on(client, handle, "b").json() != first
-        assert client.app.state.sessions.find(handle).channel.labelled("Idempotency-Key a") is None  # type: ignore[attr-defined]
+        assert client.app.state.sessions.find(handle).channel.find_send("Idempotency-Key a") is None  # type: ignore[attr-defined]
     world.node.close()
-    world.node = world.made()
+    world.node = world.make_node()
     with channel_app(world, tmp_path) as client:
         handle = client.post("/channels", json=CHANNEL).json()["id"]
         assert send_on(client, handle, "a").json() == first
@@ -130,7 +130,7 @@ def test_a_crash_between_the_channel_and_the_key_sends_once(tmp_path: Path, monk
             patched.setattr(KeyStore, "keep", crash)
             assert send_on(client, handle, "a").status_code == 503
         channel = client.app.state.sessions.find(handle).channel  # type: ignore[attr-defined]
-        kept = channel.labelled("Idempotency-Key a")
+        kept = channel.find_send("Idempotency-Key a")
         assert send_on(client, handle, "a").json() == {"requestId": kept.send_id}
         assert len(client.get("/send/requests").json()) <= 1
     world.node.close()

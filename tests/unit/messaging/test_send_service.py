@@ -179,9 +179,9 @@ def test_an_attempt_that_is_never_answered_becomes_overdue() -> None:
     made = service()
     made.submit("a")
     made.take(0)
-    assert made.overdue(99_999) == []
+    assert made.list_overdue(99_999) == []
     assert made.next_due() == 100_000
-    assert made.overdue(100_000) == ["a"]
+    assert made.list_overdue(100_000) == ["a"]
 
 
 def test_attempts_in_flight_are_bounded() -> None:

@@ -112,7 +112,7 @@ def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
     """Rows of one channel with losses, copies, forgeries, parity, ephemeral messages and ticks; and the segments of one
     message without the last."""
     from reliable_channel.simulation.world import simulate
-    from tests.support.integrity import attacked
+    from tests.support.integrity import attack_scenario
 
     given: Given = []
     segments: dict[Any, list[SegmentRow]] = {}
@@ -123,7 +123,7 @@ def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
             given.append((text_of(row), row.bloom_filter if len(given) % 12 == 0 else None))
             super()._take(observer, row)
 
-    world = simulate(attacked(5, per_envelope=0.2, loss=0.1, messages=16))
+    world = simulate(attack_scenario(5, per_envelope=0.2, loss=0.1, messages=16))
     recording, add = Recording(sds=rules.sds), HashSets.add
 
     def noted(self: HashSets, row: SegmentRow) -> Any:
@@ -146,7 +146,7 @@ def simulated(rules: Rules) -> tuple[Given, list[SegmentRow]]:
 if __name__ == "__main__":
     if all(file.exists() for file in FILES.values()):
         stored = read("ack")
-        rules = Rules.restored(stored["settings"].encode())
+        rules = Rules.restore(stored["settings"].encode())
         rows, waiting = given_rows(stored), segment_rows(read("reassembly"))
     else:
         rules = Rules(None, SdsParameters(timeout_for_lost_messages_ms=30_000), None)

@@ -25,10 +25,10 @@ from reliable_channel.pipeline.ack.channel_state import Channels, Rules
 from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
-from reliable_channel.pipeline.ack.stream import guarded_rows
-from reliable_channel.pipeline.guarded import FailedRows, collected
+from reliable_channel.pipeline.ack.stream import apply_rows
+from reliable_channel.pipeline.guarded import FailedRows, collect
 from reliable_channel.pipeline.reassembly.sets import HashSets
-from reliable_channel.pipeline.result_files import PACKED, unpacked
+from reliable_channel.pipeline.result_files import PACKED, unpack
 from tests.support.ack_rows import KEY, NOW, content_row
 from tests.support.cuts import channels, cut
 
@@ -65,7 +65,7 @@ def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Row], int, by
         def again(blob: bytes | None) -> ChannelObserver:
             return restore(begins if blob is None else blob)  # noqa: B023 - used in this turn only
 
-        more, (observer, bad) = collected(guarded_rows(restore(state), again, piece))
+        more, (observer, bad) = collect(apply_rows(restore(state), again, piece))
         outputs, failed = outputs + more, failed + len(bad)
         state = None if observer.is_blank else observer.to_bytes()
     return outputs, failed, state or b""
@@ -96,7 +96,7 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
 
 def test_the_event_names_the_record_and_is_bounded() -> None:
     row = content_row(b"x", sds_id=BAD)._replace(kafka_topic="t", kafka_partition=3, kafka_offset=99)
-    outputs, _ = collected(guarded_rows(restore(None), restore, [row]))
+    outputs, _ = collect(apply_rows(restore(None), restore, [row]))
     (event,) = [o._asdict() for o in outputs if isinstance(o, ChannelEvent)]
     place = {"kafka_topic": "t", "kafka_partition": 3, "kafka_offset": 99, "sender_id": "alice", "sds_id": BAD}
     assert event.items() >= {**place, "event": "row_failed", "event_time": NOW * 1000}.items()
@@ -117,7 +117,7 @@ def test_each_row_is_taken_twice_at_most_however_many_fail(monkeypatch: pytest.M
     rows = [
         content_row(b"%d" % n, sds_id=f"{BAD if n % 2 else 'fine'}{n}", lamport_timestamp=NOW + n) for n in range(40)
     ]
-    _, (_, failed) = collected(guarded_rows(restore(None), restore, rows))
+    _, (_, failed) = collect(apply_rows(restore(None), restore, rows))
     assert (len(failed), taken_rows) == (20, 40 + 20)
 
 
@@ -127,7 +127,7 @@ def test_running_out_of_memory_is_no_fault_of_a_row(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ChannelObserver, "take", no_memory)
     with pytest.raises(MemoryError):
-        collected(guarded_rows(restore(None), restore, [content_row(b"x")]))
+        collect(apply_rows(restore(None), restore, [content_row(b"x")]))
 
 
 # ---- the function of Spark's state ---------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def updated(state: FakeBucket, rows: list[InputRow], expiry_ms: int | None = Non
     frames = [frame_of(NO_CHANNEL if row.row_kind == "tick" else KEY, [row]) for row in rows]
     for frame in update((0,), iter(frames), state):
         for blob in frame["results"]:
-            results = unpacked(blob)
+            results = unpack(blob)
             for name, columns in results.tables.items():
                 found.setdefault(name, []).extend(columns[0])
             for result in results.others:

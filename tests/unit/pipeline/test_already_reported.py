@@ -17,8 +17,8 @@ from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAG
 from reliable_channel.pipeline.reassembly.already_reported import (
     MAX_RANGES,
     SPREAD_MS,
-    merged,
-    without_already_reported,
+    drop_already_reported,
+    merge,
 )
 from tests.support.bad_rows import bad_rows
 
@@ -30,7 +30,7 @@ ranges = st.lists(
 
 def test_what_was_sent_at_about_the_same_time_is_one_range() -> None:
     day = 24 * HOUR_MS
-    assert merged([(day, day + 3), (day + HOUR_MS, day + HOUR_MS), (5 * day, 5 * day)]) == [
+    assert merge([(day, day + 3), (day + HOUR_MS, day + HOUR_MS), (5 * day, 5 * day)]) == [
         (day - SPREAD_MS, day + HOUR_MS + SPREAD_MS),
         (5 * day - SPREAD_MS, 5 * day + SPREAD_MS),
     ]
@@ -38,7 +38,7 @@ def test_what_was_sent_at_about_the_same_time_is_one_range() -> None:
 
 @given(ranges)
 def test_every_range_is_inside_one_of_a_few(given_ranges: list[tuple[int, int]]) -> None:
-    found = merged(given_ranges)
+    found = merge(given_ranges)
     assert len(found) <= MAX_RANGES
     assert all(any(a <= low - SPREAD_MS and high + SPREAD_MS <= b for a, b in found) for low, high in given_ranges)
 
@@ -74,7 +74,7 @@ def given_up(
 
 
 def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
-    return [row["sds_ids"] for row in without_already_reported(rows, paths)]
+    return [row["sds_ids"] for row in drop_already_reported(rows, paths)]
 
 
 def overdue(after_s: int, *ids: str) -> dict[str, Any]:

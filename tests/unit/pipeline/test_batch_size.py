@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from reliable_channel.pipeline.ingest.batch_size import SAMPLED_RECORDS, newest_sizes, within
+from reliable_channel.pipeline.ingest.batch_size import SAMPLED_RECORDS, newest_sizes, records_within
 
 
 @given(st.lists(st.integers(0, 16 * 2**20), max_size=50), st.integers(1, 10**6), st.integers(1, 2**32))
 def test_neither_limit_is_passed_by_records_of_the_mean_size(sizes: list[int], records: int, size: int) -> None:
-    limit = within(sizes, records, size)
+    limit = records_within(sizes, records, size)
     assert 1 <= limit <= records
     if limit > 1 and sizes:
         assert limit * sum(sizes) <= size * len(sizes)
@@ -23,8 +23,13 @@ def test_neither_limit_is_passed_by_records_of_the_mean_size(sizes: list[int], r
 
 
 def test_an_empty_topic_and_small_records_take_nothing_away() -> None:
-    assert within([], 50_000, 2**30) == within([0, 0], 50_000, 2**30) == within([450] * 9, 50_000, 2**30) == 50_000
-    assert within([150_000], 50_000, 2**30) == 7_158
+    assert (
+        records_within([], 50_000, 2**30)
+        == records_within([0, 0], 50_000, 2**30)
+        == records_within([450] * 9, 50_000, 2**30)
+        == 50_000
+    )
+    assert records_within([150_000], 50_000, 2**30) == 7_158
 
 
 class Log:

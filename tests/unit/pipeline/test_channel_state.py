@@ -231,7 +231,7 @@ def test_settings_are_restored_as_they_were() -> None:
         max_tracked=7,
     )
     for rules in (RULES, Rules("alice", other, 5)):
-        assert Rules.restored(rules.stored) == rules
+        assert Rules.restore(rules.stored) == rules
 
 
 def test_state_of_another_version_is_refused() -> None:

@@ -11,7 +11,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
-from reliable_channel.pipeline.clock import IngestClock, Progress, recorded
+from reliable_channel.pipeline.clock import IngestClock, Progress, read_progress
 from reliable_channel.pipeline.ingest.ticks import WALL_CLOCK_GRACE_US, advance
 
 NOW_US = 1_800_000_000_000_000
@@ -38,10 +38,10 @@ def test_a_clock_set_back_gives_no_tick_and_moves_nothing_back(
     monkeypatch.setattr(time, "time_ns", lambda: NOW_US * 1000)
     assert advance(paths, clock, "idle", None)
     reached = {PLACE: Progress(NOW_US - WALL_CLOCK_GRACE_US, 5)}
-    assert recorded(paths) == reached
+    assert read_progress(paths) == reached
     monkeypatch.setattr(time, "time_ns", lambda: (NOW_US - HOUR_US) * 1000)
     assert not advance(paths, clock, "idle", None)
-    assert (recorded(paths), ticks(paths)) == (reached, 1)
+    assert (read_progress(paths), ticks(paths)) == (reached, 1)
     # A driver that starts while the clock is still behind begins where time had come.
     again = IngestClock(paths)
     again.load("query", 1)
@@ -49,4 +49,4 @@ def test_a_clock_set_back_gives_no_tick_and_moves_nothing_back(
     assert not advance(paths, again, "idle", None)
     monkeypatch.setattr(time, "time_ns", lambda: (NOW_US + HOUR_US) * 1000)
     assert advance(paths, again, "idle", None)
-    assert recorded(paths) == {PLACE: Progress(NOW_US + HOUR_US - WALL_CLOCK_GRACE_US, 5)}
+    assert read_progress(paths) == {PLACE: Progress(NOW_US + HOUR_US - WALL_CLOCK_GRACE_US, 5)}

@@ -16,7 +16,7 @@ from reliable_channel.core.sds import SdsParameters
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
-from tests.support.cuts import PHASES, START, add_send, as_rows, channels, conversations, cut, reassembled
+from tests.support.cuts import PHASES, START, add_send, as_rows, channels, conversations, cut, reassemble
 
 
 @st.composite
@@ -35,7 +35,7 @@ def resends(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_reassembly_gives_the_same_rows_for_every_cut(
     rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, pieces = reassembled(rows, [], monkeypatch), reassembled(rows, cuts, monkeypatch)
+    whole, pieces = reassemble(rows, [], monkeypatch), reassemble(rows, cuts, monkeypatch)
     assert pieces.tables() == whole.tables()
     assert not [*pieces.open, *whole.open], "a state without a timer would never end"
     assert not any(state.exists for state in pieces.states.values())
@@ -47,7 +47,7 @@ def test_the_same_payload_sent_again_is_another_message_in_every_cut(
     rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sends = len({row["send"] for row in rows if "send" in row})
-    tables = reassembled(rows, cuts, monkeypatch).tables()
+    tables = reassemble(rows, cuts, monkeypatch).tables()
     assert (len(tables["reassembled_messages"]), len(tables.get("incomplete", []))) == (sends, 0)
 
 

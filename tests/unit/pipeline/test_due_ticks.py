@@ -28,7 +28,7 @@ def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
     for key, partition, due_us in ((DUE, 0, AT_US), (LATER, 0, AT_US + 1), (ELSEWHERE, 1, AT_US)):
         open_keys.apply(timers.TimerChange(key.hex(), ("t", partition), due_us))
     monkeypatch.setattr(timers, "timers_of", lambda paths: open_keys)
-    monkeypatch.setattr(memory, "completed_before", lambda paths, hashes, since, places: {})
+    monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: {})
     return Combiner(load("local", paths={"run_dir": str(tmp_path)}))
 
 

@@ -39,7 +39,7 @@ def reassembly() -> dict[str, Any]:
 
 
 def rules(ack: dict[str, Any]) -> Rules:
-    return Rules.restored(ack["settings"].encode())
+    return Rules.restore(ack["settings"].encode())
 
 
 def stored(ack: dict[str, Any]) -> FakeBucket:

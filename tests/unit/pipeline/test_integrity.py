@@ -18,7 +18,7 @@ from reliable_channel.simulation.invented_names import early_copy_with_another_h
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.world import simulate
-from tests.support.integrity import attacked, find_differences
+from tests.support.integrity import attack_scenario, find_differences
 
 
 def differences(scenario: Scenario) -> list[str]:
@@ -30,7 +30,7 @@ def differences(scenario: Scenario) -> list[str]:
 @pytest.mark.parametrize("attack", [*ATTACKS, *NAMED_ONLY])
 def test_one_attack_on_every_envelope_changes_no_honest_row(attack: str, heard: bool) -> None:
     for seed in range(2):
-        scenario = attacked(seed, (attack,), per_envelope=1.0, heard=heard)
+        scenario = attack_scenario(seed, (attack,), per_envelope=1.0, heard=heard)
         assert differences(scenario) == []
 
 
@@ -46,7 +46,7 @@ def test_any_attacks_change_no_honest_row(
     seed: int, senders: int, per_envelope: float, loss: float, heard: bool
 ) -> None:
     attacks = (*ATTACKS, *NAMED_ONLY)
-    assert differences(attacked(seed, attacks, senders, per_envelope, loss, heard)) == []
+    assert differences(attack_scenario(seed, attacks, senders, per_envelope, loss, heard)) == []
 
 
 @pytest.mark.parametrize("seed", [1, 4, 7, 13, 15, 17, 21])
@@ -57,7 +57,7 @@ def test_the_hostile_demo_matches_its_truth(seed: int) -> None:
 def test_an_attack_leaves_the_honest_conversation_as_it_is_where_only_the_observer_hears_it() -> None:
     """Only copies of honest messages count as these: they arrive with the first of them."""
     attacks = tuple(attack for attack in ATTACKS if attack != early_copy_with_another_history.__name__)
-    scenario = attacked(3, attacks, heard=False, per_envelope=1.0)
+    scenario = attack_scenario(3, attacks, heard=False, per_envelope=1.0)
     (plan,) = scenario.channels
     alone = simulate(replace(scenario, channels=(replace(plan, hostile=None),)))
     together = simulate(scenario)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.runtime.interrupts import noted_interrupts
+from reliable_channel.runtime.interrupts import note_interrupts
 from tests.support.waiting import WAIT_S
 
 
@@ -21,7 +21,7 @@ from tests.support.waiting import WAIT_S
 def test_a_signal_is_raised_when_asked_for(number: int, raised: type[BaseException]) -> None:
     before = signal.getsignal(number)
     steps = []
-    with pytest.raises(raised), noted_interrupts() as raise_if_interrupted:
+    with pytest.raises(raised), note_interrupts() as raise_if_interrupted:
         raise_if_interrupted()
         os.kill(os.getpid(), number)
         steps.append("the call that was going on has ended")
@@ -32,12 +32,12 @@ def test_a_signal_is_raised_when_asked_for(number: int, raised: type[BaseExcepti
 
 
 def test_what_nobody_asked_for_is_raised_at_the_end() -> None:
-    with pytest.raises(KeyboardInterrupt), noted_interrupts():
+    with pytest.raises(KeyboardInterrupt), note_interrupts():
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_another_error_is_not_hidden_by_a_signal() -> None:
-    with pytest.raises(ValueError, match="mine"), noted_interrupts():
+    with pytest.raises(ValueError, match="mine"), note_interrupts():
         os.kill(os.getpid(), signal.SIGINT)
         raise ValueError("mine")
 
@@ -46,7 +46,7 @@ def test_outside_the_main_thread_handlers_are_left_alone() -> None:
     found = []
 
     def work() -> None:
-        with noted_interrupts() as raise_if_interrupted:
+        with note_interrupts() as raise_if_interrupted:
             raise_if_interrupted()
             found.append(signal.getsignal(signal.SIGINT))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.reassembly.already_reported import without_covered
+from reliable_channel.pipeline.reassembly.already_reported import drop_covered
 from reliable_channel.simulation.check.observed import IncompleteMessage
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.presets import slow_scenario
@@ -67,7 +67,7 @@ def reported(adapters: Adapters) -> list[Mapping[str, Any]]:
     rebuilt = [
         {**each._asdict(), "entire_message_hash": bytes(each.entire_message_hash).hex()} for each in adapters.rebuilt
     ]
-    return without_covered([each.fields for each in adapters.given_up], rebuilt)
+    return drop_covered([each.fields for each in adapters.given_up], rebuilt)
 
 
 def of(adapters: Adapters, message: TrueMessage, status: str) -> list[Mapping[str, Any]]:

@@ -18,15 +18,15 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.commit import TableFile, replace_files
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.maintenance import maintain, maintain_plan
-from reliable_channel.pipeline.maintenance.alone import LEASE_MS, alone
-from tests.support.error_page import expected
+from reliable_channel.pipeline.maintenance.alone import LEASE_MS, hold_lease
+from tests.support.error_page import pattern_of
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -59,14 +59,14 @@ def test_rows_past_their_retention_are_deleted_and_no_stream_reads_that(settings
     ages = [RETENTION_MS + DAY_MS, RETENTION_MS + 1, RETENTION_MS, RETENTION_MS - 1, 0]
     for offset, age in enumerate(ages):
         append(settings, offset, age)
-    unread = [commit.version for commit in unread_of(open_table(settings.paths, SDS_MESSAGES), 0)]
+    unread = [commit.version for commit in read_unread(open_table(settings.paths, SDS_MESSAGES), 0)]
     assert maintained(settings, dry_run=True).rows_deleted == 2
     assert offsets(settings) == [0, 1, 2, 3, 4]
     outcome = maintained(settings)
     assert (outcome.rows_deleted, outcome.files_before, outcome.files_after) == (2, 5, 1)
     assert offsets(settings) == [2, 3, 4]
     append(settings, 5, 0)
-    later = [commit.version for commit in unread_of(open_table(settings.paths, SDS_MESSAGES), 0)]
+    later = [commit.version for commit in read_unread(open_table(settings.paths, SDS_MESSAGES), 0)]
     assert later[:-1] == unread
     assert maintained(settings).rows_deleted == 0
 
@@ -119,7 +119,7 @@ def test_of_maintenance_runs_one_works_at_a_time_and_no_row_is_doubled(settings:
     with ThreadPoolExecutor(4) as pool:
         runs = [*pool.map(maintained_or_not, range(4))]
     assert sum(run for run in runs if isinstance(run, int)) == 5
-    one_at_a_time = expected("Two maintenance runs")
+    one_at_a_time = pattern_of("Two maintenance runs")
     assert all(one_at_a_time.fullmatch(f"reliable-channel: {run}") for run in runs if isinstance(run, str))
     assert offsets(settings) == [*range(5, 20)]
 
@@ -128,7 +128,7 @@ def test_a_maintenance_run_keeps_others_out_until_it_ends_and_no_longer_than_its
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(settings, 0, 0)
-    with alone(settings.paths):
+    with hold_lease(settings.paths):
         with pytest.raises(EnvironmentFault, match="Another maintenance run"):
             maintained(settings)
         maintained(settings, dry_run=True)

@@ -18,7 +18,7 @@ from reliable_channel.config import load
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
-from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, served
+from reliable_channel.pipeline.runner.metrics import MetricsListener, PrometheusMetrics, serve_prometheus
 from reliable_channel.transport.http.server import DEFAULT_LIMITS
 from tests.support.progress import PROGRESS
 
@@ -95,12 +95,12 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
     prometheus = PrometheusMetrics()
     prometheus.running("ack", True)
-    with served(free, prometheus, 0) as port:
+    with serve_prometheus(free, prometheus, 0) as port:
         assert port is not None
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
             assert b'reliable_channel_query_running{query="ack"} 1.0' in answer.read()
         taken = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": port})})
-        with served(taken, prometheus, 0) as second:
+        with serve_prometheus(taken, prometheus, 0) as second:
             assert second is None
         assert "Set metrics.port" in caplog.text
     with pytest.raises(urllib.error.URLError):
@@ -110,7 +110,7 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
 def test_the_endpoint_closes_connections_that_ask_nothing() -> None:
     settings = load("local")
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
-    with served(free, PrometheusMetrics(), 0) as port, ExitStack() as opened:
+    with serve_prometheus(free, PrometheusMetrics(), 0) as port, ExitStack() as opened:
         for _ in range(DEFAULT_LIMITS.per_peer + 10):
             opened.enter_context(socket.create_connection(("127.0.0.1", port), 30))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:

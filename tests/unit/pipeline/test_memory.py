@@ -14,7 +14,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import DataFile, DeltaFollower
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.reassembly.memory import CompletedSends, Done, completed_before
+from reliable_channel.pipeline.reassembly.memory import CompletedSends, Done, find_completed
 from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
@@ -52,7 +52,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
         message(4, START_MS + 1, HASH, ["replayed"]),
     ]
     write(paths, rows)
-    found = completed_before(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)})
+    found = find_completed(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)})
     first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
     second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
     assert found == {HASH: [Done(PLACE, first), Done(PLACE, second)]}
@@ -62,7 +62,7 @@ def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: 
     paths = PathSettings(run_dir=str(tmp_path))
     write(paths, [message(1, START_MS, HASH, ["c", "d"])])
     write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES, beyond=True)])
-    found = completed_before(paths, {HASH}, START_MS * 1000, set())
+    found = find_completed(paths, {HASH}, START_MS * 1000, set())
     assert Done(PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.pipeline.verdict.verdicts import needed_segments
+from reliable_channel.pipeline.verdict.verdicts import count_needed_segments
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_needed_is_k_or_more_than_came(
     source: str, needed: int | None, data_count: int | None, received: int, expected: int
 ) -> None:
     row = {"source": source, "needed": needed, "data_count": data_count, "received": received, "ids": ["a", "b"]}
-    assert needed_segments(row) == expected
+    assert count_needed_segments(row) == expected

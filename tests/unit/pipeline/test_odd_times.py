@@ -16,7 +16,7 @@ from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS
 from reliable_channel.simulation.world import World, simulate
 from tests.support.adapters import Adapters
 from tests.support.decoding import NOW_MS, PUBSUB, decode, decoder, envelope, sds
-from tests.support.integrity import HOUR_MS, attacked
+from tests.support.integrity import HOUR_MS, attack_scenario
 
 NOW_S = NOW_MS // 1_000
 ODD_NS = [-(2**63), -1, 0, 1, NOW_S, NOW_MS, NOW_MS * 1_000, NOW_S * 10**9, 2**63 - 1]
@@ -70,7 +70,7 @@ def rows(world: World, before: bool, timestamps: list[int]) -> list[tuple[str, d
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_envelopes_sent_again_with_other_timestamps_change_nothing_but_what_is_theirs(before: bool) -> None:
     """SDS does not bind the envelope: whoever repeats a message in one of its own decides its timestamp."""
-    scenario = attacked(5, loss=0.1)
+    scenario = attack_scenario(5, loss=0.1)
     world = simulate(replace(scenario, channels=(replace(scenario.channels[0], hostile=None),)))
     usual = [NOW_MS * 10**6 + number for number in range(len(ODD_NS))]
     assert rows(world, before, ODD_NS) == rows(world, before, usual)

@@ -17,7 +17,7 @@ from reliable_channel.pipeline.reassembly.set_results import ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.simulation.world import simulate
 from tests.support.adapters import Adapters
-from tests.support.integrity import attacked
+from tests.support.integrity import attack_scenario
 
 FOR_THE_DRIVER = {"oldest_lamport", "newest_lamport"}
 """Of an incomplete set: they find what was reported before, and are no columns."""
@@ -52,7 +52,7 @@ def test_every_field_of_every_row_is_a_column_of_its_type() -> None:
         patch.object(HashSets, "tick", noted(HashSets.tick)),
     ):
         for seed in (5, 6):
-            scenario = attacked(seed, per_envelope=0.3, loss=0.2, messages=16)
+            scenario = attack_scenario(seed, per_envelope=0.3, loss=0.2, messages=16)
             adapters = Adapters(sds=SdsParameters())
             for offset, record in enumerate(simulate(scenario).records):
                 if record.value is not None:

@@ -46,7 +46,7 @@ def left(gate: QuotaGate) -> int:
     """How many messages of the sender are still within its quota."""
     asking = [Candidate(PLACE, 100 + n, NOW_US // WINDOW_US, SENDER, Cost(1)) for n in range(5)]
     groups = [(PLACE, NOW_US // WINDOW_US, SENDER, Cost(5))]
-    return 5 - len(gate.refused(groups, lambda _: asking))
+    return 5 - len(gate.find_refused(groups, lambda _: asking))
 
 
 @pytest.mark.parametrize(

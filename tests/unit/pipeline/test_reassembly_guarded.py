@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.segmentation import Reassembler, Segment, SegmentationEvent, contents_for
-from tests.support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassembled, segment_row
+from tests.support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassemble, segment_row
 
 BAD = "fails"
 SECRET = "what the payload says"
@@ -45,7 +45,7 @@ def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
         if row["kind"] == "segment" and data.draw(st.sampled_from([False, False, True])):
             mixed.append({**row, "sds_id": f"{BAD}{number}", "kafka_offset": row["kafka_offset"] + 1})
     bad = [row for row in mixed if str(row.get("sds_id")).startswith(BAD)]
-    alone, together = reassembled(spread, [], monkeypatch), reassembled(mixed, cuts, monkeypatch)
+    alone, together = reassemble(spread, [], monkeypatch), reassemble(mixed, cuts, monkeypatch)
     assert without_events(together) == without_events(alone)
     events = [row for table, row in together.rows if table == "channel_events" and row["event"] == "row_failed"]
     places = {(row["kafka_offset"], row["sds_id"], row["sender_id"], row["kafka_topic"]) for row in events}
@@ -64,7 +64,7 @@ def test_a_timer_that_fails_is_named_with_the_sender_of_the_sets(monkeypatch: py
     place = {"kafka_topic": PLACE[0], "kafka_partition": PLACE[1]}
     segment = {**segment_row("alice", "a", START, content, START, bytes(200)), **place, "kafka_offset": 0}
     tick = {"kind": "tick", "event_us": (START + 10_000_000) * 1000, **place, "kafka_offset": 1}
-    query = reassembled([segment, tick], [1], monkeypatch)
+    query = reassemble([segment, tick], [1], monkeypatch)
     event = next(row for table, row in query.rows if table == "channel_events")
     assert (event["event"], event["sender_id"], event["sds_id"]) == ("row_failed", "alice", None)
     assert event["detail"].startswith("tick row: ZeroDivisionError in expire")

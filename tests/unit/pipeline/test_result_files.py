@@ -20,7 +20,7 @@ from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
 from reliable_channel.pipeline.guarded import FailedRows
 from reliable_channel.pipeline.reassembly.timers import TimerChange
-from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _gathered, _writer, packed, sorted_out
+from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _unpack_all, _writer, group_by_table, pack
 
 Ack, Delivery = row_type(ACKS), row_type(DELIVERIES)
 RESULT = st.one_of(
@@ -33,9 +33,9 @@ RESULT = st.one_of(
 @given(st.lists(RESULT, max_size=12), st.lists(st.integers(0, 12), max_size=4))
 def test_where_results_are_packed_does_not_matter(results: list[Result], cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(results)]
-    blobs = [b for i, end in enumerate(ends[1:]) for b in packed(results[min(ends[i], end) : end])]
-    (found,) = _gathered(pa.array(blobs, pa.binary()))
-    assert found == sorted_out(results)
+    blobs = [b for i, end in enumerate(ends[1:]) for b in pack(results[min(ends[i], end) : end])]
+    (found,) = _unpack_all(pa.array(blobs, pa.binary()))
+    assert found == group_by_table(results)
 
 
 def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path)
     for table in (ACKS, DELIVERIES):
         Path(paths.table(table.name)).mkdir(parents=True)
     keys = [[Delivery(sds_id=f"{n}"), TimerChange(f"{n}", ("t", 1), n)] for n in range(40)]
-    blobs = [blob for results in keys for blob in packed(results)]
+    blobs = [blob for results in keys for blob in pack(results)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
     (result,) = _writer(paths, {})(iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
@@ -65,7 +65,7 @@ def test_the_task_that_writes_rows_of_a_table_writes_what_follows_from_them(tmp_
         yield ACKS, pa.table({**nothing, "sds_id": found["sds_id"]})
 
     results = [Delivery(sds_id=f"{n}") for n in range(12)]
-    (blob,) = packed(results)
+    (blob,) = pack(results)
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS], "results": pa.array([blob], pa.binary())})
     (result,) = _writer(paths, {DELIVERIES.name: long_ids})(iter([batch]))
     (file,) = Path(paths.table(ACKS.name)).glob("*.parquet")

@@ -158,7 +158,7 @@ def test_a_query_without_its_checkpoint_does_not_write_its_rows_again(query: str
         check(settings, query, SESSION)
     assert table.name in str(fault.value)
     if query != "ingest":
-        assert error_page.expected("A missing checkpoint").fullmatch(str(fault.value))
+        assert error_page.pattern_of("A missing checkpoint").fullmatch(str(fault.value))
     write(settings, query, [batch()], 1)
     check(settings, query, SESSION)
 
@@ -178,7 +178,7 @@ def test_a_query_does_not_go_on_over_new_tables_in_place_of_deleted_ones(query: 
             starts()
         assert table.name in str(fault.value)
         if table not in (ENVELOPES, CLOCK):
-            assert error_page.expected("A checkpoint without its table").fullmatch(str(fault.value))
+            assert error_page.pattern_of("A checkpoint without its table").fullmatch(str(fault.value))
         place.with_suffix(".away").rename(place)
         starts()
 
@@ -209,7 +209,7 @@ def test_a_topic_that_is_shorter_than_what_was_read_is_refused(settings: Setting
     write(settings, "ingest", [batch({topic: {"0": 12, "1": 8}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError) as fault:
         refuse_recreated_topic(NewTopic(), topic_id, settings)
-    assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A topic that was recreated").fullmatch(str(fault.value))
 
 
 def test_a_topic_with_another_id_is_refused_however_long_it_is(settings: Settings) -> None:
@@ -219,7 +219,7 @@ def test_a_topic_with_another_id_is_refused_however_long_it_is(settings: Setting
     refuse_recreated_topic(NewTopic(), "first", settings)
     with pytest.raises(ConfigurationError) as fault:
         refuse_recreated_topic(NewTopic(), "second", settings)
-    assert error_page.expected("A topic that was recreated").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A topic that was recreated").fullmatch(str(fault.value))
     refuse_recreated_topic(NewTopic(), "", settings)
 
 

@@ -14,7 +14,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.runner import run
 from reliable_channel.pipeline.runner.queries import ACK
 from reliable_channel.runtime.failures import PythonDidNotStart
-from tests.support.error_page import expected
+from tests.support.error_page import pattern_of
 
 SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 
@@ -73,7 +73,7 @@ def test_it_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = Starts(monkeypatch, SLOW, SLOW, SLOW, None)
     with pytest.raises(PythonDidNotStart) as fault:
         to_end()
-    assert expected("Python starts slowly").fullmatch(str(fault.value))
+    assert pattern_of("Python starts slowly").fullmatch(str(fault.value))
     assert len(starts.left) == 1
 
 

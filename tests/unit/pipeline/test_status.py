@@ -22,7 +22,7 @@ from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import tables
-from reliable_channel.lake.history import unread
+from reliable_channel.lake.history import select_unread
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 HOSTILE = "\x1b[2J\u202eevil\n\\x"
@@ -101,8 +101,8 @@ def test_the_history_of_spark_and_of_delta_rs_is_understood() -> None:
         {"version": 1, "operation": "STREAMING UPDATE", "timestamp": 10, "operationMetrics": {"numOutputRows": "5"}},
         {"version": 0, "operation": "CREATE TABLE", "timestamp": 0},
     ]
-    assert [(c.version, c.time_ms, c.rows) for c in unread(history, 0)] == [(1, 10, 5), (2, 20, 4)]
-    assert unread(history, 3) == []
+    assert [(c.version, c.time_ms, c.rows) for c in select_unread(history, 0)] == [(1, 10, 5), (2, 20, 4)]
+    assert select_unread(history, 3) == []
 
 
 def test_ingest_is_behind_kafka_by_offsets(settings: Settings) -> None:

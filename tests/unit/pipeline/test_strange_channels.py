@@ -24,7 +24,7 @@ from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, 
 from reliable_channel.simulation.world import World, simulate
 from tests.support.ack_rows import content_row
 from tests.support.adapters import Adapters
-from tests.support.integrity import HOUR_MS, attacked
+from tests.support.integrity import HOUR_MS, attack_scenario
 
 TOPIC, ELSEWHERE = "/reliable-channel/1/chat/proto", "/reliable-channel/1/files/proto"
 APART = 100
@@ -90,7 +90,7 @@ def changed(value: bytes, change: Change, copy: int) -> bytes | None:
 def test_copies_of_all_messages_elsewhere_change_no_row_of_the_channel(
     change: Change, before: bool, seed: int, loss: float, copies: int
 ) -> None:
-    scenario = attacked(seed, loss=loss, messages=8)
+    scenario = attack_scenario(seed, loss=loss, messages=8)
     world = simulate(replace(scenario, channels=(replace(scenario.channels[0], hostile=None),)))
     assert rows(world, change, copies, before) == rows(world)
 

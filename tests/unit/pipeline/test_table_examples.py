@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reliable_channel.lake.tables import TABLES, Column, Table
-from reliable_channel.lake.tables.docs import markdown, shown
+from reliable_channel.lake.tables.docs import format_example, markdown
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 UNITS = {"ms", "ms since 1970", "ns since 1970", "bytes", "32 bytes", ""}
@@ -81,7 +81,8 @@ def test_no_cell_breaks_the_tables_of_the_reference() -> None:
 
 
 def test_ids_are_shortened_and_nothing_else() -> None:
-    assert shown(Column("a", "BINARY", "", example="0x" + "ab" * 32)) == "0xabababab…abab"
+    assert format_example(Column("a", "BINARY", "", example="0x" + "ab" * 32)) == "0xabababab…abab"
     assert (
-        shown(Column("a", "STRING", "", example="/reliable-channel/1/chat/proto")) == "/reliable-channel/1/chat/proto"
+        format_example(Column("a", "STRING", "", example="/reliable-channel/1/chat/proto"))
+        == "/reliable-channel/1/chat/proto"
     )

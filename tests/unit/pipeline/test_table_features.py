@@ -83,7 +83,7 @@ def test_a_check_constraint_is_refused_by_name(paths: PathSettings) -> None:
         ConfigurationError, match=r"sds_messages has the constraint no_ticks \(CHECK .*rebuild"
     ) as fault:
         create_tables(paths, (SDS_MESSAGES,))
-    assert error_page.expected("A table that another engine altered").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A table that another engine altered").fullmatch(str(fault.value))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_table_under_the_name_of_an_earlier_version_is_refused_and_left_alone(
     create_tables(found, (replace(table, name=table.former_name, former_name=""),))
     with pytest.raises(ConfigurationError, match=f"The table {table.former_name} .* {table.name} now") as fault:
         create_tables(found, TABLES)
-    assert error_page.expected("A table under an earlier name").fullmatch(str(fault.value))
+    assert error_page.pattern_of("A table under an earlier name").fullmatch(str(fault.value))
     assert not Path(found.table(table.name)).exists()
 
 

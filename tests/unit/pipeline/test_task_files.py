@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.lake.files import Bounds, TaskFiles, indexed
+from reliable_channel.lake.files import Bounds, TaskFiles, columns_with_statistics
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
 from reliable_channel.runtime.failures import explain_failure
-from tests.support.error_page import expected
+from tests.support.error_page import pattern_of
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ROWS = st.lists(
@@ -100,8 +100,8 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 def test_columns_of_the_z_order_have_bounds() -> None:
     for table in TABLES:
-        assert len(indexed(table)) <= INDEXED_COLUMNS
-        assert set(table.z_order_by) <= {column.name for column in indexed(table)}
+        assert len(columns_with_statistics(table)) <= INDEXED_COLUMNS
+        assert set(table.z_order_by) <= {column.name for column in columns_with_statistics(table)}
 
 
 def test_a_table_that_was_deleted_is_named(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_a_table_that_was_deleted_is_named(tmp_path: Path) -> None:
         files.add(SDS_MESSAGES, segments([{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1}]))
         files.finish()
     text = f"An exception was raised by the Python Proxy. Return Message: {type(fault.value).__name__}: {fault.value}"
-    assert expected("A table that was deleted").fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")
+    assert pattern_of("A table that was deleted").fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")

@@ -17,7 +17,7 @@ from reliable_channel.lake.append import CHECKPOINT_EVERY, BatchSink
 from reliable_channel.lake.commit import TableFile, append_files, replace_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import WrittenFile
-from reliable_channel.lake.history import unread_of
+from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import Progress
@@ -131,7 +131,7 @@ def test_streams_have_to_read_what_was_appended_and_not_what_was_replaced(paths:
     append_files(open_table(paths, SDS_MESSAGES), [old], ("query", 0))
     replace_files(open_table(paths, SDS_MESSAGES), [TableFile(old.path, old.bytes)], files(paths, 2))
     append_files(open_table(paths, SDS_MESSAGES), files(paths, 1), ("query", 1))
-    assert [(commit.version, commit.rows) for commit in unread_of(open_table(paths, SDS_MESSAGES), 0)] == [
+    assert [(commit.version, commit.rows) for commit in read_unread(open_table(paths, SDS_MESSAGES), 0)] == [
         (1, 1),
         (3, 1),
     ]

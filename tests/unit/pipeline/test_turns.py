@@ -27,7 +27,7 @@ class Play:
         began, end = threading.Event(), threading.Event()
 
         def run() -> None:
-            with self.turns.taken(query, "a query", 7) as announce:
+            with self.turns.take_turn(query, "a query", 7) as announce:
                 for table in tables:
                     announce(table)
                 began.set()
@@ -137,7 +137,7 @@ def test_a_query_does_not_wait_for_its_rows_for_ever() -> None:
 
 def test_a_query_alone_never_waits() -> None:
     turns = Turns({"ack": "ordered_sds_messages"})
-    with turns.taken("ack", "a query", 7) as announce:
+    with turns.take_turn("ack", "a query", 7) as announce:
         announce("deliveries")
 
 
@@ -151,7 +151,7 @@ def test_a_failure_waits_for_nobody_and_is_in_nobodys_way() -> None:
         ended, ingest = play.micro_batch("ingest", "envelopes")
 
         def fails() -> None:
-            with play.turns.taken("ack", "a query", 7):
+            with play.turns.take_turn("ack", "a query", 7):
                 raise OSError("disk full")
 
         with pytest.raises(OSError, match="disk full"):

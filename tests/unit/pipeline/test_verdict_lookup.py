@@ -17,7 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict.file_index import FileIndex
-from reliable_channel.pipeline.verdict.lookup import INDEXED, UNSETTLED, Lookup, among, values_in
+from reliable_channel.pipeline.verdict.lookup import INDEXED, UNSETTLED, Lookup, is_among, values_in
 
 names = st.text(max_size=3)
 contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
@@ -89,9 +89,9 @@ def test_files_without_what_is_asked_for_are_not_read(tmp_path: Path) -> None:
     assert set(look_up.files_with({"b", "z"})) < set(look_up.files)
     for file in set(look_up.files) - {of_a}:
         (Path(paths.table("acks")) / file).unlink()
-    found = Lookup(paths, tables.ACKS, opened).rows(("sds_id",), {"a"}, among("sds_id", {"a"}))
+    found = Lookup(paths, tables.ACKS, opened).rows(("sds_id",), {"a"}, is_among("sds_id", {"a"}))
     assert found["sds_id"].to_pylist() == ["a"]
-    assert look_up.rows(("sds_id",), set(), among("sds_id", set())).num_rows == 0
+    assert look_up.rows(("sds_id",), set(), is_among("sds_id", set())).num_rows == 0
 
 
 def indexed(table: tables.Table, *rows: dict[str, Any]) -> set[bytes]:

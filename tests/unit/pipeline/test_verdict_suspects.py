@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.wire._pb import sds_pb2
-from reliable_channel.pipeline.verdict.verdicts import _suspected
+from reliable_channel.pipeline.verdict.verdicts import _add_suspected
 
 
 def found_in(*records: bytes) -> set[str]:
     batch = pa.record_batch({"raw": pa.array(records, pa.binary())})
-    return {name for found in _suspected(iter([batch])) for name in found["sds_id"].to_pylist()}
+    return {name for found in _add_suspected(iter([batch])) for name in found["sds_id"].to_pylist()}
 
 
 @given(st.text(min_size=1, max_size=31), st.text(max_size=8), st.binary(max_size=40), st.binary(max_size=40))

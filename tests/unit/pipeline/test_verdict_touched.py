@@ -16,12 +16,12 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import TableFile, delete_rows, replace_files, replace_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import added_since
+from reliable_channel.lake.follow import list_added_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
 from reliable_channel.pipeline.verdict.position import RoundPosition, position_of
-from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, touched_since
+from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, read_touched
 from tests.support.waiting import WAIT_S
 
 AT = 1_767_225_600_000_000
@@ -47,7 +47,7 @@ def here(settings: Settings) -> RoundPosition:
 
 def since(settings: Settings, position: RoundPosition) -> Touched | None:
     opened = {table: open_table(settings.paths, table) for table in COLUMNS}
-    return touched_since(settings.paths, opened, position)
+    return read_touched(settings.paths, opened, position)
 
 
 def names(found: Touched | None) -> Sequence[str]:
@@ -137,7 +137,7 @@ def test_other_tables_lost_commits_and_very_many_rows_ask_for_all(
     assert names(since(settings, position)) == ["a", "b"]
     opened = {table: open_table(settings.paths, table) for table in COLUMNS}
     (Path(settings.paths.table("acks")) / "_delta_log" / f"{1:020d}.json").unlink()
-    assert touched_since(settings.paths, opened, position) is None
+    assert read_touched(settings.paths, opened, position) is None
 
 
 def test_the_position_is_the_same_in_every_process() -> None:
@@ -165,6 +165,6 @@ def test_files_that_vacuum_removed_ask_for_all(settings: Settings) -> None:
     position = here(settings)
     append(settings, tables.ACKS, {"sds_id": "a"})
     opened = open_table(settings.paths, tables.ACKS)
-    (file,) = added_since(settings.paths, tables.ACKS, opened, 0) or []
+    (file,) = list_added_files(settings.paths, tables.ACKS, opened, 0) or []
     (Path(settings.paths.table("acks")) / file.path).unlink()
     assert since(settings, position) is None

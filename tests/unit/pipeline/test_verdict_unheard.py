@@ -10,7 +10,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SOURCE_GAPS
-from reliable_channel.pipeline.verdict.gaps import Gap, Span, open_gaps, unheard
+from reliable_channel.pipeline.verdict.gaps import Gap, Span, open_gaps, subtract_received
 
 
 def span(since: int, until: int) -> Span:
@@ -22,34 +22,34 @@ NORTH = Gap(span(20, 50), "north")
 
 
 def test_a_gap_is_none_where_another_bridge_heard_the_topic_before_and_after_it() -> None:
-    assert unheard([NORTH], {"north": span(0, 90), "south": span(10, 60)}) == []
+    assert subtract_received([NORTH], {"north": span(0, 90), "south": span(10, 60)}) == []
 
 
 def test_what_came_before_or_after_the_other_bridge_followed_the_topic_stays_unheard() -> None:
-    assert unheard([NORTH], {"south": span(30, 40)}) == [span(20, 30), span(40, 50)]
-    assert unheard([NORTH], {"south": span(60, 90)}) == [NORTH.span]
-    assert unheard([NORTH], {}) == [NORTH.span]
+    assert subtract_received([NORTH], {"south": span(30, 40)}) == [span(20, 30), span(40, 50)]
+    assert subtract_received([NORTH], {"south": span(60, 90)}) == [NORTH.span]
+    assert subtract_received([NORTH], {}) == [NORTH.span]
 
 
 def test_where_both_were_away_nobody_listened() -> None:
     south = Gap(span(45, 70), "south")
     heard = {"north": span(0, 90), "south": span(0, 90)}
-    assert unheard([NORTH, south], heard) == [span(45, 50), span(45, 50)]
-    assert unheard([NORTH, south], {**heard, "west": span(48, 80)}) == [span(45, 48), span(45, 48)]
+    assert subtract_received([NORTH, south], heard) == [span(45, 50), span(45, 50)]
+    assert subtract_received([NORTH, south], {**heard, "west": span(48, 80)}) == [span(45, 48), span(45, 48)]
 
 
 def test_no_bridge_hears_what_kafka_has_lost_and_none_stands_in_for_itself() -> None:
     kafka = Gap(span(20, 50), None)
-    assert unheard([kafka], {"north": span(0, 90)}) == [kafka.span]
-    assert unheard([NORTH], {"north": span(0, 90)}) == [NORTH.span]
+    assert subtract_received([kafka], {"north": span(0, 90)}) == [kafka.span]
+    assert subtract_received([NORTH], {"north": span(0, 90)}) == [NORTH.span]
 
 
 def test_what_kafka_lost_of_another_partition_hides_nothing() -> None:
     kafka = Gap(span(20, 50), None, ("t", 0))
-    assert unheard([kafka, NORTH], {}, {("t", 1)}) == [NORTH.span]
-    assert unheard([kafka], {}, {("t", 0), ("t", 1)}) == [kafka.span]
-    assert unheard([kafka], {}, {("other", 0)}) == []
-    assert unheard([kafka], {}) == [kafka.span], "a topic of which nothing came may be in any partition"
+    assert subtract_received([kafka, NORTH], {}, {("t", 1)}) == [NORTH.span]
+    assert subtract_received([kafka], {}, {("t", 0), ("t", 1)}) == [kafka.span]
+    assert subtract_received([kafka], {}, {("other", 0)}) == []
+    assert subtract_received([kafka], {}) == [kafka.span], "a topic of which nothing came may be in any partition"
 
 
 def test_a_gap_of_a_bridge_that_has_no_name_is_in_no_partition(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_every_cause_is_counted(source: TableWindow, told: Story) -> None:
     found = {(r.verdict, r.cause): r.messages for r in loss.causes(source).itertuples()}
     assert found == dict(wanted)
     assert loss.causes_by_channel(source)["messages"].sum() == len(lost)
-    assert loss.over_time(source)["messages"].sum() == len(lost)
+    assert loss.losses_over_time(source)["messages"].sum() == len(lost)
 
 
 def test_runs_of_losses_are_found_in_the_order_of_the_channel(source: TableWindow) -> None:
@@ -245,7 +245,7 @@ def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
 
 def test_what_was_refused(source: TableWindow, told: Story) -> None:
     assert quarantine.reasons(source)["records"].sum() == len(told.rows["quarantine"])
-    assert quarantine.over_time(source)["records"].sum() == len(told.rows["quarantine"])
+    assert quarantine.drops_over_time(source)["records"].sum() == len(told.rows["quarantine"])
     share = quarantine.share(source).iloc[0]
     dropped = sum(r["disposition"] == "dropped" for r in told.rows["quarantine"])
     assert share["refused"] == dropped and share["records"] > len(told.rows["envelopes"])

@@ -32,7 +32,7 @@ CHARTS: dict[str, Callable[[TableWindow], look.Chart]] = {
     "quantiles": lambda s: delivery_charts.quantiles(delivery.latency(s, "sender_id"), "t", "messages"),
     "depth": lambda s: delivery_charts.depth(depth.depth_over_time(depth.causal_depth(s))),
     "causes": lambda s: loss_charts.causes(loss.causes(s)),
-    "losses": lambda s: loss_charts.over_time(loss.over_time(s)),
+    "losses": lambda s: loss_charts.losses_over_time(loss.losses_over_time(s)),
     "bursts": lambda s: loss_charts.bursts(loss.bursts(s)),
     "index": lambda s: loss_charts.by_segment_index(loss.by_segment_index(s)),
     "parity": lambda s: loss_charts.parity(loss.parity(s)),
@@ -102,13 +102,13 @@ def test_a_narrow_graph_has_ids_and_a_wide_one_their_senders_as_well(source: Tab
 def test_many_names_become_few() -> None:
     frame = pd.DataFrame({"name": [f"n{i}" for i in range(40)], "messages": range(40)})
     assert set(look.topmost(frame, "name", "messages")["name"]) == {f"n{i}" for i in range(33, 40)} | {look.OTHER}
-    assert len(look.kept_topmost(frame, "name", "messages")) == look.MOST_NAMES
+    assert len(look.keep_topmost(frame, "name", "messages")) == look.MOST_NAMES
 
 
 def test_a_stack_stands_on_its_lower_part() -> None:
     time = pd.Timestamp("2026-01-01", tz="UTC")
     frame = pd.DataFrame({"time": [time, time], "name": ["small", "large"], "n": [1, 5]})
-    rows, names = look.stacked(frame, "name", "n", 60)
+    rows, names = look.stack_bars(frame, "name", "n", 60)
     assert names == ["large", "small"]
     assert list(zip(rows["low"], rows["high"], strict=True)) == [(0, 5), (5, 6)]
 
@@ -163,12 +163,12 @@ def test_answers_of_stores_long_after_do_not_stretch_the_time_line() -> None:
     begin = pd.Timestamp("2026-01-01", tz="UTC")
     times = [begin, begin + pd.Timedelta(minutes=5), begin + pd.Timedelta(days=300)]
     frame = pd.DataFrame({"time": times, "lane": ["sender", "loss", "store"]})
-    shown, later = message_charts.without_late_answers(frame)
+    shown, later = message_charts.move_late_answers(frame)
     assert later
     assert list(shown["time"][:2]) == times[:2]
     assert times[1] < shown["time"][2] < times[1] + pd.Timedelta(minutes=1)
     soon = frame.assign(time=[begin, times[1], begin + pd.Timedelta(minutes=9)])
-    assert message_charts.without_late_answers(soon)[0]["time"].equals(soon["time"])
+    assert message_charts.move_late_answers(soon)[0]["time"].equals(soon["time"])
 
 
 def test_a_chart_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
@@ -182,8 +182,8 @@ def test_a_chart_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
 
 
 def test_a_name_has_one_colour_in_every_chart_of_the_same_names() -> None:
-    one = look.named_colours("name", ["talk", "ops", look.OTHER, "files"]).to_dict()["scale"]
-    other = look.named_colours("name", ["files", "talk", "ops"]).to_dict()["scale"]
+    one = look.colours_by_name("name", ["talk", "ops", look.OTHER, "files"]).to_dict()["scale"]
+    other = look.colours_by_name("name", ["files", "talk", "ops"]).to_dict()["scale"]
     by_name = dict(zip(one["domain"], one["range"], strict=True))
     assert dict(zip(other["domain"], other["range"], strict=True)).items() <= by_name.items()
     assert by_name[look.OTHER] == look.GREY

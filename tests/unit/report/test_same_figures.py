@@ -35,7 +35,7 @@ def lake(sample_tables: Path) -> TableSnapshot:
 @pytest.fixture(scope="module")
 def expected(lake: TableSnapshot) -> dict[str, Any]:
     """The figures by their definitions, without anything between."""
-    sql = f"""SELECT *, {figures.LOSS} AS loss, {figures.records()} AS records, {figures.refused()} AS refused,
+    sql = f"""SELECT *, {figures.LOSS} AS loss, {figures.records()} AS records, {figures.drops()} AS refused,
         (SELECT {figures.REPAIRED} FROM reassembled_messages) AS repaired
         FROM (SELECT {figures.VERDICTS} FROM delivery_status)"""  # noqa: S608 - text of our own
     (row,) = lake.select(sql)

@@ -84,7 +84,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> list[TableWindow]:
         loss.causes,
         loss.causes_by_channel,
         loss.missing,
-        loss.over_time,
+        loss.losses_over_time,
         loss.bursts,
         loss.incomplete,
         loss.stores,

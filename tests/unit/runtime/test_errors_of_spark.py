@@ -14,8 +14,8 @@ from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault, ReliableChannelError
 from reliable_channel.runtime import spark
 from reliable_channel.runtime.failures import explain_failure
-from reliable_channel.runtime.faults import as_fault, ended_by
-from tests.support.error_page import expected
+from reliable_channel.runtime.faults import as_fault, print_fault
+from tests.support.error_page import pattern_of
 
 MISSING = """An error occurred while calling o61.load.
 : java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found
@@ -57,14 +57,14 @@ def test_a_missing_jar_is_one_sentence_after_the_session_has_ended(
     with pytest.raises(ReliableChannelError) as fault, spark.spark_session(load("local")):
         raise JavaError(jvm, MISSING)
     assert not jvm.runs
-    assert ended_by(fault.value, "ack") == 1
+    assert print_fault(fault.value, "ack") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert expected("A file system without its jar").fullmatch(line.removeprefix("ack: "))
+    assert pattern_of("A file system without its jar").fullmatch(line.removeprefix("ack: "))
 
 
 def test_an_error_that_leaves_the_session_unread_is_one_line(jvm: Jvm, capsys: pytest.CaptureFixture[str]) -> None:
     jvm.runs = False
-    assert ended_by(JavaError(jvm, MISSING), "ack") == 70
+    assert print_fault(JavaError(jvm, MISSING), "ack") == 70
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ack: This should not have happened: JavaError: An error occurred while calling o61.load.")
 
@@ -77,51 +77,51 @@ def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:
 
 SENTENCES = (
     (
-        expected("Two drivers on one checkpoint"),
+        pattern_of("Two drivers on one checkpoint"),
         "org.apache.spark.SparkException: [CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple"
         " streaming jobs detected for 1.",
     ),
     (
-        expected("A table that was deleted"),
+        pattern_of("A table that was deleted"),
         "java.io.FileNotFoundException: File file:/srv/run/tables/sds_messages/_delta_log does not exist",
     ),
     (
-        expected("Rows that were vacuumed too early"),
+        pattern_of("Rows that were vacuumed too early"),
         "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file"
         " file:/srv/run/tables/sds_messages/part-1.parquet. File does not exist.",
     ),
     (
-        expected("A table that was deleted"),
+        pattern_of("A table that was deleted"),
         "[STREAM_FAILED] Query [id = 6ff2, runId = 31d5] terminated with exception: [DIFFERENT_DELTA_TABLE_READ_BY"
         "_STREAMING_SOURCE] The streaming query was reading from an unexpected Delta table (id = '3558').",
     ),
     (
-        expected("Rows that were vacuumed too early"),
+        pattern_of("Rows that were vacuumed too early"),
         "FileNotFoundError: [Errno 2] Failed to open local file '/srv/run/tables/timers/job=ack/part-1.parquet'."
         " Detail: [errno 2] No such file or directory",
     ),
     (
-        expected("Tables that cannot be written"),
+        pattern_of("Tables that cannot be written"),
         "OSError: [Errno 30] Failed to open local file '/srv/run/tables/envelopes/part-1.parquet'. Detail: [errno 30]"
         " Read-only file system",
     ),
     (
-        expected("Tables that cannot be written"),
+        pattern_of("Tables that cannot be written"),
         "[STREAM_FAILED] Query [id = 80d9, runId = 79ea] terminated with exception: /srv/run/checkpoints/ingest/offsets"
         "/.1.fc71.tmp (Read-only file system) SQLSTATE: XXKST",
     ),
     (
-        expected("A damaged file of a table"),
+        pattern_of("A damaged file of a table"),
         "java.lang.RuntimeException: file:/srv/run/tables/sds_messages/part-75be.parquet is not a Parquet file."
         " Expected magic number at tail, but found [4, 0, 21, 0]\n\tat shuffle and checkpoint",
     ),
     (
-        expected("A damaged checkpoint"),
+        pattern_of("A damaged checkpoint"),
         "[STREAM_FAILED] Query [id = 24c7, runId = ed6d] terminated with exception: Failed to read log file"
         " file:/srv/run/checkpoints/reassembly/offsets/0. Incomplete log file SQLSTATE: XXKST",
     ),
     (
-        expected("A Python worker that was killed"),
+        pattern_of("A Python worker that was killed"),
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …",
     ),
 )
@@ -134,12 +134,12 @@ def test_a_jvm_that_was_killed_is_one_sentence(jvm: Jvm, monkeypatch: pytest.Mon
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
         with pytest.raises(EnvironmentFault) as fault, spark.spark_session(load("local")):
             raise ConnectionRefusedError(111, "Connection refused")
-    assert expected("A JVM that was killed").fullmatch(str(fault.value))
+    assert pattern_of("A JVM that was killed").fullmatch(str(fault.value))
 
 
 def test_a_commit_that_conflicted_is_no_table_that_cannot_be_read() -> None:
     error = CommitFailedError("Failed to commit transaction: a concurrent transactions added new data.")
-    assert expected("A table changed by another writer").fullmatch(f"evidence: {as_fault(error)}")
+    assert pattern_of("A table changed by another writer").fullmatch(f"evidence: {as_fault(error)}")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_commit_that_conflicted_is_no_table_that_cannot_be_read() -> None:
 )
 def test_an_object_store_that_does_not_answer(text: str) -> None:
     """As Arrow and delta-rs say it."""
-    assert expected("An object store that does not answer").fullmatch(str(as_fault(OSError(text))))
+    assert pattern_of("An object store that does not answer").fullmatch(str(as_fault(OSError(text))))
 
 
 @pytest.mark.parametrize(("sentence", "text"), SENTENCES)

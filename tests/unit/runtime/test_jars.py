@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reliable_channel.config.loading import shipped
+from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.java import java
@@ -27,7 +27,7 @@ CLOSED_REGISTRY = """\
 
 def test_every_direct_dependency_has_a_checksum() -> None:
     names = set(jars.checksums())
-    for dependency in ElementTree.fromstring(shipped("ivy.xml").read_bytes()).iter("dependency"):  # noqa: S314 - ours
+    for dependency in ElementTree.fromstring(find_shipped("ivy.xml").read_bytes()).iter("dependency"):  # noqa: S314 - ours
         configuration = dependency.attrib["conf"].split("->")[0]
         assert f"{configuration}/{dependency.attrib['name']}-{dependency.attrib['rev']}.jar" in names
 

@@ -19,7 +19,7 @@ from reliable_channel.core.sds import (
     SdsChannel,
 )
 from reliable_channel.core.sds.events import SdsEvent
-from reliable_channel.core.wire.hashing import joined_message_id, js_message_id, sds_message_id, sha256
+from reliable_channel.core.wire.hashing import compute_joined_id, js_message_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage
 
 OK = js_message_id(b"ok")
@@ -130,7 +130,7 @@ def test_equal_contents_under_an_opaque_id_are_two_sends() -> None:
 def test_there_is_one_change_of_mind_for_an_id() -> None:
     """In the older form two senders can make one id; who comes second wins, and then stands."""
     lamport = 1_700_000_000_123
-    one = message(joined_message_id("alice", lamport, b"x"), "alice", lamport, content=b"x")
+    one = message(compute_joined_id("alice", lamport, b"x"), "alice", lamport, content=b"x")
     two = message(one.message_id, "alice1", lamport - 10**12, content=b"x")
     channel = SdsChannel(CHANNEL, None, small_config())
     channel.tick(lamport)

@@ -21,7 +21,7 @@ from reliable_channel.core.sds import (
     SegmentAcknowledged,
 )
 from reliable_channel.core.sds.verify import MAX_HASHED_BYTES, id_is_recomputed, id_verified
-from reliable_channel.core.wire.hashing import IdScheme, joined_message_id, js_message_id, keccak256, sds_message_id
+from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, js_message_id, keccak256, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
 
@@ -55,7 +55,7 @@ def test_an_all_ones_filter_acknowledges_nothing_and_is_an_event() -> None:
         assert of_type(step, SegmentAcknowledged) == []
         assert [event.saturation > 0.99 for event in of_type(step, SaturatedFilter)] == [True]
         assert len(of_type(step, Delivered)) == 1
-    assert len(alice.unacknowledged()) == 1
+    assert len(alice.list_unacknowledged()) == 1
 
 
 def test_a_filter_at_capacity_is_not_saturated() -> None:
@@ -185,7 +185,7 @@ def test_an_own_message_wins_over_somebody_elses_that_was_here_under_its_id(name
     assert of_type(channel.tick(T0 + 100_000), Delivered) == []
     positions = channel.log_positions()
     assert len({message_id for _, message_id in positions}) == len(positions) == 2
-    assert [sent.message.message_id for sent in channel.unacknowledged()] == [own.message_id]
+    assert [sent.message.message_id for sent in channel.list_unacknowledged()] == [own.message_id]
 
 
 def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another() -> None:
@@ -193,7 +193,7 @@ def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another()
     channel.receive(message("opaque", "mallory", T0 + 5, ("never",), content=b"other"), T0 + 1)
     step = channel.observe_sent(message("opaque", "alice", T0 + 5), T0 + 2)
     assert [event.winner for event in of_type(step, Conflict)] == ["first"]
-    assert channel.unacknowledged() == ()
+    assert channel.list_unacknowledged() == ()
 
 
 def test_when_neither_id_can_be_recomputed_the_first_stands() -> None:
@@ -238,9 +238,9 @@ def test_an_id_is_recomputed_from_any_segment_of_a_send(content: bytes, ordinal:
 
 def test_an_id_that_an_earlier_version_made_is_known_and_proves_nothing() -> None:
     """``bob1`` at 750… has the same id as ``bob`` at 1750…"""
-    old = message(joined_message_id("bob", T0, b"hi"), "bob", T0, content=b"hi")
+    old = message(compute_joined_id("bob", T0, b"hi"), "bob", T0, content=b"hi")
     twin = message(old.message_id, "bob1", T0 - 10**12, content=b"hi")
-    assert joined_message_id("bob1", T0 - 10**12, b"hi") == old.message_id
+    assert compute_joined_id("bob1", T0 - 10**12, b"hi") == old.message_id
     assert [id_verified(one, WireFamily.SPEC) for one in (old, twin)] == [None, None]
     assert not id_is_recomputed(old)
     assert id_verified(message(old.message_id, "mallory", T0, content=b"hi"), WireFamily.SPEC) is False

@@ -12,7 +12,7 @@ from sds_scripts import Action, act, actions, configs
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.incoming import Waiting
-from reliable_channel.core.sds.log import kept_history
+from reliable_channel.core.sds.log import keep_history
 from reliable_channel.core.sds.receiving import SdsReceiver
 from reliable_channel.core.wire.sds import SdsMessage
 
@@ -24,7 +24,7 @@ def whole_way(channel: SdsChannel) -> SdsChannel:
     def receive(
         one: SdsMessage, lamport: int, digest: bytes, hint: Any, repaired: bool, verified: bool, data: Any, *rest: Any
     ) -> None:
-        history, now = kept_history(one.causal_history), rest[0]
+        history, now = keep_history(one.causal_history), rest[0]
         waiting = Waiting(one.message_id, one.sender_id, lamport, history, digest, one.content, hint, now)
         waiting.repaired, waiting.verified = repaired, verified
         receiver._receive_content(one, waiting, False, False, False, data, *rest)

@@ -303,7 +303,7 @@ def test_a_filter_of_nim_sds_makes_nobody_hash_all_ids_at_once(grown: bool, monk
         hashed.clear()
         observer.receive(message(message_id, "bob", T0 + number), T0 + 300)
         assert len(hashed) <= 2
-    filter_format = usual.grown if grown else usual
+    filter_format = usual.other_size if grown else usual
     assert filter_format is not None
     words = bytearray(filter_format.byte_count)
     filter_format.insert(words, ids[:100])

@@ -73,7 +73,7 @@ def test_a_participant_that_joins_does_not_miss_what_is_older() -> None:
 
 
 def test_a_filter_that_has_grown_for_12_000_ids_acknowledges() -> None:
-    grown = NIM.filter_format.grown
+    grown = NIM.filter_format.other_size
     assert grown is not None
     assert (NIM.filter_format.bit_count, grown.bit_count, grown.hash_count) == (150_000, 180_000, 10)
     alice = SdsChannel("talk", "alice", NIM)
@@ -93,7 +93,7 @@ def test_a_filter_of_any_other_size_is_refused() -> None:
     assert NIM.filter_format.of(b"\xff\xff") == NIM.filter_format
     strange = FilterFormat(FilterFamily.NIM, 11_000)
     assert isinstance(NIM.filter_format.decode(strange.encode(bytes(strange.byte_count))), Malformed)
-    assert FilterFormat().grown is None
+    assert FilterFormat().other_size is None
 
 
 @pytest.mark.parametrize("sender_id", ["", "nim"])

@@ -37,7 +37,7 @@ def test_a_sync_carries_history_and_filter_and_enters_nothing() -> None:
     assert (outgoing.message.lamport_timestamp, alice.clock) == (T0 + 20, T0 + 20)
     assert clock is not None and clock < T0 + 20
     assert alice.log_positions() == before
-    assert alice.unacknowledged() == ()
+    assert alice.list_unacknowledged() == ()
 
 
 def test_nothing_to_say_is_not_sent() -> None:
@@ -285,7 +285,7 @@ def test_a_waiting_sync_is_outdated_once_a_newer_one_could_acknowledge_more() ->
     alice.withdraw_sync()
     [second] = alice.tick(T0 + 61_000).outgoing
     assert {entry.message_id for entry in second.message.causal_history} >= {"b1", "b2"}
-    alice.sent(second.message.message_id, T0 + 61_001)
+    alice.record_sent(second.message.message_id, T0 + 61_001)
     assert not alice.is_outdated(second, T0 + 200_000)
     assert not alice.is_outdated(first, T0 + 200_000)
 
@@ -294,7 +294,7 @@ def test_a_waiting_retransmission_is_outdated_once_it_is_acknowledged() -> None:
     alice = opened(wait_for_sent=True, sync_min_interval_ms=0)
     [content] = alice.send(b"hello", T0).outgoing
     sds_id = content.message.message_id
-    alice.sent(sds_id, T0 + 1)
+    alice.record_sent(sds_id, T0 + 1)
     [again] = alice.tick(T0 + 10_000).outgoing
     assert again.reason is OutgoingReason.RESEND
     assert not alice.is_outdated(again, T0 + 10_000)

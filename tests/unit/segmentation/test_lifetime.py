@@ -12,20 +12,20 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, RateLimitManager, Traffic
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.segmentation.lifetime import check_lifetime, needed_lifetime
+from reliable_channel.core.segmentation.lifetime import check_lifetime, compute_lifetime
 
 ONE_PER_EPOCH = RateLimitConfig(enabled=True, messages_per_epoch=1)
 
 
 def test_the_parts_of_the_default_settings_without_a_limit() -> None:
-    needed = needed_lifetime(SegmentationConfig(), SdsParameters(), RateLimitConfig())
+    needed = compute_lifetime(SegmentationConfig(), SdsParameters(), RateLimitConfig())
     assert (needed.segments, needed.waits_ms, needed.epochs_ms, needed.sync_ms) == (11, 315_000, 0, 60_000)
     assert needed.total_ms == 375_000
 
 
 def test_parity_and_every_retransmission_take_places_in_epochs() -> None:
     segmentation = SegmentationConfig(enable_reed_solomon=True)
-    needed = needed_lifetime(segmentation, SdsParameters(), ONE_PER_EPOCH)
+    needed = compute_lifetime(segmentation, SdsParameters(), ONE_PER_EPOCH)
     assert (needed.segments, needed.envelopes) == (12, 72)
     assert needed.epochs_ms == 74 * 600_000
     check_lifetime(segmentation, SdsParameters(), ONE_PER_EPOCH)
@@ -33,14 +33,14 @@ def test_parity_and_every_retransmission_take_places_in_epochs() -> None:
 
 def test_a_limit_that_counts_messages_delays_no_segment() -> None:
     by_message = replace(ONE_PER_EPOCH, counts="messages")
-    assert needed_lifetime(SegmentationConfig(), SdsParameters(), by_message).epochs_ms == 0
+    assert compute_lifetime(SegmentationConfig(), SdsParameters(), by_message).epochs_ms == 0
 
 
 def test_a_lifetime_below_the_sum_is_refused_and_the_sum_is_enough() -> None:
     tight = SegmentationConfig(segment_size_bytes=10_240)
     with pytest.raises(ConfigurationError) as refused:
         check_lifetime(tight, SdsParameters(), ONE_PER_EPOCH)
-    needed = needed_lifetime(tight, SdsParameters(), ONE_PER_EPOCH)
+    needed = compute_lifetime(tight, SdsParameters(), ONE_PER_EPOCH)
     assert str(needed.total_ms) in str(refused.value)
     check_lifetime(replace(tight, max_set_lifetime_ms=needed.total_ms), SdsParameters(), ONE_PER_EPOCH)
     with pytest.raises(ConfigurationError):
@@ -62,7 +62,7 @@ def test_all_envelopes_of_a_message_leave_within_the_epochs_that_are_counted(
     segmentation = SegmentationConfig(segment_size_bytes=size, max_message_bytes=length, enable_reed_solomon=parity)
     sds = SdsParameters(max_retransmissions=retransmissions)
     config = RateLimitConfig(enabled=True, messages_per_epoch=limit)
-    needed = needed_lifetime(segmentation, sds, config)
+    needed = compute_lifetime(segmentation, sds, config)
     manager: RateLimitManager[int] = RateLimitManager(config)
     for other in range(min(used, limit)):
         manager.submit(-1 - other, Traffic.FURTHER_SEGMENT, start)

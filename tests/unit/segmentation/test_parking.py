@@ -64,11 +64,11 @@ def test_a_store_changes_no_event_and_is_read_by_the_next_process(script):
         assert (stored.next_due(), stored.buffered_bytes) == (plain.next_due(), plain.buffered_bytes)
         if restart:
             snapshot = stored.to_bytes()
-            store.keep(stored.parked_numbers())
+            store.keep(stored.list_parked())
             stored = Reassembler.from_bytes(snapshot, CONFIG, store)
             assert (stored.next_due(), stored.buffered_bytes) == (plain.next_due(), plain.buffered_bytes)
     assert stored.expire(now + 1_000) == plain.expire(now + 1_000)
-    store.keep(stored.parked_numbers())
+    store.keep(stored.list_parked())
     assert not store.payloads
 
 

@@ -19,9 +19,9 @@ from reliable_channel.core.segmentation import (
     SegmentDuplicate,
     SetExpired,
     SetOverdue,
+    find_repaired,
     id_scheme_of,
     missing_segments,
-    repaired_segments,
 )
 from reliable_channel.core.wire.hashing import IdScheme, sds_message_id
 from reliable_channel.core.wire.segment import encode_segment
@@ -174,7 +174,7 @@ def test_what_never_came_is_repaired_under_the_ids_of_its_sender(scheme, arrivin
     named = [replace(each, sds_id=scheme.message_id("alice", 1_000, each.content)) for each in sent]
     (message,) = completed(feed(Reassembler(SMALL), [named[each] for each in arriving]))
     assert id_scheme_of(message) is scheme
-    repaired = list(repaired_segments(message, 2, (scheme,)))
+    repaired = list(find_repaired(message, 2, (scheme,)))
     assert {each.sds_id: each.segment.content for each in repaired} == {
         each.sds_id: each.content for each in named if each.sds_id not in {named[one].sds_id for one in arriving}
     }
@@ -183,9 +183,9 @@ def test_what_never_came_is_repaired_under_the_ids_of_its_sender(scheme, arrivin
 def test_ids_made_in_another_way_have_no_scheme_and_repair_nothing():
     (message,) = completed(feed(Reassembler(SMALL), send(PAYLOAD, SMALL)[:5]))
     assert id_scheme_of(message) is None
-    assert list(repaired_segments(message, 2, ())) == []
+    assert list(find_repaired(message, 2, ())) == []
     unnumbered = replace(message, first_lamport=None)
-    assert {each.scheme for each in repaired_segments(unnumbered, 2, IdScheme)} == {IdScheme.SHA256}
+    assert {each.scheme for each in find_repaired(unnumbered, 2, IdScheme)} == {IdScheme.SHA256}
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 5, 21, 63, 64])

@@ -154,7 +154,7 @@ def test_the_effective_size_leaves_room_for_the_headers():
     config = SegmentationConfig()
     assert effective_segment_size(config, 19_000) == 102_400
     assert effective_segment_size(config, 60_000, 28) == 150_000 - 60_000 - 28 - 100 - 1_024
-    assert config.within_envelope(60_000).chunk_size() == effective_segment_size(config, 60_000)
+    assert config.fit_envelope(60_000).chunk_size() == effective_segment_size(config, 60_000)
     with pytest.raises(ConfigurationError, match="no room"):
         effective_segment_size(config, 149_000)
 

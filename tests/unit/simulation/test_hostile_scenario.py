@@ -45,7 +45,7 @@ def test_attacks_survive_the_truth_files_with_their_kafka_coordinates(tmp_path: 
     ]
     world = simulate(replace(scenario, channels=tuple(channels)))
     assert {attack.attack for attack in world.truth.attacks} == set(attacks or ATTACKS)
-    located = world.truth.located([("t", 0, number) for number in range(len(world.records))])
+    located = world.truth.locate([("t", 0, number) for number in range(len(world.records))])
     located.save(tmp_path)
     assert Truth.load(tmp_path) == located
     for attack in located.attacks:

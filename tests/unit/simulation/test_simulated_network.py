@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.simulation.network import OBSERVER, Link, separated
+from reliable_channel.simulation.network import OBSERVER, Link, are_separated
 from reliable_channel.simulation.scenario import PERFECT, GilbertElliott, LinkQuality, Partition
 
 
@@ -53,11 +53,11 @@ def test_duplicates_and_held_envelopes() -> None:
 
 def test_a_partition_cuts_both_ways_for_its_time_and_only_between_its_sides() -> None:
     cut = (Partition(100, 200, frozenset({"a", OBSERVER})),)
-    assert separated(cut, 100, "a", "b")
-    assert separated(cut, 199, "b", OBSERVER)
-    assert not separated(cut, 150, "a", OBSERVER)
-    assert not separated(cut, 200, "a", "b")
-    assert not separated(cut, 99, "a", "b")
+    assert are_separated(cut, 100, "a", "b")
+    assert are_separated(cut, 199, "b", OBSERVER)
+    assert not are_separated(cut, 150, "a", OBSERVER)
+    assert not are_separated(cut, 200, "a", "b")
+    assert not are_separated(cut, 99, "a", "b")
 
 
 def test_a_share_above_one_is_refused_by_name() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.simulation.randomness import random_bytes, stream
 from reliable_channel.simulation.scenario import ChannelPlan, Fault, SizeMix
-from reliable_channel.simulation.workload import planned_message, planned_messages
+from reliable_channel.simulation.workload import plan_message, plan_messages
 
 PLAN = ChannelPlan(
     channel_id="c",
@@ -28,25 +28,25 @@ PLAN = ChannelPlan(
 @settings(deadline=None)
 @given(st.permutations(range(40)))
 def test_any_order_of_making_gives_the_same_messages(order: list[int]) -> None:
-    made = {number: planned_message(PLAN, 3, number) for number in order}
-    assert [made[n] for n in range(40)] == list(planned_messages(PLAN, 3))[:40]
+    made = {number: plan_message(PLAN, 3, number) for number in order}
+    assert [made[n] for n in range(40)] == list(plan_messages(PLAN, 3))[:40]
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(), st.integers())
 def test_another_seed_is_another_conversation(one: int, other: int) -> None:
-    same = list(planned_messages(PLAN, one)) == list(planned_messages(PLAN, other))
+    same = list(plan_messages(PLAN, one)) == list(plan_messages(PLAN, other))
     assert same == (one == other)
 
 
 def test_nobody_speaks_before_joining() -> None:
-    said = [m for m in planned_messages(PLAN, 3) if m.sender == "late"]
+    said = [m for m in plan_messages(PLAN, 3) if m.sender == "late"]
     assert said
     assert min(m.at_ms for m in said) >= 30_000
 
 
 def test_the_mix_holds_short_medium_large_ephemeral_and_repeated_messages() -> None:
-    made = list(planned_messages(PLAN, 3))
+    made = list(plan_messages(PLAN, 3))
     sizes = [len(m.payload) for m in made]
     assert min(sizes) < 200 < PLAN.segment_size < max(sizes) <= 4 * PLAN.segment_size
     assert any(m.ephemeral for m in made)
@@ -56,7 +56,7 @@ def test_the_mix_holds_short_medium_large_ephemeral_and_repeated_messages() -> N
 
 
 def test_a_fault_of_segments_meets_a_message_of_several() -> None:
-    assert len(planned_message(PLAN, 3, 7).payload) > PLAN.segment_size
+    assert len(plan_message(PLAN, 3, 7).payload) > PLAN.segment_size
 
 
 def test_places_do_not_run_into_each_other() -> None:

@@ -135,7 +135,7 @@ def test_a_retransmission_that_saved_a_message_is_told() -> None:
 
 def test_the_files_give_back_the_same_truth(tmp_path: Path) -> None:
     truth = truth_of(arrival("p0", 100), arrival("d0", 110), arrival("x", 130, "malformed_envelope"), arrival("y", 140))
-    truth = truth.located([("t", 0, n) for n in range(4)])
+    truth = truth.locate([("t", 0, n) for n in range(4)])
     truth.save(tmp_path / "truth")
     assert Truth.load(tmp_path / "truth") == truth
     assert (truth.bad[0].topic, truth.bad[0].offset) == ("t", 2)

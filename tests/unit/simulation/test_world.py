@@ -32,7 +32,7 @@ def differences(scenario: Scenario) -> list[str]:
     observer = PlainObserver()
     for offset, record in enumerate(world.records):
         observer.record(offset, record)
-    truth = world.truth.located([("t", 0, offset) for offset in range(len(world.records))])
+    truth = world.truth.locate([("t", 0, offset) for offset in range(len(world.records))])
     return [str(difference) for difference in check(truth, observer.finish(scenario.end_ms))]
 
 

@@ -9,11 +9,11 @@ from reliable_channel.analysis.report.capacity import PHASES
 from reliable_channel.analysis.report.charts.look import (
     Chart,
     answers,
-    named_colours,
+    colours_by_name,
     nothing,
-    sized,
+    set_size,
     time_axis,
-    titled,
+    title_params,
 )
 
 NO_METRICS = "There is no row of pipeline_metrics in this window (it goes by the wall clock)."
@@ -25,9 +25,9 @@ def _lines(frame: pd.DataFrame, column: str, title: alt.TitleParams, y: alt.Y) -
     chart = (
         alt.Chart(frame, title=title)
         .mark_line(point=alt.OverlayMarkDef(size=28), strokeWidth=1.5)
-        .encode(x=time_axis(frame["time"], title=WALL_CLOCK), y=y, color=named_colours("query", names))
+        .encode(x=time_axis(frame["time"], title=WALL_CLOCK), y=y, color=colours_by_name("query", names))
     )
-    return sized(chart)
+    return set_size(chart)
 
 
 def throughput(frame: pd.DataFrame) -> Chart:
@@ -37,7 +37,7 @@ def throughput(frame: pd.DataFrame) -> Chart:
         return nothing(title, NO_METRICS)
     y = alt.Y("rows_per_s:Q", title="rows/s (logarithmic)", scale=alt.Scale(type="log"))
     return _lines(
-        frame, "rows_per_s", titled(title, "While the micro-batch ran; small micro-batches cost more a row."), y
+        frame, "rows_per_s", title_params(title, "While the micro-batch ran; small micro-batches cost more a row."), y
     )
 
 
@@ -58,13 +58,13 @@ def lag(frame: pd.DataFrame) -> Chart:
             **answers(shown),
             x=time_axis(frame["time"], title=WALL_CLOCK),
             y=alt.Y("lag:Q", title="behind"),
-            color=named_colours("query", names),
+            color=colours_by_name("query", names),
             row=alt.Row("unit:N", sort=units, title=None, header=alt.Header(labelAngle=0, labelAlign="left")),
         )
         .resolve_scale(y="independent")
-        .properties(title=titled(title, "What was unread when the micro-batch ended: Kafka records, or commits."))
+        .properties(title=title_params(title, "What was unread when the micro-batch ended: Kafka records, or commits."))
     )
-    return sized(chart, 130, 560)
+    return set_size(chart, 130, 560)
 
 
 def state(frame: pd.DataFrame) -> Chart:
@@ -74,7 +74,9 @@ def state(frame: pd.DataFrame) -> Chart:
         return nothing(title, NO_METRICS)
     shown = frame.assign(mib=(frame["memory_bytes"].fillna(0) + frame["disk_bytes"].fillna(0)) / 2**20)
     y = alt.Y("mib:Q", title="MiB, memory and disk")
-    return _lines(shown, "mib", titled(title, "It levels off when timers close keys as fast as new ones come."), y)
+    return _lines(
+        shown, "mib", title_params(title, "It levels off when timers close keys as fast as new ones come."), y
+    )
 
 
 def phases(frame: pd.DataFrame) -> Chart:
@@ -85,16 +87,16 @@ def phases(frame: pd.DataFrame) -> Chart:
     names = [phase for phase in PHASES.values() if phase in set(frame["phase"])]
     shown = frame.assign(order=frame["phase"].map({name: number for number, name in enumerate(names)}))
     chart = (
-        alt.Chart(shown, title=titled(title, "Share of the time of all micro-batches of a query."))
+        alt.Chart(shown, title=title_params(title, "Share of the time of all micro-batches of a query."))
         .mark_bar()
         .encode(
             y=alt.Y("query:N", title=None),
             x=alt.X("share:Q", title="share of the time", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-            color=named_colours("phase", names),
+            color=colours_by_name("phase", names),
             order="order:Q",
         )
     )
-    return sized(chart, 40 + 30 * shown["query"].nunique())
+    return set_size(chart, 40 + 30 * shown["query"].nunique())
 
 
 def cost(frame: pd.DataFrame) -> Chart:
@@ -104,11 +106,13 @@ def cost(frame: pd.DataFrame) -> Chart:
         return nothing(title, NO_METRICS)
     names = {"ms_per_record": "per record read", "ms_per_message": "per message delivered"}
     long = frame.melt(["query"], list(names), "of", "ms").replace({"of": names}).dropna()
-    base = alt.Chart(long, title=titled(title, "Time during which micro-batches ran, shared out."))
+    base = alt.Chart(long, title=title_params(title, "Time during which micro-batches ran, shared out."))
     order = list(frame["query"])
     place = {"y": alt.Y("query:N", sort=order, title=None), "yOffset": alt.YOffset("of:N", sort=list(names.values()))}
-    bars = base.mark_bar().encode(**place, x=alt.X("ms:Q", title="ms"), color=named_colours("of", list(names.values())))
+    bars = base.mark_bar().encode(
+        **place, x=alt.X("ms:Q", title="ms"), color=colours_by_name("of", list(names.values()))
+    )
     numbers = base.mark_text(align="left", dx=3, fontSize=10).encode(
         **place, x="ms:Q", text=alt.Text("ms:Q", format=",.1f")
     )
-    return sized(bars + numbers, 40 + 40 * len(order))
+    return set_size(bars + numbers, 40 + 40 * len(order))

@@ -14,13 +14,13 @@ from reliable_channel.analysis.report.charts.look import (
     VERMILION,
     Chart,
     bars_over_time,
-    kept_topmost,
-    named_colours,
+    colours_by_name,
+    keep_topmost,
     nothing,
     readable,
-    sized,
+    set_size,
     time_axis,
-    titled,
+    title_params,
     topmost,
 )
 
@@ -42,16 +42,16 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     if len(by_channel) > MOST_CHANNELS:
         how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
     chart = (
-        alt.Chart(long, title=titled(title, how))
+        alt.Chart(long, title=title_params(title, how))
         .mark_bar()
         .encode(
             y=alt.Y("channel_id:N", title=None, sort="-x"),
             x=alt.X("count:Q", title="messages"),
-            color=named_colours("outcome", list(OUTCOMES), list(OUTCOMES.values())),
+            color=colours_by_name("outcome", list(OUTCOMES), list(OUTCOMES.values())),
             order=alt.Order("order:Q"),
         )
     )
-    return sized(chart, 40 + 22 * frame["channel_id"].nunique())
+    return set_size(chart, 40 + 22 * frame["channel_id"].nunique())
 
 
 def rate(frame: pd.DataFrame) -> Chart:
@@ -73,17 +73,17 @@ def curve(frame: pd.DataFrame, title: str, how_to_read: str, counts: pd.DataFram
     shown = readable(kept.assign(seconds=kept["ms"].clip(lower=1) / 1000), "name")
     names = list(dict.fromkeys(shown["name"]))
     chart = (
-        alt.Chart(shown, title=titled(title, how_to_read))
+        alt.Chart(shown, title=title_params(title, how_to_read))
         .mark_line(interpolate="monotone", strokeWidth=2)
         .encode(
             x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=alt.Scale(type="log", nice=True)),
             y=alt.Y("share:Q", title="share that took at most so long", axis=alt.Axis(format="%")),
-            color=named_colours("name", names),
+            color=colours_by_name("name", names),
             strokeDash=alt.StrokeDash("name:N", sort=names, legend=None),
             order="share:Q",
         )
     )
-    return sized(chart)
+    return set_size(chart)
 
 
 def depth(frame: pd.DataFrame) -> Chart:
@@ -91,19 +91,19 @@ def depth(frame: pd.DataFrame) -> Chart:
     title = "Causal depth over time"
     if frame.empty:
         return nothing(title, "No SDS message with a causal history was seen in this window.")
-    shown = readable(kept_topmost(frame, "channel_id", "depth"), "channel_id")
+    shown = readable(keep_topmost(frame, "channel_id", "depth"), "channel_id")
     names = list(dict.fromkeys(shown["channel_id"]))
     chart = (
-        alt.Chart(shown, title=titled(title, "Messages in the longest chain in which each names the one before."))
+        alt.Chart(shown, title=title_params(title, "Messages in the longest chain in which each names the one before."))
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
             x=time_axis(shown["time"]),
             y=alt.Y("depth:Q", title="messages in the chain"),
-            color=named_colours("channel_id", names),
+            color=colours_by_name("channel_id", names),
             strokeDash=alt.StrokeDash("channel_id:N", sort=names, legend=None),
         )
     )
-    return sized(chart)
+    return set_size(chart)
 
 
 def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
@@ -115,7 +115,7 @@ def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
     long = shown.melt(["name", what], list(marks), "mark", "ms").replace({"mark": marks})
     long["seconds"] = long["ms"].clip(lower=1) / 1000
     names = list(shown["name"])
-    base = alt.Chart(long, title=titled(title, "Half, nine of ten and 99 of 100 took at most so long."))
+    base = alt.Chart(long, title=title_params(title, "Half, nine of ten and 99 of 100 took at most so long."))
     scale = alt.Scale(type="log")
     lines = base.mark_line(color="#BBBBBB", strokeWidth=2).encode(
         y=alt.Y("name:N", sort=names, title=None), x=alt.X("seconds:Q", scale=scale), detail="name:N"
@@ -123,7 +123,7 @@ def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
         y=alt.Y("name:N", sort=names, title=None),
         x=alt.X("seconds:Q", title="seconds (logarithmic)", scale=scale),
-        color=named_colours("mark", list(marks.values()), [BLUE, ORANGE, BLACK]),
+        color=colours_by_name("mark", list(marks.values()), [BLUE, ORANGE, BLACK]),
         shape=alt.Shape("mark:N", sort=list(marks.values()), legend=None),
     )
-    return sized(lines + points, 40 + 22 * len(names))
+    return set_size(lines + points, 40 + 22 * len(names))

@@ -41,13 +41,13 @@ def topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -
     return frame.assign(**{column: [name if name in kept else OTHER for name in frame[column]]})
 
 
-def kept_topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
+def keep_topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
     """Only the rows of the ``most`` names with the largest sum of ``by``: for lines, which cannot be added up."""
     totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
     return frame[frame[column].isin(set(totals.index[:most]))]
 
 
-def titled(text: str, *how_to_read: str) -> alt.TitleParams:
+def title_params(text: str, *how_to_read: str) -> alt.TitleParams:
     """A title, with a sentence below it that says how to read the chart."""
     return alt.TitleParams(text, subtitle=list(how_to_read), anchor="start", frame="group")
 
@@ -81,7 +81,7 @@ def _parts(time: pd.Timestamp) -> dict[str, int]:
     return day | {"hours": time.hour, "minutes": time.minute, "seconds": time.second}
 
 
-def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
+def stack_bars(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
     """Bars of a stack over bins of time: the rows with ``until`` (end of the bin), ``low`` and ``high``; and the names
     from the largest sum (bottom) to the smallest (top)."""
     summed = frame.groupby(["time", name], as_index=False)[value].sum()
@@ -100,12 +100,13 @@ def stacked(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple
 def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: str, what: str) -> Chart:
     """Stacked bars over bins of time; ``frame.attrs["seconds"]`` is the width of a bin."""
     seconds = frame.attrs.get("seconds", 0)
-    rows, names = stacked(frame, name, value, seconds)
+    rows, names = stack_bars(frame, name, value, seconds)
     rows["hover"] = [
-        f"{row[name]}: {counted(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}" for row in rows.to_dict("records")
+        f"{row[name]}: {pluralize(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}"
+        for row in rows.to_dict("records")
     ]
     chart = (
-        alt.Chart(rows, title=titled(title, f"{how}; one bar for {every(seconds)}."))
+        alt.Chart(rows, title=title_params(title, f"{how}; one bar for {every(seconds)}."))
         .mark_rect(stroke="white", strokeWidth=0.4)
         .encode(
             **answers(rows),
@@ -113,10 +114,10 @@ def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: 
             x2="until:T",
             y=alt.Y("low:Q", title=f"{what} {_each(seconds)}", axis=whole_numbers(rows["high"])),
             y2="high:Q",
-            color=named_colours(name, names),
+            color=colours_by_name(name, names),
         )
     )
-    return sized(chart)
+    return set_size(chart)
 
 
 def _bounds(rows: pd.DataFrame) -> pd.Series:
@@ -124,7 +125,7 @@ def _bounds(rows: pd.DataFrame) -> pd.Series:
     return pd.concat([rows["time"], rows["until"]])
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """A number with its noun (a plural in ``s``)."""
     return f"{number:,} {what.removesuffix('s') if number == 1 else what}"
 
@@ -150,7 +151,7 @@ def every(seconds: float) -> str:
     return f"every {seconds:g} s"
 
 
-def named_colours(
+def colours_by_name(
     column: str, names: list[str], colours: list[str] | None = None, title: str | None = None
 ) -> alt.Color:
     """One colour per name, in this order, with the legend below the chart. A colour depends on the alphabetical
@@ -167,10 +168,10 @@ def named_colours(
 def nothing(text: str, why: str) -> Chart:
     """A placeholder for a chart without data: what it would show, and why it is empty."""
     words = alt.Chart(pd.DataFrame({"why": [why]})).mark_text(fontSize=13, color=GREY, fontStyle="italic")
-    return sized(words.encode(text="why:N").properties(title=titled(text)), 60)
+    return set_size(words.encode(text="why:N").properties(title=title_params(text)), 60)
 
 
-def sized(chart: Any, height: int = HEIGHT, width: int = WIDTH) -> Chart:
+def set_size(chart: Any, height: int = HEIGHT, width: int = WIDTH) -> Chart:
     """The chart with the common size and type."""
     drawn: Chart = (
         chart.properties(width=width, height=height)

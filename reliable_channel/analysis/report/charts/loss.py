@@ -14,11 +14,11 @@ from reliable_channel.analysis.report.charts.look import (
     VERMILION,
     Chart,
     bars_over_time,
-    named_colours,
+    colours_by_name,
     nothing,
     readable,
-    sized,
-    titled,
+    set_size,
+    title_params,
     topmost,
 )
 
@@ -32,20 +32,20 @@ def causes(frame: pd.DataFrame) -> Chart:
         return nothing(title, NONE_LOST)
     shown = frame.assign(cause=frame["cause"].str.replace("_", " "))
     names = list(dict.fromkeys(shown["cause"]))
-    base = alt.Chart(shown, title=titled(title, "Unknown may still turn out either way and is judged again."))
+    base = alt.Chart(shown, title=title_params(title, "Unknown may still turn out either way and is judged again."))
     bars = base.mark_bar().encode(
         y=alt.Y("cause:N", sort=names, title=None),
         x=alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
-        color=named_colours("verdict", ["missing", "unknown"], [VERMILION, GREY]),
+        color=colours_by_name("verdict", ["missing", "unknown"], [VERMILION, GREY]),
     )
     numbers = base.mark_text(align="left", dx=4).encode(
         y=alt.Y("cause:N", sort=names), x=alt.X("sum(messages):Q"), text="sum(messages):Q"
     )
-    return sized(bars + numbers, 40 + 22 * len(names))
+    return set_size(bars + numbers, 40 + 22 * len(names))
 
 
-def over_time(frame: pd.DataFrame) -> Chart:
-    """Lost messages over time, by cause (:func:`loss.over_time`)."""
+def losses_over_time(frame: pd.DataFrame) -> Chart:
+    """Lost messages over time, by cause (:func:`loss.losses_over_time`)."""
     title = "What was not delivered, and when"
     if frame.empty:
         return nothing(title, NONE_LOST)
@@ -62,10 +62,10 @@ def bursts(frame: pd.DataFrame) -> Chart:
     shown = frame.groupby("length", as_index=False)[["bursts", "expected"]].sum()
     axis = alt.X("length:O", title="messages lost one after another", axis=alt.Axis(labelAngle=0))
     subtitle = "Bars: runs that were seen. Marks: as many as there would be if losses were independent."
-    base = alt.Chart(shown, title=titled(title, subtitle))
+    base = alt.Chart(shown, title=title_params(title, subtitle))
     bars = base.mark_bar(color=SKY).encode(x=axis, y=alt.Y("bursts:Q", title="runs"))
     marks = base.mark_tick(color=VERMILION, thickness=3, size=26).encode(x=axis, y="expected:Q")
-    return sized(bars + marks, width=min(640, 120 + 46 * len(shown)))
+    return set_size(bars + marks, width=min(640, 120 + 46 * len(shown)))
 
 
 def by_segment_index(frame: pd.DataFrame) -> Chart:
@@ -74,14 +74,14 @@ def by_segment_index(frame: pd.DataFrame) -> Chart:
     if frame.empty:
         return nothing(title, "No message of several segments came to an end in this window.")
     subtitle = "Share of data segments that never came, by their index; the line is the mean of all."
-    base = alt.Chart(frame, title=titled(title, subtitle))
+    base = alt.Chart(frame, title=title_params(title, subtitle))
     bars = base.mark_bar(color=SKY).encode(
         x=alt.X("segment_index:O", title="index of the segment", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         y=alt.Y("loss:Q", title="share lost", axis=alt.Axis(format=".1%")),
     )
     mean = pd.DataFrame({"loss": [frame["lost"].sum() / max(1, frame["expected"].sum())]})
     line = alt.Chart(mean).mark_rule(color=VERMILION, strokeWidth=2, strokeDash=[6, 3]).encode(y="loss:Q")
-    return sized(bars + line, width=min(640, 160 + 30 * len(frame)))
+    return set_size(bars + line, width=min(640, 160 + 30 * len(frame)))
 
 
 PARITY = {"whole": GREY, "repaired": BLUE, "one short": ORANGE, "more short": VERMILION}
@@ -96,16 +96,16 @@ def parity(frame: pd.DataFrame) -> Chart:
     shown = frame.assign(order=frame["outcome"].map(order), parity=frame["parity_count"].astype(int))
     subtitle = "Messages of several segments. One short: a single parity segment more would have saved it."
     chart = (
-        alt.Chart(shown, title=titled(title, subtitle))
+        alt.Chart(shown, title=title_params(title, subtitle))
         .mark_bar()
         .encode(
             y=alt.Y("parity:O", title="parity segments sent"),
             x=alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
-            color=named_colours("outcome", list(PARITY), list(PARITY.values())),
+            color=colours_by_name("outcome", list(PARITY), list(PARITY.values())),
             order="order:Q",
         )
     )
-    return sized(chart, 60 + 26 * shown["parity"].nunique())
+    return set_size(chart, 60 + 26 * shown["parity"].nunique())
 
 
 def stores(frame: pd.DataFrame) -> Chart:
@@ -119,16 +119,18 @@ def stores(frame: pd.DataFrame) -> Chart:
     long = shown.melt(["question"], list(answers), "answer", "count")
     long["order"] = long["answer"].map({name: number for number, name in enumerate(answers)})
     chart = (
-        alt.Chart(long, title=titled(title, "Refetch: missing messages. Audit: messages known to have been sent."))
+        alt.Chart(
+            long, title=title_params(title, "Refetch: missing messages. Audit: messages known to have been sent.")
+        )
         .mark_bar()
         .encode(
             y=alt.Y("question:N", title=None),
             x=alt.X("count:Q", title="answers", axis=alt.Axis(tickMinStep=1)),
-            color=named_colours("answer", list(answers), list(answers.values())),
+            color=colours_by_name("answer", list(answers), list(answers.values())),
             order="order:Q",
         )
     )
-    return sized(chart, 40 + 26 * len(shown))
+    return set_size(chart, 40 + 26 * len(shown))
 
 
 def refetch(frame: pd.DataFrame) -> Chart:
@@ -139,16 +141,18 @@ def refetch(frame: pd.DataFrame) -> Chart:
     steps = {"requests": GREY, "answered": SKY, "found": GREEN}
     long = frame.melt(["attempt"], list(steps), "step", "count")
     chart = (
-        alt.Chart(long, title=titled(title, "Requests that went out, that a store node answered, that it could serve."))
+        alt.Chart(
+            long, title=title_params(title, "Requests that went out, that a store node answered, that it could serve.")
+        )
         .mark_bar()
         .encode(
             x=alt.X("attempt:O", title="attempt", axis=alt.Axis(labelAngle=0)),
             xOffset=alt.XOffset("step:N", sort=list(steps)),
             y=alt.Y("count:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
-            color=named_colours("step", list(steps), list(steps.values())),
+            color=colours_by_name("step", list(steps), list(steps.values())),
         )
     )
-    return sized(chart, width=min(640, 160 + 70 * len(frame)))
+    return set_size(chart, width=min(640, 160 + 70 * len(frame)))
 
 
 def quarantine(frame: pd.DataFrame) -> Chart:
@@ -161,12 +165,14 @@ def quarantine(frame: pd.DataFrame) -> Chart:
     names = list(dict.fromkeys(shown["reason"]))
     stages = list(dict.fromkeys(shown["stage"]))
     chart = (
-        alt.Chart(shown, title=titled(title, "Records in quarantine by reason and by the stage that refused them."))
+        alt.Chart(
+            shown, title=title_params(title, "Records in quarantine by reason and by the stage that refused them.")
+        )
         .mark_bar()
         .encode(
             y=alt.Y("reason:N", sort=names, title=None),
             x=alt.X("records:Q", title="records", axis=alt.Axis(tickMinStep=1)),
-            color=named_colours("stage", stages, [BLUE, ORANGE, GREEN, SKY, VERMILION, GREY][: len(stages)]),
+            color=colours_by_name("stage", stages, [BLUE, ORANGE, GREEN, SKY, VERMILION, GREY][: len(stages)]),
         )
     )
-    return sized(chart, 40 + 22 * len(names))
+    return set_size(chart, 40 + 22 * len(names))

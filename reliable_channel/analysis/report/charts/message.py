@@ -17,12 +17,12 @@ from reliable_channel.analysis.report.charts.look import (
     WIDTH,
     Chart,
     answers,
-    named_colours,
+    colours_by_name,
     nothing,
     readable,
-    sized,
+    set_size,
     time_axis,
-    titled,
+    title_params,
 )
 from reliable_channel.analysis.report.graph import Graph, Kind
 from reliable_channel.analysis.report.investigate import LANES
@@ -36,7 +36,7 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     title = "What happened to the message"
     if frame.empty:
         return nothing(title, "No table says anything about it in this window.")
-    shown, later = without_late_answers(readable(frame.head(MOST_MARKS), "what", "who", "detail"))
+    shown, later = move_late_answers(readable(frame.head(MOST_MARKS), "what", "who", "detail"))
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
     labels = labels_of(shown, width)
@@ -46,7 +46,7 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
     subtitle += "; store nodes answered long after, at the right edge" if later else ""
     points = (
-        alt.Chart(shown, title=titled(title, subtitle))
+        alt.Chart(shown, title=title_params(title, subtitle))
         .mark_point(filled=True, size=60, opacity=0.7, color=BLUE)
         .encode(
             **answers(shown),
@@ -61,10 +61,10 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
         .encode(x="time:T", y=y, text="label:N")
         for align in ("left", "right")
     ]
-    return sized(alt.layer(points, *words), 30 + 36 * len(lanes))
+    return set_size(alt.layer(points, *words), 30 + 36 * len(lanes))
 
 
-def without_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
+def move_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     """The events, with answers of store nodes that came long after everything else moved to just after it, and whether
     there were any. Queried about old records, stores answer today, and the time line would have one mark at each
     end."""
@@ -182,13 +182,13 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
         .encode(x=alt.X("x:Q", title=steps), y=y, x2=alt.X2("x2:Q", title=steps), y2="y2:Q")
     )
     points = (
-        alt.Chart(nodes, title=titled(title, subtitle))
+        alt.Chart(nodes, title=title_params(title, subtitle))
         .mark_point(filled=True, size=110, opacity=1)
         .encode(
             **answers(nodes),
             x=x,
             y=y,
-            color=named_colours("kind", kinds, [colour for colour, _ in KINDS.values()]),
+            color=colours_by_name("kind", kinds, [colour for colour, _ in KINDS.values()]),
             shape=alt.Shape(
                 "kind:N",
                 sort=kinds,
@@ -204,4 +204,4 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
         .encode(x=x, y=y, text="label:N")
         for behind in ({"stroke": "white", "strokeWidth": 4}, {})
     ]
-    return sized(alt.layer(rules, *words, points), min(640, 60 + 34 * tallest))
+    return set_size(alt.layer(rules, *words, points), min(640, 60 + 34 * tallest))

@@ -45,14 +45,14 @@ def rebuild_by_transform(
         work: list[ShardRow | None] = [None] * n
         for point, view in enumerate(views):
             if view is not None:
-                work[point] = _scaled(rows, int(locator[point]), rows.load(view[piece]))
+                work[point] = _scale(rows, int(locator[point]), rows.load(view[piece]))
         _inverse(rows, work)
         full = [row or ShardRow(bytearray(piece.stop - piece.start)) for row in work]
         _differentiate(full)
         forward(rows, full, size + k)
         for point in wanted:
             factor = int(rows.field.divide(1, int(locator[point])))
-            results[point][piece] = rows.store(_scaled(rows, factor, full[point]))
+            results[point][piece] = rows.store(_scale(rows, factor, full[point]))
     return [bytes(results[point]) for point in wanted]
 
 
@@ -64,7 +64,7 @@ def _locator(rows: Rows, lost: np.ndarray, n: int) -> np.ndarray:
     return found
 
 
-def _scaled(rows: Rows, factor: int, row: ShardRow) -> ShardRow:
+def _scale(rows: Rows, factor: int, row: ShardRow) -> ShardRow:
     if factor == 1:
         return row
     product = ShardRow(bytearray(len(row.data)))
