@@ -125,8 +125,8 @@ def find_acknowledged(spark: SparkSession, settings: Settings, rows: list[Row]) 
     events = (
         read_table(spark, settings.paths, SENDER_EVENTS).where(mine) if exists(settings.paths, SENDER_EVENTS) else None
     )
-    found = with_acknowledgements(sent, acks, events).where(F.size("acknowledged_by") > 0).select("row_id").collect()
-    return {row["row_id"] for row in found} & {row["row_id"] for row in rows}
+    with_ack = with_acknowledgements(sent, acks, events).where(F.size("acknowledged_by") > 0).select("row_id").collect()
+    return {row["row_id"] for row in with_ack} & {row["row_id"] for row in rows}
 
 
 @dataclass(frozen=True)

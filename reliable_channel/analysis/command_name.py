@@ -13,7 +13,7 @@ NAME = "reliable-channel"
 def command_name() -> str:
     """``reliable-channel`` where the shell finds this installation by that name, else the path of its script."""
     script = Path(sys.executable).with_name(NAME)
-    found = shutil.which(NAME)
-    if not script.exists() or (found is not None and Path(found).resolve() == script.resolve()):
+    on_path = shutil.which(NAME)
+    if not script.exists() or (on_path is not None and Path(on_path).resolve() == script.resolve()):
         return NAME
     return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

@@ -27,16 +27,16 @@ def conclusion(
         return None
     if not missing:
         return f"All {settled:,} settled messages were delivered."
-    found = [f"{text.percent(missing / settled)} of {settled:,} settled messages are missing."]
+    sentences = [f"{text.percent(missing / settled)} of {settled:,} settled messages are missing."]
     if worst := _worst(channels, missing, settled):
         name, loss, others = worst
-        found.append(f"The channel {name} misses {text.percent(loss)}, all others {text.percent(others)}.")
+        sentences.append(f"The channel {name} misses {text.percent(loss)}, all others {text.percent(others)}.")
     of_missing = [row for row in causes if row["verdict"] == "missing"]
     if of_missing:
         most = max(of_missing, key=lambda row: row["messages"])
         cause = text.words(most["cause"]) if most["cause"] not in (None, "unexplained") else "cause unknown"
-        found.append(f"{most['messages']:,} of the {missing:,}: {cause}.")
-    return " ".join(found)
+        sentences.append(f"{most['messages']:,} of the {missing:,}: {cause}.")
+    return " ".join(sentences)
 
 
 def _worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:

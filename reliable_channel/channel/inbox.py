@@ -230,17 +230,17 @@ class Inbox:
         while self._recent:
             key, event = self._recent.popitem(last=False)
             self._rebuild(key, event)
-        found = []
+        repaired = []
         for sds_id in missing:
             message, key = self._rebuilt.pop(sds_id, (None, ""))
             if message is None:
                 continue
-            found.append(message)
+            repaired.append(message)
             if key in self.pending:
                 self.notes[sds_id] = Note((), 0, owner=self.pending[key].owner)
                 self.pending[key].sds_ids.append(sds_id)
                 self.pending.add_part(key, sds_id)
-        return found
+        return repaired
 
     def expire(self, now: int) -> list[Effect]:
         """Ask for the segments of overdue sets, and for evicted sets for which there is room; give up sets and

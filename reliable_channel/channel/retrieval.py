@@ -154,9 +154,9 @@ class StoreRetrieval:
     def _ask(self, work: tuple[bytes, ...] | TimeRange) -> None:
         try:
             for page in self._pages(work):
-                found = tuple(self._envelopes(page))
-                if found:
-                    self.answered(StoreEnvelopes(found))
+                envelopes = tuple(self._envelopes(page))
+                if envelopes:
+                    self.answered(StoreEnvelopes(envelopes))
         except ReliableChannelError as error:
             self.answered(StoreFailure(error.cause[:300]))
         except Exception as error:  # of a node we do not know: a dead thread would never ask again

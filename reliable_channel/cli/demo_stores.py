@@ -25,10 +25,10 @@ def store_nodes(world: World) -> Iterator[list[str]]:
 
 def archive(world: World, store: str) -> MemorySource:
     """The envelopes that one store of the scenario holds."""
-    found = MemorySource()
+    source = MemorySource()
     for journal in world.journals:
         for kept in journal.stored[store].values():
             message = decode_waku_message(kept.data)
             if not isinstance(message, Malformed):
-                found.add(journal.plan.pubsub_topic, message)
-    return found
+                source.add(journal.plan.pubsub_topic, message)
+    return source

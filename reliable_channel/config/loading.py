@@ -140,8 +140,8 @@ def _find(name: str) -> Traversable:
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
         if path.is_file():
             return path
-    elif (found := find_shipped(f"{name}.yaml")).is_file():
-        return found
+    elif (shipped := find_shipped(f"{name}.yaml")).is_file():
+        return shipped
     raise ConfigurationError(
         f"The configuration file {name} does not exist.", "Name a YAML file, or one of conf/: local, cluster."
     )

@@ -11,8 +11,8 @@ from reliable_channel.config.section import Bytes, Count, Milliseconds, Positive
 
 
 def _address(url: str) -> str:
-    scheme, found, rest = url.partition("://")
-    if scheme not in ("http", "https") or not found or not rest or any(c.isspace() for c in url):
+    scheme, separator, rest = url.partition("://")
+    if scheme not in ("http", "https") or not separator or not rest or any(c.isspace() for c in url):
         raise ValueError("not an address such as http://127.0.0.1:8645")
     if "@" in rest.split("/")[0]:
         raise ValueError("credentials do not belong in an address; put them in headers")

@@ -90,12 +90,12 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
     def take(self, key: KeyT) -> list[DeliveredT] | None:
         """If enough parts of a message are delivered, return them and stop awaiting it; else return ``None``."""
         awaited = self._awaited[key]
-        found = [one for part in awaited.parts if (one := self._delivered(part, awaited.message)) is not None]
-        if len(found) < awaited.required:
-            awaited.lacking = awaited.required - len(found)
+        delivered = [one for part in awaited.parts if (one := self._delivered(part, awaited.message)) is not None]
+        if len(delivered) < awaited.required:
+            awaited.lacking = awaited.required - len(delivered)
             return None
         self.remove(key)
-        return found
+        return delivered
 
     def take_with(self, part: PartT) -> Iterator[tuple[KeyT, MessageT, list[DeliveredT]]]:
         """Process the delivery of a part by SDS; yields the messages that it completes, each with its delivered
@@ -105,5 +105,5 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
             if self._delivered(part, awaited.message) is None:
                 continue
             awaited.lacking -= 1
-            if awaited.lacking <= 0 and (found := self.take(key)) is not None:
-                yield key, awaited.message, found
+            if awaited.lacking <= 0 and (delivered := self.take(key)) is not None:
+                yield key, awaited.message, delivered

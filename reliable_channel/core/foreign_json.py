@@ -24,9 +24,9 @@ def loads(text: bytes) -> Any:
     # Commas within texts are no values: a stranger's topic of commas must not cost the envelopes beside it.
     if text.count(b",") > MAX_VALUES and _TEXT.sub(b"", text).count(b",") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
-    found = json.loads(text)
+    value = json.loads(text)
     if _HALF.search(text) is None:
-        return found
+        return value
     return json.loads(
-        json.dumps(found, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     )

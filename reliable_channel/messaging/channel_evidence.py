@@ -94,7 +94,7 @@ class ChannelEvidence:
 def _digest(message_id: str | None) -> bytes | None:
     """The logical message id is the hex Keccak-256 of the payload."""
     try:
-        found = bytes.fromhex(message_id or "")
+        digest = bytes.fromhex(message_id or "")
     except ValueError:
         return None
-    return found if len(found) == 32 else None
+    return digest if len(digest) == 32 else None

@@ -112,19 +112,19 @@ class Confirmation:
     ) -> list[MessageRecord]:
         """Query the stores for these topics and times (Unix ns of the senders, both ends included), oldest first, at
         most ``limit``. Each entry becomes a record that is ``stored``. Raises ``StoreUnavailable``."""
-        found: list[MessageRecord] = []
+        records: list[MessageRecord] = []
         size = 0
         for pubsub_topic, topics in _by_pubsub(pairs).items():
             query = StoreQuery(
                 pubsub_topic=pubsub_topic, content_topics=topics, start_time_ns=start_ns, end_time_ns=end_ns
             )
             for entry in self._entries(query):
-                if len(found) >= limit or size >= self._config.max_record_bytes:
-                    return _oldest_first(found)
+                if len(records) >= limit or size >= self._config.max_record_bytes:
+                    return _oldest_first(records)
                 kept = self._keep(entry, pubsub_topic, topics)
-                found += kept
+                records += kept
                 size += sum(len(record.message.payload) for record in kept)
-        return _oldest_first(found)
+        return _oldest_first(records)
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
         """Mark the records of these topics that the store has; returns whether its answer was complete."""
@@ -169,9 +169,9 @@ class Confirmation:
         if stored is not None and (stored.sent_ms or asked_ms) + self._config.store_settle_ms <= asked_ms:
             self._sender.resend(stored.request_id)
 
-    def _mark_stored(self, found: bytes) -> None:
+    def _mark_stored(self, envelope_hash: bytes) -> None:
         with self._ledger.step():
-            for record in self._ledger.records.all_by_hash(found):
+            for record in self._ledger.records.all_by_hash(envelope_hash):
                 if not record.stored:
                     self._set_stored(record)
 

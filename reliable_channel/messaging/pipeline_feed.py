@@ -124,11 +124,11 @@ class KafkaFeed:
         """Write a received envelope; the echo of one dispatched here is not written again, as with the bridge."""
         self._copy(envelope.message, envelope.pubsub_topic, envelope.source, envelope.message_hash)
 
-    def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source, found: bytes) -> None:
+    def _copy(self, message: WakuMessage, pubsub_topic: str, source: Source, envelope_hash: bytes) -> None:
         if not self._envelopes:
             return
         with self._lock:
-            if not self._copied.add(found):
+            if not self._copied.add(envelope_hash):
                 return
         if self._producer is None:
             self._on_settled(FailureReason.STOPPED, "not started")

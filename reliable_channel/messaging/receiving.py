@@ -57,16 +57,16 @@ class MessageReceiver:
                 pubsub_topic=envelope.pubsub_topic,
             )
             return [(self._ledger.add(record, ids, failed=error is not None), True)]
-        found = []
+        recorded = []
         for record in known:
             if record.received or (not takers and record.error is not None):
-                found.append((record, False))
+                recorded.append((record, False))
                 continue
             changes: dict[str, Any] = {"received": bool(takers)}
             if error is not None:
                 changes |= {"error": error, "failed": True}
-            found.append((self._ledger.update(record, subscriptions=ids, **changes), bool(takers)))
-        return found
+            recorded.append((self._ledger.update(record, subscriptions=ids, **changes), bool(takers)))
+        return recorded
 
     def _call(self, subscription: Subscription, record: MessageRecord) -> None:
         listener = subscription.listener

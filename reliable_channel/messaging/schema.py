@@ -119,11 +119,11 @@ def open_database(path: Path | str) -> sqlite3.Connection:
 
 
 def _create(connection: sqlite3.Connection, path: Path | str) -> None:
-    found = connection.execute("PRAGMA main.user_version").fetchone()[0]
-    if found > VERSION:
+    version = connection.execute("PRAGMA main.user_version").fetchone()[0]
+    if version > VERSION:
         connection.close()
         raise EnvironmentFault(
-            f"The message database {path} has version {found}, newer than {VERSION}.", "Upgrade this program."
+            f"The message database {path} has version {version}, newer than {VERSION}.", "Upgrade this program."
         )
     connection.execute("BEGIN IMMEDIATE")
     for schema, prefix in (("main", ""), ("temp", "volatile_")):

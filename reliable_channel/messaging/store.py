@@ -247,8 +247,8 @@ class RecordStore:
             ids = [record_id for record_id, _ in keys[begin : begin + BATCH]]
             marks = ", ".join("?" * len(ids))
             rows = self._rows(f"SELECT {_COLUMNS} FROM every_record WHERE record_id IN ({marks})", ids)  # noqa: S608
-            found = {row[0]: _record(row) for row in rows}
-            yield from (found[record_id] for record_id in ids if record_id in found)
+            by_id = {row[0]: _record(row) for row in rows}
+            yield from (by_id[record_id] for record_id in ids if record_id in by_id)
 
     def read_unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
         """Kept records of these topics, added since, that are not ephemeral and not known to be stored. Without their

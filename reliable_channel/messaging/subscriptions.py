@@ -89,11 +89,11 @@ class Subscriptions:
 
     def confirming(self) -> dict[TopicPair, int]:
         """The pairs that the recurring store query asks for, each since the earliest of its subscriptions (Unix ms)."""
-        found: dict[TopicPair, int] = {}
+        since_by_topics: dict[TopicPair, int] = {}
         for one in self.active():
             for pair in one.topics if one.confirming else ():
-                found[pair] = min(one.since_ms, found.get(pair, one.since_ms))
-        return found
+                since_by_topics[pair] = min(one.since_ms, since_by_topics.get(pair, one.since_ms))
+        return since_by_topics
 
     def content_topics(self) -> frozenset[str]:
         """All content topics that the node must listen to now."""

@@ -38,9 +38,9 @@ def _find_unsupported(config: MessagingConfig, pubsub_topic: str) -> str | None:
     """The part of a topic that does not fit the node's shards, or None."""
     if pubsub_topic in config.pubsub_topics:
         return None
-    found = _STATIC_SHARD.fullmatch(pubsub_topic)
-    if found is None:
+    match = _STATIC_SHARD.fullmatch(pubsub_topic)
+    if match is None:
         return f"pubsubTopic '{pubsub_topic}'"
-    if int(found[1]) != config.cluster_id:
-        return f"clusterId {found[1]}"
-    return f"shard {found[2]}"
+    if int(match[1]) != config.cluster_id:
+        return f"clusterId {match[1]}"
+    return f"shard {match[2]}"

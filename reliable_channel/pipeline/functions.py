@@ -120,31 +120,31 @@ def envelopes(values: Iterable[bytes | None]) -> pd.DataFrame:
 
 def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pd.DataFrame:
     """Decode SDS messages of a wire family to rows of :data:`SDS_MESSAGE`."""
-    found = [_NULL if each is None else parse_sds_message(each, family) for each in payloads]
+    parsed = [_NULL if each is None else parse_sds_message(each, family) for each in payloads]
     within = [
         _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
-        for each in found
+        for each in parsed
     ]
     return _frame(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
 
 
 def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pd.DataFrame:
     """Decode segments of some wire dialects to rows of :data:`SEGMENT`."""
-    found = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
-    kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in found]
-    sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in found]
+    parsed = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
+    kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in parsed]
+    sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in parsed]
     given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
-    return _frame(SEGMENT, found, {"segment_index": "index", "segment_dialect": "dialect"}, given)
+    return _frame(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
 
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
     """The deterministic message hashes of serialized ``WakuMessage`` values on pubsub topics, 32 bytes each; ``None``
     if not an envelope."""
-    found: list[bytes | None] = []
+    computed: list[bytes | None] = []
     for topic, value in zip(pubsub_topics, values, strict=True):
         envelope = decode_waku_message(value)
-        found.append(None if topic is None or isinstance(envelope, Malformed) else message_hash(topic, envelope))
-    return found
+        computed.append(None if topic is None or isinstance(envelope, Malformed) else message_hash(topic, envelope))
+    return computed
 
 
 @pandas_udf(ENVELOPE)  # type: ignore[untyped-decorator]

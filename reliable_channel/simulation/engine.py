@@ -290,8 +290,8 @@ class _Play:
         if sds_id in self._arrived:
             return
         kept = (one for held in self.journal.stored.values() for one in held.values() if one.sds_id == sds_id)
-        if (found := next(kept, None)) is not None:
-            self._write_down(sds_id, found.data, now, "store")
+        if (envelope := next(kept, None)) is not None:
+            self._write_down(sds_id, envelope.data, now, "store")
 
 
 _FIRST = (OutgoingReason.CONTENT, OutgoingReason.EPHEMERAL)

@@ -38,7 +38,7 @@ def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]
 def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, float], ...], seed: int) -> Iterator[Row]:
     """Which bridge saw which of the observer's envelopes: each bridge sees its share of them, and at least one sees
     every envelope. One row for the envelopes that a bridge saw within :data:`SIGHTED_EVERY_MS`."""
-    found: dict[tuple[int, str, str], list[str]] = defaultdict(list)
+    by_slot: dict[tuple[int, str, str], list[str]] = defaultdict(list)
     for number, record in enumerate(records):
         waku = decode_waku_message(record.value or b"")
         if isinstance(waku, Malformed):
@@ -48,8 +48,8 @@ def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, floa
         draw = stream(seed, "sighting", number)
         by = [name for name, share in vantages if draw.random() < share] or [draw.choice(vantages)[0]]
         for name in by:
-            found[record.at_ms // SIGHTED_EVERY_MS, name, pubsub_topic].append(hash_)
-    for (slot, name, pubsub_topic), hashes in sorted(found.items()):
+            by_slot[record.at_ms // SIGHTED_EVERY_MS, name, pubsub_topic].append(hash_)
+    for (slot, name, pubsub_topic), hashes in sorted(by_slot.items()):
         yield {
             "kind": "sightings",
             "vantage": name,

@@ -61,7 +61,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
     Ephemeral and sync messages are in no log, so each is identified by its sender and content. Messages that strangers
     send in invented channels do not concern the honest ones."""
     honest = {journal.plan.channel_id: (journal.sds, observe(journal)) for journal in journals}
-    found = []
+    attacks = []
     for number, record in enumerate(records):
         forgery = record.forgery
         if forgery is None:
@@ -78,7 +78,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
                 fate = Fate.NOTHING
         segment = None if message.content is None else decode_segment(message.content)
         announced = None if segment is None or isinstance(segment, Malformed) else segment.entire_message_hash.hex()
-        found.append(
+        attacks.append(
             TrueAttack(
                 channel_id=message.channel_id,
                 attack=forgery.attack,
@@ -94,7 +94,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
                 record=number,
             )
         )
-    return found
+    return attacks
 
 
 def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:

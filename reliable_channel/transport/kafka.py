@@ -350,11 +350,13 @@ class KafkaNode(NodeBase):
         message = (
             accepted.message if result.timestamp is None else replace(accepted.message, timestamp=result.timestamp)
         )
-        found = message_hash(topic, message)
+        envelope_hash = message_hash(topic, message)
         if result.status is DispatchStatus.FAILED:
-            failed = self._report_failed(request_id, result.reason or FailureReason.REFUSED, result.detail, found)
+            failed = self._report_failed(
+                request_id, result.reason or FailureReason.REFUSED, result.detail, envelope_hash
+            )
             return [replace(failed, utilization=result.utilization)]
-        events: list[NodeEvent] = [Sent(request_id, message, topic, found, now_ms(self._clock))]
+        events: list[NodeEvent] = [Sent(request_id, message, topic, envelope_hash, now_ms(self._clock))]
         return [*events, RateLimitNear(*result.near)] if result.near is not None else events
 
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
@@ -372,8 +374,10 @@ class KafkaNode(NodeBase):
         record = read_record(value, headers)
         if isinstance(record, Malformed) or record.message.content_topic not in self._subscribed:
             return None  # what cannot be decoded is the pipeline's to quarantine
-        found = message_hash(record.pubsub_topic, record.message)
-        if not self._recent.add(found):
+        envelope_hash = message_hash(record.pubsub_topic, record.message)
+        if not self._recent.add(envelope_hash):
             return None
         source = record.source or Source.RELAY
-        return Received(ReceivedEnvelope(record.message, record.pubsub_topic, found, source, now_ms(self._clock)))
+        return Received(
+            ReceivedEnvelope(record.message, record.pubsub_topic, envelope_hash, source, now_ms(self._clock))
+        )

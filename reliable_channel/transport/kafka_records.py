@@ -75,15 +75,15 @@ def read_record(value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
     message = decode_waku_message(value)
     if isinstance(message, Malformed):
         return message
-    found = dict(headers or ())
-    raw_topic = found.get(PUBSUB_TOPIC_HEADER)
+    by_name = dict(headers or ())
+    raw_topic = by_name.get(PUBSUB_TOPIC_HEADER)
     if not raw_topic or len(raw_topic) > MAX_TOPIC_BYTES:
         return Malformed(Reason.BAD_HEADER, "no pubsub_topic header, or too long")
     try:
         pubsub_topic = raw_topic.decode("utf-8")
     except UnicodeDecodeError:
         return Malformed(Reason.BAD_HEADER, "the pubsub_topic header is not UTF-8")
-    raw_source = found.get(SOURCE_HEADER)
+    raw_source = by_name.get(SOURCE_HEADER)
     try:
         source = None if raw_source is None else Source(raw_source.decode("ascii"))
     except (ValueError, UnicodeDecodeError):

@@ -118,10 +118,10 @@ class Reassembly:
 
     def _read_completed(self) -> dict[bytes, list[memory.Done]]:
         """What ``reassembled_messages`` says after the micro-batches so far."""
-        found: dict[bytes, list[memory.Done]] = {}
+        by_hash: dict[bytes, list[memory.Done]] = {}
         for row in [row for table, row in self.rows if table == "reassembled_messages"]:
-            found.setdefault(row["entire_message_hash"], []).append(memory.parse_done(row))
-        return found
+            by_hash.setdefault(row["entire_message_hash"], []).append(memory.parse_done(row))
+        return by_hash
 
     def read_rebuilt(self) -> list[dict[str, Any]]:
         """The rows of ``reassembled_messages`` in the form of a reported set."""
@@ -133,12 +133,12 @@ class Reassembly:
 
     def tables(self) -> dict[str, list[str]]:
         """What the tables would hold."""
-        found: dict[str, list[str]] = {}
+        by_table: dict[str, list[str]] = {}
         for table, row in self.rows:
-            found.setdefault(table, []).append(repr(sorted(row.items())))
+            by_table.setdefault(table, []).append(repr(sorted(row.items())))
         for fields in drop_covered(self.incomplete, self.read_rebuilt()):
-            found.setdefault("incomplete", []).append(repr(sorted(fields.items())))
-        return {kind: sorted(rows) for kind, rows in found.items()}
+            by_table.setdefault("incomplete", []).append(repr(sorted(fields.items())))
+        return {kind: sorted(rows) for kind, rows in by_table.items()}
 
 
 @st.composite

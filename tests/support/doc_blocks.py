@@ -61,10 +61,10 @@ def blocks() -> Iterator[Block]:
 def blocks_of(page: Path) -> list[Block]:
     """The fenced blocks of one page, in order."""
     text = page.read_text(encoding="utf-8")
-    found = []
+    blocks = []
     for match in _BLOCK.finditer(text):
         fence = match.start("indent")
-        found.append(
+        blocks.append(
             Block(
                 page.relative_to(ROOT).as_posix(),
                 text.count("\n", 0, fence) + 1,
@@ -74,4 +74,4 @@ def blocks_of(page: Path) -> list[Block]:
                 match["about"] or "",
             )
         )
-    return found
+    return blocks

@@ -10,8 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
 def messages() -> dict[str, str]:
     """Heading → the message that stands under it."""
-    found = re.findall(r"^### (.+?)\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    return dict(found)
+    pairs = re.findall(r"^### (.+?)\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return dict(pairs)
 
 
 def pattern_of(heading: str) -> re.Pattern[str]:

@@ -41,11 +41,11 @@ class FakeWakuNetwork:
 
     def publish(self, pubsub_topic: str, message: WakuMessage, origin: PublishAnswers | None = None) -> bool:
         """Relay and store one message; ``False`` for a duplicate, which goes nowhere."""
-        found = message_hash(pubsub_topic, message)
+        envelope_hash = message_hash(pubsub_topic, message)
         with self.lock:
-            if found in self._seen:
+            if envelope_hash in self._seen:
                 return False
-            self._seen.add(found)
+            self._seen.add(envelope_hash)
             if not message.ephemeral:
                 self.archive.add(pubsub_topic, message)
             for node in self.nodes:

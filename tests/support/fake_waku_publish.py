@@ -83,11 +83,11 @@ class PublishAnswers:
             return self._drain(call.path, chosen, None if go else [])
 
     def _drain(self, path: str, cache: deque[dict[str, Any]], empty: Any) -> Reply:
-        found = list(cache)
+        messages = list(cache)
         cache.clear()
         if self.faults.repeat_reads:
-            found, self._last_read[path] = self._last_read.get(path, []) + found, found
-        return Reply(200, found or empty)
+            messages, self._last_read[path] = self._last_read.get(path, []) + messages, messages
+        return Reply(200, messages or empty)
 
     def _out(self, topic: str, message: WakuMessage) -> bool:
         if self.faults.publish_reaches_nobody:

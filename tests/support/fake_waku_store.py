@@ -50,10 +50,10 @@ class StoreAnswers:
         place = None if cursor is None else self.network.archive.position(cursor)
         if cursor is not None and place is None:
             return Reply(500, "BAD_RESPONSE: archive error: cursor not found", "text")
-        found = self.network.archive.select(
+        selected = self.network.archive.select(
             _selection(query, hashes), place, forward, (size if 0 < size <= 100 else 100) + 1
         )
-        entries, last = self._page(found, 100 if not 0 < size <= 100 else size, forward)
+        entries, last = self._page(selected, 100 if not 0 < size <= 100 else size, forward)
         answer: dict[str, Any] = {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": []}
         for found_hash, topic, message in entries:
             entry: dict[str, Any] = {"messageHash": "0x" + found_hash.hex()}
@@ -90,8 +90,8 @@ class StoreAnswers:
         place = None if cursor is None else self.network.archive.position(cursor)
         size = min(int(query.get("pageSize") or 20), 100)
         forward = query.get("ascending", "true") == "true"
-        found = self.network.archive.select(_selection(query, hashes), place, forward, size + 1)
-        entries, last = self._page(found, size, forward)
+        selected = self.network.archive.select(_selection(query, hashes), place, forward, size + 1)
+        entries, last = self._page(selected, size, forward)
         answer: dict[str, Any] = {"request_id": "r", "status_code": 200, "status_desc": "OK", "messages": []}
         for found_hash, topic, message in entries:
             entry: dict[str, Any] = {"message_hash": base64.b64encode(found_hash).decode(), "pubsub_topic": topic}
@@ -115,8 +115,8 @@ class StoreAnswers:
             except binascii.Error:
                 return Reply(400, {"messages": None, "error_message": "illegal base64 data at input byte 23"})
             place = self.network.archive.position(wanted)  # digests here are message hashes; real ones are not
-        found = self.network.archive.select(_selection(query, None), place, forward, size + 1)
-        entries, last = self._page(found, size, forward)
+        selected = self.network.archive.select(_selection(query, None), place, forward, size + 1)
+        entries, last = self._page(selected, size, forward)
         answer: dict[str, Any] = {"messages": []}
         for _, _topic, message in entries:
             entry = {"payload": base64.b64encode(message.payload).decode(), "contentTopic": message.content_topic}
@@ -132,9 +132,9 @@ class StoreAnswers:
         return Reply(200, answer if answer["messages"] else {"messages": None})
 
     def _page(
-        self, found: list[Any], size: int, forward: bool
+        self, selected: list[Any], size: int, forward: bool
     ) -> tuple[list[tuple[bytes, str, WakuMessage]], bytes | None]:
-        page, last = found[:size], found[size - 1].message_hash if len(found) > size else None
+        page, last = selected[:size], selected[size - 1].message_hash if len(selected) > size else None
         data = self.network.archive.load([p.message_hash for p in page])
         entries = [(p.message_hash, *data[p.message_hash]) for p in (page if forward else reversed(page))]
         if self.faults.store_corrupt:

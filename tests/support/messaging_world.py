@@ -108,9 +108,9 @@ class World:
         return message
 
     def record(self, request_id: str) -> Any:
-        found = self.node.get_by_request_id(request_id)
-        assert found is not None
-        return found
+        kept = self.node.get_by_request_id(request_id)
+        assert kept is not None
+        return kept
 
 
 @pytest.fixture

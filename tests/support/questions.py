@@ -43,23 +43,23 @@ class Question:
 
 def questions() -> list[Question]:
     """All questions of the page, in order."""
-    found = []
+    result = []
     for section in re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         sql = re.findall(r"```sql\n(.*?)```", body, re.DOTALL)
         answer = body.split("Answer:", 1)[1].split(".", 1)[0]
         columns = tuple(re.findall(r"`(\w+)`", answer.split(":", 1)[1]))
-        found.append(Question(title, sql[0], sql[-1], columns))
-    return found
+        result.append(Question(title, sql[0], sql[-1], columns))
+    return result
 
 
 def with_sample_answers(page: str, lake: TableSnapshot) -> str:
     """The page with the first rows of every answer at the end of its section, instead of those that stand there."""
     asked = {question.title: question.duckdb for question in questions()}
 
-    def section(found: re.Match[str]) -> str:
-        text = re.sub(r"\n```text\n.*?```\n", "", found[0], flags=re.DOTALL).rstrip()
-        return f"{text}\n\n```text\n{sample_answer(asked[found[1]], lake)}\n```\n\n"
+    def section(match: re.Match[str]) -> str:
+        text = re.sub(r"\n```text\n.*?```\n", "", match[0], flags=re.DOTALL).rstrip()
+        return f"{text}\n\n```text\n{sample_answer(asked[match[1]], lake)}\n```\n\n"
 
     return re.sub(r"^### (\d+\. [^\n]+)\n.*?(?=^##)", section, page, flags=re.MULTILINE | re.DOTALL)
 

@@ -97,8 +97,8 @@ class MessageRows:
             lamport = int(at(when).timestamp() * 1000)
             parts.append(SegmentFacts(identity, kind, index, lamport, when, digest("envelope", name, number), not gone))
         history = tuple((m.last.sds_id, m.last.envelope_hash, m.sender) for m in (self.messages[a] for a in after))
-        found = sum(part.arrived for part in parts)
-        delivered = found >= data and reason == "expired" and delivered_after_s is not None
+        arrived = sum(part.arrived for part in parts)
+        delivered = arrived >= data and reason == "expired" and delivered_after_s is not None
         message = Message(
             name, channel_id, topic, sender, payload, digest("payload", payload), data, parity, tuple(parts),
             parts[-1].sent_s + 0.1 + delivered_after_s if delivered and delivered_after_s is not None else None,
@@ -112,7 +112,7 @@ class MessageRows:
                     place = self._arrival(message, part, copy, ephemeral, sealed, source, partition)
         if delivered:
             self._deliver(message, place, ephemeral, sealed, lost_dependencies)
-        elif found and data + parity > 1 and closed:
+        elif arrived and data + parity > 1 and closed:
             self._incomplete(message, reason)
         return message
 
@@ -302,7 +302,7 @@ class MessageRows:
         self, message: Message, verdict: str, cause: str | None, *, settled: bool = True, ephemeral: bool = False
     ) -> None:
         """The row of ``delivery_status`` of a message; the participants who acknowledged it are added at the end."""
-        found = sum(p.arrived for p in message.parts)
+        arrived = sum(p.arrived for p in message.parts)
         seen = [p.sent_s + 0.1 for p in message.parts if p.arrived] or [message.parts[0].sent_s + 60]
         lacking = [p.index for p in message.parts if p.kind == "data" and not p.arrived]
         delivered = message.delivered_s is not None
@@ -310,14 +310,14 @@ class MessageRows:
         self.add(
             "delivery_status",
             **self.channel(message),
-            message_key=f"{message.payload_hash.hex()}-{position}" if found else message.last.sds_id,
+            message_key=f"{message.payload_hash.hex()}-{position}" if arrived else message.last.sds_id,
             as_of=AS_OF,
             sender_id=message.sender,
-            entire_message_hash=message.payload_hash if found else None,
-            sds_ids=message.sds_ids if found else [message.last.sds_id],
+            entire_message_hash=message.payload_hash if arrived else None,
+            sds_ids=message.sds_ids if arrived else [message.last.sds_id],
             verdict=verdict,
             cause=cause,
-            detail=None if delivered else f"{found} of {message.data_count} needed segments came",
+            detail=None if delivered else f"{arrived} of {message.data_count} needed segments came",
             data_missing=None if delivered or not lacking else lacking,
             acknowledged_by=[],
             first_seen=at(min(seen)),

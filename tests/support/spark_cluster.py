@@ -38,8 +38,8 @@ class SparkCluster:
     def state(self) -> dict[str, Any]:
         """What the master tells: workers, running and completed applications."""
         with urllib.request.urlopen(f"{self.web}/json/", timeout=10) as answer:  # noqa: S310  our own, on loopback
-            found: dict[str, Any] = json.load(answer)
-        return found
+            answered: dict[str, Any] = json.load(answer)
+        return answered
 
 
 @contextmanager
@@ -102,12 +102,12 @@ def _until(ready: Any, home: Path) -> None:
 
 def processes_of(place: Path) -> list[str]:
     """Command lines of the running processes that name ``place``."""
-    found = []
+    lines = []
     for entry in Path("/proc").iterdir():
         try:
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:  # no process, or it has ended
             continue
         if str(place) in line and entry.name != str(os.getpid()):
-            found.append(f"{entry.name} {line[:200]}")
-    return found
+            lines.append(f"{entry.name} {line[:200]}")
+    return lines

@@ -90,8 +90,8 @@ class WakuProcess:
 
     def address(self, websocket: bool = False) -> str:
         """Its multiaddr."""
-        found = self.get("/debug/v1/info")["listenAddresses"]
-        return next(str(one) for one in found if ("/ws/" in one) is websocket)
+        addresses = self.get("/debug/v1/info")["listenAddresses"]
+        return next(str(one) for one in addresses if ("/ws/" in one) is websocket)
 
     def sees(self, *others: WakuProcess) -> bool:
         """Whether it is connected to all of these. Others, such as a light node, come and go beside them."""

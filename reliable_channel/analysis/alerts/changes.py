@@ -46,19 +46,19 @@ def changes(
     At most ``most_open`` alerts of a rule are open at once, the largest values first, because strangers can create many
     channels.
     """
-    found: list[AlertChange] = []
+    changed: list[AlertChange] = []
     known = {rule.alert for rule, _ in measured}
     for rule, readings in measured:
         by_subject = {reading.subject: reading for reading in readings}
         above = [reading for reading in readings if reading.value > rule.threshold]
         still = {reading.subject for reading in above}
         mine = {subject: old for (alert, subject), old in open_alerts.items() if alert == rule.alert}
-        found += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
+        changed += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
         room = most_open - len(still & mine.keys())
         new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
-        found += [_raise_alert(rule, reading) for reading in new[: max(0, room)]]
+        changed += [_raise_alert(rule, reading) for reading in new[: max(0, room)]]
     removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
-    return found + [_clear_alert(old, None, None) for old in removed]
+    return changed + [_clear_alert(old, None, None) for old in removed]
 
 
 def _raise_alert(rule: Rule, reading: Reading) -> AlertChange:

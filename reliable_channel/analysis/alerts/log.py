@@ -65,8 +65,10 @@ class AlertLog:
         that are open now."""
         sent = self._table.transaction_version(_SENT_TO_WEBHOOK)
         if sent is None:
-            found = [row for row in self._lake.select(f"{OPEN} ORDER BY sequence") if row["state"] == AlertState.RAISED]
-            return found[:limit]
+            raised = [
+                row for row in self._lake.select(f"{OPEN} ORDER BY sequence") if row["state"] == AlertState.RAISED
+            ]
+            return raised[:limit]
         return self._lake.select(
             "SELECT * FROM alerts WHERE sequence > $sent ORDER BY sequence LIMIT $limit",
             {"sent": sent, "limit": limit},

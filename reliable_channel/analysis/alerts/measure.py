@@ -47,8 +47,8 @@ def as_of(lake: TableSnapshot) -> dt.datetime | None:
 
     The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during that
     time, and messages lost before it count as just lost."""
-    found: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608
-    return found
+    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608
+    return latest
 
 
 def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:

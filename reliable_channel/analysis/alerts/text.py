@@ -13,15 +13,15 @@ from reliable_channel.analysis.text import printable
 def lines(outcome: CheckResult) -> list[str]:
     """The changes and the open alerts as lines of text."""
     clock = f"as of {outcome.as_of:%Y-%m-%d %H:%M:%S} UTC" if outcome.as_of else "no recorded clock yet"
-    found = [
+    parts = [
         f"{len(outcome.open_alerts)} {'alert is' if len(outcome.open_alerts) == 1 else 'alerts are'} raised ({clock})"
     ]
-    found += [f"  {part}" for part in outcome.stopped]
-    found += [f"  {_line(change)}" for change in outcome.open_alerts]
-    found += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
+    parts += [f"  {part}" for part in outcome.stopped]
+    parts += [f"  {_line(change)}" for change in outcome.open_alerts]
+    parts += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
         outcome.changed
     )
-    return found + ([f"{outcome.sent} changes were sent to the webhook."] if outcome.sent else [])
+    return parts + ([f"{outcome.sent} changes were sent to the webhook."] if outcome.sent else [])
 
 
 def summary(outcome: CheckResult) -> str:

@@ -217,11 +217,11 @@ def _add_messages(app: FastAPI, answers: Answers) -> None:
         where = ChannelFilter(pubsub_topic, content_topic, channel_id)
 
         def make(lake: TableSnapshot) -> PageContent:
-            found = lookup(lake, key, where, 1)
-            if not found:
+            matches = lookup(lake, key, where, 1)
+            if not matches:
                 return _nothing("No table tells of this message.", "Search for its id: it may be in another channel.")
             span = window(lake, "all")
-            values = {**message.page(lake, span, found[0]), "window": span, "message": found[0], "key": where}
+            values = {**message.page(lake, span, matches[0]), "window": span, "message": matches[0], "key": where}
             return PageContent("message.html", values, {"key": key, **where.query})
 
         return answers.page(request, MESSAGE_TABLES, make)
@@ -263,10 +263,10 @@ def _add_pictures(app: FastAPI, answers: Answers) -> None:
         width: Annotated[Width, Query()] = "wide",
     ) -> Response:
         def make(lake: TableSnapshot) -> Figure:
-            found = lookup(lake, key, ChannelFilter(pubsub_topic, content_topic, channel_id), 1)
-            if not found:
+            matches = lookup(lake, key, ChannelFilter(pubsub_topic, content_topic, channel_id), 1)
+            if not matches:
                 raise HTTPException(404)
-            return MESSAGE_FIGURES[name](lake, window(lake, "all"), found[0])
+            return MESSAGE_FIGURES[name](lake, window(lake, "all"), matches[0])
 
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)

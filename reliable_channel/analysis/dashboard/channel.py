@@ -52,8 +52,8 @@ def page(
 def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
     """Whether any table contains the channel."""
     tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
-    found = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
-    return bool(lake.select(f"SELECT {' OR '.join(found)} AS known", key.parameters)[0]["known"])
+    conditions = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
+    return bool(lake.select(f"SELECT {' OR '.join(conditions)} AS known", key.parameters)[0]["known"])
 
 
 def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict[str, Any]:

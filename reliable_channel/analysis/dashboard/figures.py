@@ -58,20 +58,20 @@ def outcome(verdict: str, cause: str | None) -> str:
 
 def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages by verdict and cause over time."""
-    found = verdict_bins(lake, window)
+    binned = verdict_bins(lake, window)
     bins = [
         {
             **row,
             "outcome": outcome(row["verdict"], row["cause"]),
             "link": link("/messages", last=window.last, verdict=row["verdict"], cause=row["cause"]),
         }
-        for row in found["bins"]
+        for row in binned["bins"]
     ]
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.dashboard.verdict_chart import chart
 
-        return chart(pd.DataFrame(bins), found["seconds"], window.now)
+        return chart(pd.DataFrame(bins), binned["seconds"], window.now)
 
     total = sum(row["messages"] for row in bins)
     return _figure(
@@ -159,15 +159,15 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
 
 def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
     """The messages named by this one, and the messages that name it."""
-    found = causal_graph(source(lake, window, message), message)
+    graph = causal_graph(source(lake, window, message), message)
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.message import causal_graph as chart
 
-        return chart(found, width, partial(_message_link, message))
+        return chart(graph, width, partial(_message_link, message))
 
     named_by: dict[str, list[str]] = {}
-    for later, earlier in found.edges:
+    for later, earlier in graph.edges:
         named_by.setdefault(later, []).append(text.name(earlier, 20))
     rows = [
         (
@@ -177,12 +177,12 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
             node.kind.value,
             ", ".join(named_by.get(node.sds_id, [])[:5]) or "–",
         )
-        for node in found.nodes
+        for node in graph.nodes
     ]
-    absent = sum(not node.known for node in found.nodes)
+    absent = sum(not node.known for node in graph.nodes)
     return _figure(
         "Causal graph",
-        f"{len(found.nodes)} SDS messages around this one, {absent} of which did not come.",
+        f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not come.",
         ("step", "SDS id", "sender", "state", "names"),
         rows,
         draw,

@@ -35,9 +35,9 @@ class MessageFilter:
 def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFilter, number: int) -> dict[str, Any]:
     """The parts of the page: the matches, or the newest messages and the available filters."""
     if wanted:
-        found = section(lake, ("sds_messages",), lambda: search(lake, wanted))
-        like = [] if found.data else section(lake, ("delivery_status",), lambda: names_like(lake, wanted)).data
-        return {"found": found, "messages": None, "choices": None, "like": like}
+        matches = section(lake, ("sds_messages",), lambda: search(lake, wanted))
+        like = [] if matches.data else section(lake, ("delivery_status",), lambda: names_like(lake, wanted)).data
+        return {"found": matches, "messages": None, "choices": None, "like": like}
     return {
         "found": None,
         "messages": section(lake, ("delivery_status",), lambda: newest(lake, window, chosen, number)),
@@ -51,16 +51,16 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
     head, shortened, tail = wanted.strip().partition("…")
     if shortened:
         return [m for m in find(TableWindow(lake.data_dir), head, MOST_FOUND) if _has_name(m, head, tail)]
-    found = lookup(lake, wanted, limit=MOST_FOUND)
-    known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in found}
+    matches = lookup(lake, wanted, limit=MOST_FOUND)
+    known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in matches}
     others = find(TableWindow(lake.data_dir), wanted, MOST_FOUND)
-    names = {sds_id for message in found for sds_id in message.sds_ids}
-    found += [
+    names = {sds_id for message in matches for sds_id in message.sds_ids}
+    matches += [
         m
         for m in others
         if (m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) not in known and not names & {*m.sds_ids}
     ]
-    return (found or of_channel_or_sender(lake, wanted, MOST_FOUND))[:MOST_FOUND]
+    return (matches or of_channel_or_sender(lake, wanted, MOST_FOUND))[:MOST_FOUND]
 
 
 def names_like(lake: TableSnapshot, wanted: str) -> list[str]:

@@ -83,8 +83,8 @@ def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
 
 def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
     """How long each part of the delivery took: the part, and its quantiles in ms."""
-    found = latencies(lake, IN_WINDOW, window.bounds)
-    return [(name, found[stage]) for stage, name in STAGES.items() if found[stage]]
+    by_stage = latencies(lake, IN_WINDOW, window.bounds)
+    return [(name, by_stage[stage]) for stage, name in STAGES.items() if by_stage[stage]]
 
 
 def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:

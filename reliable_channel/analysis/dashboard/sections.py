@@ -44,5 +44,5 @@ class Rows:
     def of(lake: TableSnapshot, sql: str, parameters: dict[str, Any], page: int = 1, per_page: int = PAGE_ROWS) -> Rows:
         """The rows of ``sql`` from ``page`` on: one more than is shown is asked for, so nothing is counted."""
         bounds = {"limit": per_page + 1, "offset": (page - 1) * per_page}
-        found = lake.select(f"{sql} LIMIT $limit OFFSET $offset", {**parameters, **bounds})
-        return Rows(found[:per_page], page, len(found) > per_page)
+        selected = lake.select(f"{sql} LIMIT $limit OFFSET $offset", {**parameters, **bounds})
+        return Rows(selected[:per_page], page, len(selected) > per_page)

@@ -78,14 +78,14 @@ def state(source: TableWindow) -> pd.DataFrame:
 
 def phases(source: TableWindow) -> pd.DataFrame:
     """The share of each phase in the time of micro-batches."""
-    found = source.query(
+    frame = source.query(
         """SELECT query, metric, sum(value) AS ms FROM pipeline_metrics
            WHERE list_contains($metrics, metric) GROUP BY ALL ORDER BY query, ms DESC""",
         metrics=list(PHASES),
     )
-    found["phase"] = found["metric"].map(PHASES)
-    found["share"] = found["ms"] / found.groupby("query")["ms"].transform("sum")
-    return found[["query", "phase", "share", "ms"]]
+    frame["phase"] = frame["metric"].map(PHASES)
+    frame["share"] = frame["ms"] / frame.groupby("query")["ms"].transform("sum")
+    return frame[["query", "phase", "share", "ms"]]
 
 
 def summary(source: TableWindow) -> pd.DataFrame:

@@ -89,7 +89,7 @@ def overall_latency(source: TableWindow) -> pd.DataFrame:
 def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None = None) -> pd.DataFrame:
     """Messages and bytes delivered in bins of ``seconds``, by default as wide as the time span needs."""
     width = seconds or bin_seconds(source, "delivered_messages")
-    found = source.query(
+    frame = source.query(
         f"""
         SELECT time_bucket(to_seconds($seconds), event_time) AS time, {expression(by)} AS name, count(*) AS messages,
                sum(payload_bytes)::BIGINT AS payload_bytes
@@ -97,8 +97,8 @@ def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None 
         """,
         seconds=width,
     )
-    found.attrs["seconds"] = width
-    return found
+    frame.attrs["seconds"] = width
+    return frame
 
 
 _LATENCY = "SELECT *, (epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6 AS ms"

@@ -31,15 +31,15 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
     # A message names only what it has seen, so that its Lamport timestamp is larger; who lies here shortens a chain.
     rows = rows.sort_values(["lamport", "sds_id", "content_topic", "channel_id"], ignore_index=True)
     depths: dict[tuple[str, str, str], int] = {}
-    found: list[int] = []
+    depth_by_row: list[int] = []
     for topic, channel, sds_id, history in zip(
         rows["content_topic"], rows["channel_id"], rows["sds_id"], rows["history"], strict=True
     ):
         before = [depths.get((topic, channel, name), -1) for name in history]
         depth = max(before, default=-1) + 1
         depths[topic, channel, sds_id] = depth
-        found.append(depth)
-    return rows.drop(columns=["history", "lamport"]).assign(named=rows["history"].map(len), depth=found)
+        depth_by_row.append(depth)
+    return rows.drop(columns=["history", "lamport"]).assign(named=rows["history"].map(len), depth=depth_by_row)
 
 
 def _of_newest(source: TableWindow, newest: int) -> TableWindow:

@@ -120,10 +120,10 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         digits=digits,
         limit=limit,
     )
-    found = [_message(row) for row in rows.to_dict("records")]
-    judged = {sds_id for message in found for sds_id in message.sds_ids}
+    messages = [_message(row) for row in rows.to_dict("records")]
+    judged = {sds_id for message in messages for sds_id in message.sds_ids}
     unjudged = [sds_id for sds_id in ids["sds_id"] if sds_id not in judged]
-    return (found + _not_judged(source, unjudged))[:limit]
+    return (messages + _not_judged(source, unjudged))[:limit]
 
 
 def example(source: TableWindow) -> MessageFacts:

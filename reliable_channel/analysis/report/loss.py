@@ -63,14 +63,14 @@ def missing(source: TableWindow, limit: int = 100) -> pd.DataFrame:
 def losses_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
     """Messages not delivered, in bins of the time at which they were first seen or missed."""
     width = seconds or bin_seconds(source, "delivery_status", "first_seen")
-    found = source.query(
+    frame = source.query(
         f"""SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, {_CAUSE}, count(*) AS messages
             FROM delivery_status WHERE verdict <> 'delivered' AND first_seen IS NOT NULL
             GROUP BY ALL ORDER BY time, verdict, cause""",
         seconds=width,
     )
-    found.attrs["seconds"] = width
-    return found
+    frame.attrs["seconds"] = width
+    return frame
 
 
 def bursts(source: TableWindow) -> pd.DataFrame:

@@ -37,13 +37,13 @@ def reasons(source: TableWindow) -> pd.DataFrame:
 def drops_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
     """Refused records in bins of event time."""
     width = seconds or bin_seconds(source, "quarantine")
-    found = source.query(
+    frame = source.query(
         """SELECT time_bucket(to_seconds($seconds), event_time) AS time, reason, count(*) AS records
            FROM quarantine GROUP BY ALL ORDER BY time, reason""",
         seconds=width,
     )
-    found.attrs["seconds"] = width
-    return found
+    frame.attrs["seconds"] = width
+    return frame
 
 
 def share(source: TableWindow) -> pd.DataFrame:
@@ -133,8 +133,8 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     chains = ["unbroken", "broken", "silent"]
     if gaps.empty:  # histories are long, and read for gaps only
         return gaps.assign(**dict.fromkeys(chains, 0))
-    found = gaps.merge(source.query(_CHAINS), on="name", how="left")
-    return found.assign(**{name: found[name].fillna(0).astype(int) for name in chains})
+    merged = gaps.merge(source.query(_CHAINS), on="name", how="left")
+    return merged.assign(**{name: merged[name].fillna(0).astype(int) for name in chains})
 
 
 def _lacking(source: TableWindow) -> dict[str, int]:

@@ -76,14 +76,14 @@ class TableSnapshot:
 
     def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:
         """Name → what identifies the state of the table: its id and version, ``absent``, or ``unreadable``."""
-        found: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for name in names:
             try:
                 table = self.table(name)
-                found[name] = "absent" if table is None else f"{table.metadata().id}@{table.version()}"
+                by_name[name] = "absent" if table is None else f"{table.metadata().id}@{table.version()}"
             except EnvironmentFault as fault:
-                found[name] = f"unreadable {fault}"
-        return found
+                by_name[name] = f"unreadable {fault}"
+        return by_name
 
     def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of ``sql``, which refers to tables by name and to bound parameters as ``$name``. Times are UTC.

@@ -81,10 +81,10 @@ class Window:
                 wanted.append(ds.field(name) == getattr(self, name))
         if not wanted:
             return None
-        found = wanted[0]
+        condition = wanted[0]
         for more in wanted[1:]:
-            found = found & more
-        return found
+            condition = condition & more
+        return condition
 
 
 class TableWindow:
@@ -190,10 +190,12 @@ class TableWindow:
                 self._files[name] = delta.dataset(table)
             data = self._files[name]
             here = [column for column in columns if column in data.schema.names]
-            found = data.to_table(columns=here, filter=where(data.schema.names))
+            result = data.to_table(columns=here, filter=where(data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:
             raise unreadable(name, error) from error
         for column in columns:
             if column not in here:  # of a table that an older version made
-                found = found.append_column(schema.field(column), pa.nulls(found.num_rows, schema.field(column).type))
-        return in_our_time(found)
+                result = result.append_column(
+                    schema.field(column), pa.nulls(result.num_rows, schema.field(column).type)
+                )
+        return in_our_time(result)

@@ -103,11 +103,11 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
 
 def _newest_trace(source: TableWindow) -> str | None:
     """When the newest trace of a message was seen, with or without a verdict; ISO 8601 UTC."""
-    found = source.query(
+    frame = source.query(
         """SELECT max(seen) AS newest FROM (SELECT max(first_seen) AS seen FROM delivery_status
            UNION ALL SELECT max(event_time) FROM delivered_messages UNION ALL SELECT max(event_time) FROM deliveries)"""
     )
-    newest: str | None = _row(found)["newest"]
+    newest: str | None = _row(frame)["newest"]
     return newest
 
 
@@ -117,27 +117,27 @@ def _count_unexplained(causes: pd.DataFrame) -> int:
 
 def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> list[str]:
     """Facts that a reader must know before trusting the numbers."""
-    found = []
+    notes = []
     if not totals["messages"] and totals["delivered_rows"]:
-        found.append(
+        notes.append(
             "There are no verdicts in this window, so that nothing can be called missing: "
             "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end."
         )
     elif not totals["messages"]:
-        found.append("No message is known in this window." + _describe_span(source))
+        notes.append("No message is known in this window." + _describe_span(source))
     if totals["unknown"]:
-        found.append(
+        notes.append(
             f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
         )
     if totals["claimed"]:
-        found.append(
+        notes.append(
             f"{totals['claimed']:,} more ids are claimed by one participant alone; they count in no figure of messages."
         )
     if unexplained:
         asked = source.rows("store_presence", ["outcome"]).num_rows
         why = "no evidence names one" if asked else "no store node was asked for them"
-        found.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
-    return found
+        notes.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
+    return notes
 
 
 def _timestamps(odd: pd.DataFrame) -> list[str]:

@@ -55,45 +55,45 @@ def share(text: str) -> float:
     """``0.1%`` or ``0.001`` as 0.001. Raises :class:`LocalError` for what is not between 0 and 100 %."""
     words = text.strip()
     try:
-        found = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
+        value = float(words.removesuffix("%")) / (100 if words.endswith("%") else 1)
     except ValueError:
-        found = math.nan
-    if not 0 <= found <= 1:
+        value = math.nan
+    if not 0 <= value <= 1:
         raise LocalError(f"{words[:40]!r} is not a share.", "Write it like 0.1% or 0.001.")
-    return found
+    return value
 
 
 def duration_ms(text: str) -> float:
     """``30s``, ``500ms``, ``5min`` or ``1h`` in ms; a bare number is seconds. Raises :class:`LocalError` otherwise."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if not found:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if not match:
         raise LocalError(f"{text.strip()[:40]!r} is not a length of time.", "Write it like 500ms, 30s or 5min.")
-    return float(found[1]) * _MS[found[2]]
+    return float(match[1]) * _MS[match[2]]
 
 
 def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
     """Every given limit, compared with the report (:func:`summary.collect`). Raises :class:`EnvironmentFault` when the
     value to compare was never recorded: missing data must not look healthy."""
-    found: list[Check] = []
+    results: list[Check] = []
     totals = report["totals"]
     if limits.messages is not None:
         known = max(totals["messages"], totals["delivered_rows"])
-        found.append(Check("min_messages", limits.messages, known, "messages", at_least=True))
+        results.append(Check("min_messages", limits.messages, known, "messages", at_least=True))
     if limits.age_ms is not None:
         newest, made = totals["newest_trace"], dt.datetime.fromisoformat(report["generated_at"])
         age = math.inf if newest is None else (made - dt.datetime.fromisoformat(newest)).total_seconds() * 1e3
-        found.append(Check("max_age", limits.age_ms, age, "ms"))
+        results.append(Check("max_age", limits.age_ms, age, "ms"))
     if limits.loss is not None:
         if not report["totals"]["messages"] and report["totals"]["delivered_rows"]:
             raise EnvironmentFault(
                 "Loss cannot be judged: the messages in this window have no verdicts.",
                 "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end.",
             )
-        found.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
+        results.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
     if limits.latency_ms is not None:
-        found.append(Check("max_latency", limits.latency_ms, report["latency_ms"]["p99"], "ms"))
+        results.append(Check("max_latency", limits.latency_ms, report["latency_ms"]["p99"], "ms"))
     if limits.quarantine is not None:
-        found.append(Check("max_quarantine", limits.quarantine, report["records"]["refused_share"], "share"))
+        results.append(Check("max_quarantine", limits.quarantine, report["records"]["refused_share"], "share"))
     if limits.lag_records is not None:
         ingest = [row for row in report["pipeline"] if row["query"] == "ingest"]
         if not ingest or ingest[0]["lag"] is None:
@@ -101,5 +101,5 @@ def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
                 "Lag cannot be judged: pipeline_metrics has no rows of ingest in this window.",
                 "Leave out --max-lag, or widen --from and --to: metrics go by the wall clock.",
             )
-        found.append(Check("max_lag", limits.lag_records, ingest[0]["lag"], "records"))
-    return found
+        results.append(Check("max_lag", limits.lag_records, ingest[0]["lag"], "records"))
+    return results

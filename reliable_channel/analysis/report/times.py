@@ -24,7 +24,7 @@ def moment(text: str, now: dt.datetime | None = None) -> dt.datetime:
     try:
         if back:
             return present - dt.timedelta(seconds=int(back[1]) * _SECONDS[back[2]])
-        found = dt.datetime.fromisoformat(words)
-        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+        parsed = dt.datetime.fromisoformat(words)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
     except (ValueError, OverflowError):
         raise LocalError(f"{words[:60]!r} is not a time.", f"Write it as one of: {EXAMPLES}.") from None

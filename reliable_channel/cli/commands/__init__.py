@@ -65,5 +65,5 @@ def files_of_package() -> list[Path]:
 
 def invocation(context: typer.Context) -> Invocation:
     """The invocation made from the global options of this command line."""
-    found = context.find_object(Invocation)
-    return found if found is not None else Invocation(config=os.environ.get("RELIABLE_CHANNEL_CONFIG"))
+    current = context.find_object(Invocation)
+    return current if current is not None else Invocation(config=os.environ.get("RELIABLE_CHANNEL_CONFIG"))

@@ -51,12 +51,12 @@ def register(app: typer.Typer) -> None:
 
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, "kafka")
-        found = 0
+        shown = 0
         if who.place(settings).exists():
             persistence = SqlitePersistence(who.place(settings))
             try:
                 for key in channel_keys(settings, who, persistence):
-                    found += 1
+                    shown += 1
                     here = replace(who, content_topic=key.content_topic)
                     numbers = inspect_channel(key, channel_config(settings, here, persistence), persistence)
                     try:
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
                     typer.echo(json.dumps(numbers) if as_json else _readable(numbers))
             finally:
                 persistence.close()
-        if not found:
+        if not shown:
             typer.echo(f"Nothing is stored of channel {channel_id} in {who.place(settings)}", err=True)
             raise typer.Exit(3)
 

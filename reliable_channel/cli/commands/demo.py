@@ -185,8 +185,8 @@ def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
     from reliable_channel.config.node import StoreNodeSettings
 
     audit = StoreAuditSettings(share=AUDITED, within_ms=LONG_AGO_MS)
-    found = [StoreNodeSettings(url=url, dialect="nwaku") for url in nodes]
-    return settings.model_copy(update={"store": settings.store.model_copy(update={"nodes": found, "audit": audit})})
+    stores = [StoreNodeSettings(url=url, dialect="nwaku") for url in nodes]
+    return settings.model_copy(update={"store": settings.store.model_copy(update={"nodes": stores, "audit": audit})})
 
 
 def _causal_position(entry: StoreEntry) -> tuple[int, bytes]:

@@ -47,8 +47,8 @@ def register(app: typer.Typer) -> None:
         pid = broker.running_pid(broker.files(settings))
         serves = pid is not None and probe(settings.kafka.model_copy(update={"bootstrap_servers": None}), 10.0)
         if as_json:
-            found = {"running": pid is not None, "serves": serves, "pid": pid, "servers": servers, "log": log}
-            typer.echo(json.dumps(found, indent=1))
+            fields = {"running": pid is not None, "serves": serves, "pid": pid, "servers": servers, "log": log}
+            typer.echo(json.dumps(fields, indent=1))
         elif pid is None:
             typer.echo("Kafka is not running")
         else:
@@ -69,6 +69,6 @@ def register(app: typer.Typer) -> None:
         require_own_broker(settings)
         created = ensure_topics(settings.kafka)
         names = settings.kafka.topics
-        found = [{"topic": name, "created": name in created} for name in (names.envelopes, names.outgoing)]
-        lines = [f"{row['topic']}: {'created' if row['created'] else 'exists'}" for row in found]
-        typer.echo(json.dumps(found, indent=1) if as_json else "\n".join(lines))
+        rows = [{"topic": name, "created": name in created} for name in (names.envelopes, names.outgoing)]
+        lines = [f"{row['topic']}: {'created' if row['created'] else 'exists'}" for row in rows]
+        typer.echo(json.dumps(rows, indent=1) if as_json else "\n".join(lines))

@@ -117,9 +117,9 @@ def judge_until(
         started = time.monotonic()
         try:
             metrics.record_alerts(run_new_verdicts(session, settings, say))
-            found = outcome(TableSnapshot(settings.paths))
-            latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in found.latency_ms.items()}
-            metrics.record_verdicts(found.verdicts, found.causes, latency, found.newest)
+            figures = outcome(TableSnapshot(settings.paths))
+            latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in figures.latency_ms.items()}
+            metrics.record_verdicts(figures.verdicts, figures.causes, latency, figures.newest)
             round_s = time.monotonic() - started
             due = due_ms(pause_s, round_s)
             declare(due)
@@ -136,14 +136,14 @@ def result(settings: Settings) -> str:
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.analysis.text import percent
 
-    (found,) = TableSnapshot(settings.paths).select(
+    (totals,) = TableSnapshot(settings.paths).select(
         f"""SELECT {records()} AS records, (SELECT count(*) FROM delivered_messages) AS came, *, {LOSS} AS loss
             FROM (SELECT {VERDICTS} FROM delivery_status)"""  # noqa: S608 - text of our own
     )
-    judged = found["loss"] is not None
-    loss = f"{found['missing']:,} missing ({percent(found['loss'])})" if judged else "not judged (--verdicts)"
-    delivered = found["delivered"] if judged else found["came"]
-    done = f"{found['records']:,} records, {delivered:,} messages delivered, {loss}"
+    judged = totals["loss"] is not None
+    loss = f"{totals['missing']:,} missing ({percent(totals['loss'])})" if judged else "not judged (--verdicts)"
+    delivered = totals["delivered"] if judged else totals["came"]
+    done = f"{totals['records']:,} records, {delivered:,} messages delivered, {loss}"
     return f"Done: {done}. What and why: {command_name()} report"
 
 

@@ -37,5 +37,5 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime import jars
 
         cache_dir = invocation(context).settings().paths.cache_dir
-        found = [str(jar) for jar in jars.paths("spark", cache_dir)]
-        typer.echo(json.dumps(found, indent=1) if as_json else ",".join(found))
+        paths = [str(jar) for jar in jars.paths("spark", cache_dir)]
+        typer.echo(json.dumps(paths, indent=1) if as_json else ",".join(paths))

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.lake.tables.views import QUERYABLE
 
         if as_json:
-            found = [
+            entries = [
                 {
                     "name": table.name,
                     "comment": table.comment,
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
                 }
                 for table in QUERYABLE.values()
             ]
-            typer.echo(json.dumps(found, indent=1))
+            typer.echo(json.dumps(entries, indent=1))
             return
         for table in QUERYABLE.values():
             typer.echo(f"{table.name:20} {table.comment}")

@@ -41,23 +41,23 @@ def review_dependencies(
             break
     else:
         return NONE
-    found = Dependencies()
+    dependencies = Dependencies()
     config = state.config
     state.observe(lamport, now)
     old = before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if not in_log(dependency):
             waits = before is old and not (unproven and dependency in state.unproven.doubts)
-            _sort(state, message, lamport, dependency, before, waits, found)
+            _sort(state, message, lamport, dependency, before, waits, dependencies)
         elif state.participant_id is not None:
             # Histories are in log order. What follows a message that is here may have been sent since this participant
             # began, by a sender whose rate limit held it back, so it is asked for; but nothing so old is waited for.
             before = False
-    if found.missing:
+    if dependencies.missing:
         known = state.incoming.missing
         entries = {entry.message_id: entry for entry in reversed(message.causal_history)}
-        found.new = [entries[dependency] for dependency in found.missing if dependency not in known]
-    return found
+        dependencies.new = [entries[dependency] for dependency in dependencies.missing if dependency not in known]
+    return dependencies
 
 
 def _sort(
@@ -67,24 +67,24 @@ def _sort(
     dependency: str,
     before: bool,
     waits: bool,
-    found: Dependencies,
+    dependencies: Dependencies,
 ) -> None:
     incoming = state.incoming
     held = incoming.waiting.get(dependency)
     if dependency == message.message_id or (held is not None and held.lamport >= lamport):
-        found.not_causal.append(dependency)
+        dependencies.not_causal.append(dependency)
     elif held is not None:
-        found.unmet[dependency] = None
+        dependencies.unmet[dependency] = None
     elif dependency in incoming.syncs:
         return
     elif incoming.is_lost(dependency, message.sender_id):
-        found.lost.append(dependency)
+        dependencies.lost.append(dependency)
     elif dependency in incoming.before_observation:
-        found.before_observation.append(dependency)
+        dependencies.before_observation.append(dependency)
     elif before and dependency not in incoming.missing:
-        found.before_observation.append(dependency)
-        found.new_before_observation.append(dependency)
+        dependencies.before_observation.append(dependency)
+        dependencies.new_before_observation.append(dependency)
     else:
         if waits:
-            found.unmet[dependency] = None
-        found.missing.append(dependency)
+            dependencies.unmet[dependency] = None
+        dependencies.missing.append(dependency)

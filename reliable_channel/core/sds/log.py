@@ -169,10 +169,10 @@ class MessageLog:
 
     def get(self, message_id: str) -> LogEntry | None:
         """The entry of an id, decoded on first use after a restore."""
-        found = self._entries.get(message_id)
-        if not isinstance(found, tuple):
-            return found
-        lamport, data, _, size = found
+        stored = self._entries.get(message_id)
+        if not isinstance(stored, tuple):
+            return stored
+        lamport, data, _, size = stored
         entry = LogEntry.from_bytes(message_id, lamport, data, size)
         self._entries[message_id] = entry
         return entry

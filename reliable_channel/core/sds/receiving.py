@@ -129,12 +129,12 @@ class SdsReceiver:
         waiting_there = state.incoming.waiting
         if state.log.holds(message_id) or waiting_there or state.repeats.sends or state.unproven.doubts:
             known = find_known(state, message_id)
-            found = relation(state, message, digest, known, id_verified, now, events)
-            if found is COPY:
+            relation_to_known = relation(state, message, digest, known, id_verified, now, events)
+            if relation_to_known is COPY:
                 self._receive_again(message, known, digest, retrieval_hint, data, now, events)
-            if found is COPY or found is LOSER:
+            if relation_to_known is COPY or relation_to_known is LOSER:
                 return events
-            wins, further = found is WINNER, found is FURTHER_SEND
+            wins, further = relation_to_known is WINNER, relation_to_known is FURTHER_SEND
             unproven = unproven and not further
         if further and (lamport <= state.repeats.horizon or state.log.may_have_forgotten(position, message.sender_id)):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
@@ -464,31 +464,35 @@ class SdsReceiver:
                 state.repair.unwant(message_id)
         return missing
 
-    def _report(self, message: SdsMessage, found: Dependencies, now: int, events: list[SdsEvent]) -> dict[str, str]:
+    def _report(
+        self, message: SdsMessage, dependencies: Dependencies, now: int, events: list[SdsEvent]
+    ) -> dict[str, str]:
         """Report new missing ids, once each, and dependencies that are refused or before observation. Returns the
         missing ids that were declared lost because too many are missing, with the sender they were charged to; those
         that this message names are added to its lost dependencies."""
         state = self._state
         incoming = state.incoming
-        for dependency in found.not_causal:
+        for dependency in dependencies.not_causal:
             self._refuse(message, RefusalReason.NOT_CAUSAL, dependency, now, events)
         sender_id = message.sender_id
-        for dependency in found.new_before_observation:
+        for dependency in dependencies.new_before_observation:
             incoming.before_observation.add(dependency, sender_id)
             events.append(DependencyBeforeObservation(now, dependency, message.message_id))
         given_up: dict[str, str] = {}
-        for entry in found.new:
+        for entry in dependencies.new:
             missing = incoming.miss(entry, sender_id, now)
             events.append(
                 MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
             )
             given_up |= self._surplus_missing(sender_id, now, events)
-        entries = {entry.message_id: entry for entry in reversed(message.causal_history)} if found.missing else {}
-        for dependency in found.missing:
+        entries = (
+            {entry.message_id: entry for entry in reversed(message.causal_history)} if dependencies.missing else {}
+        )
+        for dependency in dependencies.missing:
             still_missing = incoming.missing.get(dependency)
             if still_missing is None:
-                found.unmet.pop(dependency, None)
-                found.lost.append(dependency)
+                dependencies.unmet.pop(dependency, None)
+                dependencies.lost.append(dependency)
                 continue
             incoming.record_naming(still_missing, entries[dependency], sender_id)
             incoming.reach(still_missing, sender_id, message.message_id, directly=True)

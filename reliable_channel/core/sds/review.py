@@ -156,8 +156,8 @@ class AckReview:
                         self._reach(tracked, number)
                 elif dependency in missing:
                     self._incoming.reach(missing[dependency], by, via, directly=False)
-                found = find(dependency)
-                earlier = decoded(dependency) if isinstance(found, tuple) else found or waiting.get(dependency)
+                looked_up = find(dependency)
+                earlier = decoded(dependency) if isinstance(looked_up, tuple) else looked_up or waiting.get(dependency)
                 if earlier is not None and not earlier.past & bit:
                     stack.append(earlier)
 
@@ -236,5 +236,5 @@ class AckReview:
         """The weakest evidence among a participant's acknowledgements of some segments, of which at least one
         exists."""
         of_segments = [tracked for segment in segments if (tracked := self.table.get(segment.message_id))]
-        found = {evidence for tracked in of_segments if (evidence := tracked.evidence_of(number))}
-        return next(evidence for evidence in reversed(Evidence) if evidence in found)
+        kinds = {evidence for tracked in of_segments if (evidence := tracked.evidence_of(number))}
+        return next(evidence for evidence in reversed(Evidence) if evidence in kinds)

@@ -142,13 +142,13 @@ class SdsSender:
     ) -> bool:
         """Compare an own message with what is ``known`` under its id; returns whether the id is its own from now on."""
         state = self._state
-        found = relation(state, message, digest, known, id_verified, now, events)
-        if found is Relation.LOSER:
+        relation_to_known = relation(state, message, digest, known, id_verified, now, events)
+        if relation_to_known is Relation.LOSER:
             return False
-        if found is Relation.WINNER:
+        if relation_to_known is Relation.WINNER:
             forget_loser(state, message.message_id)
             return True
-        if found is Relation.FURTHER_SEND and known.sender_id != message.sender_id:
+        if relation_to_known is Relation.FURTHER_SEND and known.sender_id != message.sender_id:
             state.review.untrack(message.message_id)
             state.unproven.take(message.message_id)
             if isinstance(known, Waiting):

@@ -41,8 +41,8 @@ def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
     ``False`` means that the id has the form that every known sender of the wire family derives from a content, but not
     from this content; a sync message has no content. In the nim family the application chooses the ids, so the form
     proves nothing."""
-    found = _is_recomputed(message)
-    return None if found is False and family is WireFamily.NIM else found
+    recomputed = _is_recomputed(message)
+    return None if recomputed is False and family is WireFamily.NIM else recomputed
 
 
 def id_is_recomputed(message: SdsMessage) -> bool:

@@ -115,14 +115,14 @@ class Reassembler:
                 events += self._repeat(same, slot, sds_id, lamport, segment.payload, work)
                 self.work_spent = work.spent
                 return events
-            found = place_segment(sends, new, work)
+            target = place_segment(sends, new, work)
             self.work_spent = work.spent
-            if isinstance(found, CompletedSet):
-                if not found.lost:
-                    found.take_late(slot, sds_id, lamport)
-                events.append(_duplicate(found, slot, sds_id))
+            if isinstance(target, CompletedSet):
+                if not target.lost:
+                    target.take_late(slot, sds_id, lamport)
+                events.append(_duplicate(target, slot, sds_id))
                 return events
-            chosen = found
+            chosen = target
             if segment.data_count is not None:
                 early = [send for send in sends if isinstance(send, OpenSet) and send.data_count is None]
         refusal = self._refusal(segment, chosen)
@@ -531,12 +531,12 @@ class Reassembler:
             if key == held.refused_loan or key in held.tried or not is_bound(held, work):
                 continue
             held.parity_count = count
-            found = attempt(held, choice, key, work)
-            if isinstance(found, Rebuilt):
-                self._complete(held, found, events, work)
+            outcome = attempt(held, choice, key, work)
+            if isinstance(outcome, Rebuilt):
+                self._complete(held, outcome, events, work)
                 return True
             held.parity_count = own
-            if isinstance(found, Unfinished):
+            if isinstance(outcome, Unfinished):
                 held.unfinished = True
                 self._sets.schedule(held, self._now)
                 return False
@@ -552,18 +552,18 @@ class Reassembler:
     def _search(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> bool:
         """Search for the message in a set; returns whether it was found."""
         before, most = held.attempts, self.config.max_rebuild_attempts
-        found: Rebuilt | Unfinished | None = None
+        outcome: Rebuilt | Unfinished | None = None
         if not before and not held.unfinished and len(held.slots) >= (held.data_count or 0):
             choice = obvious(held)
-            found = attempt(held, choice, key_of(choice) if max(choice) >= PARITY else 0, work)
-            held.unfinished = isinstance(found, Unfinished)
-            if found is None:
+            outcome = attempt(held, choice, key_of(choice) if max(choice) >= PARITY else 0, work)
+            held.unfinished = isinstance(outcome, Unfinished)
+            if outcome is None:
                 held.attempts = 1
                 held.tried = frozenset({key_of(choice)})
-        if found is None:
-            found = search(held, rivals_of(held, self._siblings(held)), self.config, work)
-        if isinstance(found, Rebuilt):
-            self._complete(held, found, events, work)
+        if outcome is None:
+            outcome = search(held, rivals_of(held, self._siblings(held)), self.config, work)
+        if isinstance(outcome, Rebuilt):
+            self._complete(held, outcome, events, work)
             return True
         if held.attempts and (not held.mismatch or before < most <= held.attempts):
             exhausted = held.attempts >= most

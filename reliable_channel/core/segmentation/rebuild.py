@@ -180,8 +180,8 @@ def _search_payload(held: OpenSet, parts: list[bytes], key: int, work: Work) -> 
 
 def _lengths(base: int, shortest: int, longest: int) -> list[range]:
     """The possible payload lengths in order: near the shortest, the multiples of 64, those of 8, all."""
-    found = [range(shortest, min(shortest + NEAR, longest + 1))]
+    ranges = [range(shortest, min(shortest + NEAR, longest + 1))]
     after = shortest + NEAR
     for step in (64, 8):
-        found.append(range(after + -(after - base) % step, longest + 1, step))
-    return [*found, range(after, longest + 1)]
+        ranges.append(range(after + -(after - base) % step, longest + 1, step))
+    return [*ranges, range(after, longest + 1)]

@@ -40,14 +40,14 @@ def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationC
         if held.attempts >= config.max_rebuild_attempts:
             return None
         choice: Choice = {slot: replaced.get(slot, shard) for slot, shard in preferred.items() if slot not in left_out}
-        found = attempt(held, choice, key, work)
-        if isinstance(found, Unfinished):
+        outcome = attempt(held, choice, key, work)
+        if isinstance(outcome, Unfinished):
             held.unfinished = True
             return None
         held.attempts += 1
         held.tried |= {key}
-        if found is not None:
-            return found
+        if outcome is not None:
+            return outcome
     return None
 
 
@@ -59,12 +59,12 @@ def key_of(choice: Choice) -> int:
 def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -> Options:
     """The different payloads of each slot. In a contested slot, candidates whose SDS id can be recomputed come first,
     because other bytes cannot have that id. Then the slot's own shard, then the others in order of arrival."""
-    found: dict[int, dict[bytes, Shard]] = {slot: {shard[2]: shard} for slot, shard in held.slots.items()}
+    by_slot: dict[int, dict[bytes, Shard]] = {slot: {shard[2]: shard} for slot, shard in held.slots.items()}
     for slot, shard in rivals:
-        found.setdefault(slot, {}).setdefault(shard[2], shard)
+        by_slot.setdefault(slot, {}).setdefault(shard[2], shard)
     options: Options = {}
     may_spend = work.left // 4
-    for slot, by_payload in sorted(found.items()):
+    for slot, by_payload in sorted(by_slot.items()):
         shards = [*by_payload.values()]
         if len(shards) > 1:
             cost = sum(verifying_cost(shard[2]) for shard in shards)

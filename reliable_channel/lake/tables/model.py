@@ -63,5 +63,5 @@ class Table:
 
     def types(self, *names: str) -> dict[str, str]:
         """Map some columns, in this order, to their Spark SQL types."""
-        found = {c.name: c.type for c in self.columns}
-        return {name: found[name] for name in names}
+        type_by_name = {c.name: c.type for c in self.columns}
+        return {name: type_by_name[name] for name in names}

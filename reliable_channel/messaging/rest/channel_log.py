@@ -39,7 +39,7 @@ class ChannelLog:
     def after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int]:
         """Events with a number above ``since``, at most ``take``, and how many after ``since`` are no longer here."""
         with self._lock:
-            found = [event for number, event, _ in self._events if number > since]
+            events = [event for number, event, _ in self._events if number > since]
             first = self._events[0][0] if self._events else self._last + 1
         lost = max(0, first - since - 1)
-        return (found if take is None else found[:take]), lost
+        return (events if take is None else events[:take]), lost

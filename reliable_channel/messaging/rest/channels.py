@@ -184,10 +184,10 @@ class ChannelSessions:
     def find(self, handle: str) -> _Open:
         """Raises 404."""
         with self._lock:
-            found = self._open.get(handle)
-        if found is None:
+            opened = self._open.get(handle)
+        if opened is None:
             raise not_found(f"Channel '{handle}' not found")
-        return found
+        return opened
 
     def step(self) -> None:
         """Do all due work in every channel, for channels created with ``threaded=False``."""
@@ -199,27 +199,27 @@ class ChannelSessions:
     def send(self, handle: str, body: ChannelSend, key: str | None = None) -> str:
         """Send on a channel; the ReliableSendId. The same Idempotency-Key sends once within a day. Raises as
         ``ReliableChannel.send``, ``KeyReusedError``, and 404."""
-        found = self.find(handle)
-        channel = found.channel
+        opened = self.find(handle)
+        channel = opened.channel
         scope = json.dumps([channel.channel_id, channel.content_topic, channel.sender_id])
         given = idempotency_key(scope, key, body)
         payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
         if given is None:
-            return self._send(found, payload, body.ephemeral, None)
+            return self._send(opened, payload, body.ephemeral, None)
         # The label makes the channel remember the key together with the message. Once the node remembers it, and for
         # how long, the channel need not.
         label = f"Idempotency-Key {given.key}"
-        with found.keyed:
-            request_id = self._node.once(given, lambda: self._send(found, payload, body.ephemeral, label))
+        with opened.keyed:
+            request_id = self._node.once(given, lambda: self._send(opened, payload, body.ephemeral, label))
             if not body.ephemeral:
                 channel.forget_label(label)
         return request_id
 
-    def _send(self, found: _Open, payload: bytes, ephemeral: bool, label: str | None) -> str:
+    def _send(self, opened: _Open, payload: bytes, ephemeral: bool, label: str | None) -> str:
         if ephemeral:
-            return found.channel.send_ephemeral(payload)
-        request_id = found.channel.send(payload, label=label)
-        found.evidence.record_queued(request_id, payload, now_ms(self._clock or SystemClock()))
+            return opened.channel.send_ephemeral(payload)
+        request_id = opened.channel.send(payload, label=label)
+        opened.evidence.record_queued(request_id, payload, now_ms(self._clock or SystemClock()))
         return request_id
 
     def handles(self) -> list[OpenAnswer]:
@@ -230,9 +230,9 @@ class ChannelSessions:
     def close(self, handle: str) -> None:
         """Close a channel; unknown ones are ignored."""
         with self._lock:
-            found = self._open.pop(handle, None)
-        if found is not None:
-            found.channel.close()
+            opened = self._open.pop(handle, None)
+        if opened is not None:
+            opened.channel.close()
             self._poll.notify()
 
     def close_all(self) -> None:
@@ -325,11 +325,11 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
     ) -> Response:
         """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
         log = sessions.find(id_).log
-        found, lost = await poll.until(
+        events, lost = await poll.until(
             lambda: log.after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
         )
-        cursor = found[-1]["cursor"] if found else since or 0
-        return JSONResponse(found, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
+        cursor = events[-1]["cursor"] if events else since or 0
+        return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
 
     @routes.get(
         "/channels/{id}/events/stream",
@@ -341,10 +341,10 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
         log = sessions.find(id_).log
 
         def look(cursor: int | None) -> Iterator[StreamEvent]:
-            found, lost = log.after(cursor or 0, MOST_AT_ONCE)
+            events, lost = log.after(cursor or 0, MOST_AT_ONCE)
             if lost:
                 yield StreamEvent((cursor or 0) + lost, {"lostEvents": lost}, "lost")
-            for event in found:
+            for event in events:
                 yield StreamEvent(event["cursor"], event)
 
         return event_stream(poll, look, start_of(last_event_id, since))

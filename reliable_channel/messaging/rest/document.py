@@ -19,9 +19,9 @@ def openapi_document() -> dict[str, Any]:
     with TemporaryDirectory() as place:
         node = MessagingNode(config, MemoryNetwork().node("reference"), Path(place) / "messages.sqlite")
         try:
-            found: dict[str, Any] = create_app(
+            document: dict[str, Any] = create_app(
                 node, channels=lambda _: ReliableChannelConfig(), run_node=False
             ).openapi()
         finally:
             node.close()
-    return found
+    return document

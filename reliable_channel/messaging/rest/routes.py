@@ -138,14 +138,14 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         look_up: Callable[[str], MessageRecord | None] = (
             node.get_by_request_id if name == "requestId" else node.get_by_hash
         )
-        found = await poll.until(
+        matched = await poll.until(
             lambda: look_up(key),
             lambda record: record is not None and (since is None or record.change_seq > since),
             wait,
         )
-        if found is None:
+        if matched is None:
             raise not_found(f"Message with {name} '{key}' not found")
-        return JSONResponse(record_out(found), headers={CURSOR_HEADER: str(found.change_seq)})
+        return JSONResponse(record_out(matched), headers={CURSOR_HEADER: str(matched.change_seq)})
 
     @routes.get("/messages", responses={**_ok(list[RecordOut]), **document_errors(404, 429)})
     async def messages(
@@ -163,13 +163,13 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         def look() -> tuple[int, list[RecordKey]]:
             return node.record_cursor, node.find_keys(topic, subscription, skip or 0, take, since)
 
-        cursor, found = await poll.until(look, lambda seen: bool(seen[1]) or take == 0, wait)
-        if not found and not await run_in_threadpool(lambda: node.find_keys(topic, subscription, take=1)):
+        cursor, keys = await poll.until(look, lambda seen: bool(seen[1]) or take == 0, wait)
+        if not keys and not await run_in_threadpool(lambda: node.find_keys(topic, subscription, take=1)):
             raise not_found(f"No messages found for {name} '{key}'")
         if since is not None:
-            cursor = found[-1][1] if found else since
+            cursor = keys[-1][1] if keys else since
         return StreamingResponse(
-            _json_list(node.records_of(found)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
+            _json_list(node.records_of(keys)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
         )
 
     @routes.get("/messages/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
@@ -200,12 +200,12 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
         if not histories.acquire(blocking=False):
             raise HTTPException(429, f"{MAX_HISTORIES} history queries are running already.", {"Retry-After": "1"})
         try:
-            found = node.history(
+            records = node.history(
                 body.content_topics, body.start_time, body.end_time, pubsub_topic=body.pubsub_topic, limit=body.limit
             )
         finally:
             histories.release()
-        return JSONResponse([record_out(record) for record in found])
+        return JSONResponse([record_out(record) for record in records])
 
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:

@@ -62,17 +62,17 @@ def event_stream(
 
     def further() -> list[StreamEvent]:
         nonlocal cursor
-        found = list(look(cursor))
-        if found:
-            cursor = found[-1].cursor
-        return found
+        events = list(look(cursor))
+        if events:
+            cursor = events[-1].cursor
+        return events
 
     async def lines() -> AsyncIterator[str]:
         yield "retry: 1000\n\n"
-        async for found in poll.follow(further, KEEP_ALIVE_S):
-            if not found:
+        async for events in poll.follow(further, KEEP_ALIVE_S):
+            if not events:
                 yield ": still here\n\n"
-            for event in found:
+            for event in events:
                 name = f"event: {event.name}\n" if event.name is not None else ""
                 yield f"id: {event.cursor}\n{name}data: {json.dumps(event.data, separators=(',', ':'))}\n\n"
 

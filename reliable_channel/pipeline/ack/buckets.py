@@ -75,18 +75,18 @@ class _StoredBucket:
         self._head, self._journals, self._snapshots = head, journals, snapshots
 
     def head(self) -> bytes | None:
-        found = self._head.get()
-        return None if found is None else bytes(found[0])
+        value = self._head.get()
+        return None if value is None else bytes(value[0])
 
     def set_head(self, value: bytes) -> None:
         self._head.update((value,))
 
     def get(self, name: bytes, part: int) -> bytes | None:
         if part < 0:
-            found = self._snapshots.getValue((name, part))
-            return None if found is None else a2b_base64(found[0])
-        found = self._journals.getValue((name, part))
-        return None if found is None else bytes(found[0])
+            value = self._snapshots.getValue((name, part))
+            return None if value is None else a2b_base64(value[0])
+        value = self._journals.getValue((name, part))
+        return None if value is None else bytes(value[0])
 
     def put(self, name: bytes, part: int, value: bytes) -> None:
         if part < 0:

@@ -55,13 +55,13 @@ def add_payloads(deliveries: pa.RecordBatch, paths: PathSettings, written_us: in
     # rebuilt.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
     since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
-    found: dict[Wanted, bytes] = {}
+    payloads: dict[Wanted, bytes] = {}
     for table, wanted_is_bare in ((SDS_MESSAGES, True), (REASSEMBLED_MESSAGES, False)):
         wanted = {p for p, is_bare in zip(places, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
         if wanted:
-            found |= payloads_of(paths, table).find(wanted, since)
+            payloads |= payloads_of(paths, table).find(wanted, since)
     special = {
-        "payload": pa.array([found.get(place) for place in places], pa.binary()),
+        "payload": pa.array([payloads.get(place) for place in places], pa.binary()),
         "written_at": pa.repeat(pa.scalar(written_us, pa.timestamp("us", tz="UTC")), deliveries.num_rows),
         "ephemeral": pc.equal(deliveries.column("sds_kind"), "ephemeral"),
     }

@@ -200,20 +200,20 @@ def other(base: Base, event: SdsEvent, participant_id: str | None, row: InputRow
     """Rows of ``channel_events`` for events that users should see; none for others."""
     match event:
         case Conflict():
-            found = ("conflict", event.message_id, event.sender_id, f"{event.why}; the {event.winner} one stands")
+            fields = ("conflict", event.message_id, event.sender_id, f"{event.why}; the {event.winner} one stands")
         case MessageRefused():
-            found = ("refused", event.message_id, event.sender_id, f"{event.reason.value} {event.detail}".strip())
+            fields = ("refused", event.message_id, event.sender_id, f"{event.reason.value} {event.detail}".strip())
         case Evicted():
             detail = f"{event.count} of the {event.memory} entries"
             return [channel_event(base, "evicted", None, event.sender_id, detail, row)]
         case SaturatedFilter():
             detail = f"{event.saturation:.3f} of the bits are set"
-            found = ("saturated_filter", event.message_id, event.sender_id, detail)
+            fields = ("saturated_filter", event.message_id, event.sender_id, detail)
         case SendDelivered():
             return [channel_event(base, "send_delivered", event.send_id, participant_id, None, row)]
         case DeliveryError():
             detail = f"{len(event.acknowledged)} of {event.required} needed segments acknowledged"
-            found = ("delivery_error", event.send_id, participant_id, detail)  # type: ignore[assignment]
+            fields = ("delivery_error", event.send_id, participant_id, detail)  # type: ignore[assignment]
         case _:
             return []
-    return [channel_event(base, *found, row)]
+    return [channel_event(base, *fields, row)]

@@ -46,7 +46,7 @@ class Payloads:
 
     def find(self, wanted: Collection[Wanted], since_us: int) -> dict[Wanted, bytes]:
         """The payloads that are found of records from ``since_us`` (event time, µs) on."""
-        found: dict[Wanted, bytes] = {}
+        by_place: dict[Wanted, bytes] = {}
         offsets: dict[int, list[int]] = {}
         for one in wanted:
             offsets.setdefault(one.partition, []).append(one.offset)
@@ -65,8 +65,8 @@ class Payloads:
             for topic, partition, offset, hash_, payload, *encrypted in zip(*columns, strict=True):
                 at = Wanted(topic, partition, offset, hash_)
                 if at in wanted and payload is not None and not any(encrypted):
-                    found[at] = payload
-        return found
+                    by_place[at] = payload
+        return by_place
 
 
 def _may_hold(file: DataFile, number: int, value: int) -> bool:

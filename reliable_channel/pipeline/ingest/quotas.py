@@ -92,9 +92,9 @@ def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
     entries = pc.list_flatten(lists)
     sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id"))))
     of = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
-    found: npt.NDArray[np.int64] = np.zeros(len(lists), np.int64)
-    np.add.at(found, of, sizes.to_numpy(zero_copy_only=False))
-    return found
+    sums: npt.NDArray[np.int64] = np.zeros(len(lists), np.int64)
+    np.add.at(sums, of, sizes.to_numpy(zero_copy_only=False))
+    return sums
 
 
 Group = tuple[TopicPartition, int, Sender, Cost]
@@ -185,7 +185,7 @@ class QuotaUsage:
             if (place, sender[:2]) not in above:
                 self.add(place, window, sender, cost)
         in_order = sorted(candidates(above), key=lambda one: (one.place, one.offset)) if above else ()
-        refused = [found for one in in_order if (found := self._count(one))]
+        refused = [excess for one in in_order if (excess := self._count(one))]
         latest: dict[TopicPartition, int] = {}
         for place, window, *_ in groups:
             latest[place] = max(window, latest.get(place, window))

@@ -82,7 +82,7 @@ class DecodedBatch:
         arrays = []
         for column in table.columns:
             type_ = ARROW_TYPES[column.type]
-            found = known.get(_NAMES.get(column.name, column.name))
+            array = known.get(_NAMES.get(column.name, column.name))
             count = len(self.given["kafka_offset"])
-            arrays.append(pa.nulls(count, type_) if found is None else found.cast(type_))
+            arrays.append(pa.nulls(count, type_) if array is None else array.cast(type_))
         return pa.RecordBatch.from_arrays(arrays, [*table.names()])

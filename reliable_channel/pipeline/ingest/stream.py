@@ -109,8 +109,8 @@ def batch_time() -> Column:
 
 def header(name: str) -> Column:
     """The value of the last Kafka header with this name, or null."""
-    found = F.filter(F.col("headers"), lambda entry: entry["key"] == name)
-    return F.try_element_at(found, F.lit(-1))["value"]
+    entries = F.filter(F.col("headers"), lambda entry: entry["key"] == name)
+    return F.try_element_at(entries, F.lit(-1))["value"]
 
 
 class IngestWriter:

@@ -74,10 +74,10 @@ class IngestResult:
         files: list[WrittenFile] = []
         for task in task_results:
             for part in task["parts"]:
-                found = PartitionSummary(**{**part, "gaps": [OffsetGap(**gap) for gap in part["gaps"]]})
-                if found.place in parts:
-                    raise RuntimeError(f"Two tasks have read {found.topic}, partition {found.partition}.")
-                parts[found.place] = found
+                summary = PartitionSummary(**{**part, "gaps": [OffsetGap(**gap) for gap in part["gaps"]]})
+                if summary.place in parts:
+                    raise RuntimeError(f"Two tasks have read {summary.topic}, partition {summary.partition}.")
+                parts[summary.place] = summary
             groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in task["groups"]]
             files += [WrittenFile(*file) for file in task["files"]]
         return cls(parts, groups, files)
@@ -149,9 +149,9 @@ def date_batches(
             }
             decoded = batch.column(DECODED)
             names = [field.name for field in decoded.type]
-            found = DecodedBatch(given, dict(zip(names, decoded.flatten(), strict=True)))
+            batch_out = DecodedBatch(given, dict(zip(names, decoded.flatten(), strict=True)))
             here = {offset: why for (*at, offset), why in refused.items() if tuple(at) == place}
-            yield found.refuse_above_quota(here) if here else found
+            yield batch_out.refuse_above_quota(here) if here else batch_out
 
 
 def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:

@@ -79,14 +79,14 @@ def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def merge(ranges: Iterable[Range]) -> list[Range]:
     """Widen each range by ``SPREAD_MS`` at both ends, and merge overlapping ones, then the closest ones down to
     ``MAX_RANGES``."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for low, high in sorted((low - SPREAD_MS, high + SPREAD_MS) for low, high in ranges):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
         else:
-            found.append((low, high))
-    while len(found) > MAX_RANGES:
-        gaps = [(after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(found))]
+            merged.append((low, high))
+    while len(merged) > MAX_RANGES:
+        gaps = [(after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(merged))]
         _, number = min(gaps)
-        found[number : number + 2] = [(found[number][0], found[number + 1][1])]
-    return found
+        merged[number : number + 2] = [(merged[number][0], merged[number + 1][1])]
+    return merged

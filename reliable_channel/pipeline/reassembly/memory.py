@@ -60,10 +60,10 @@ class CompletedSends:
         """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later."""
         self._follow(since_us)
         wanted = pc.field("entire_message_hash").isin(sorted(hashes))
-        found = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
-        if not found:
+        tables = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
+        if not tables:
             return pa.table({name: [] for name in _COLUMNS})
-        rows = pa.concat_tables(found)
+        rows = pa.concat_tables(tables)
         since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
         return rows.filter(pc.greater_equal(rows["event_time"], since))
 
@@ -111,13 +111,13 @@ def find_completed(
     query_id, _ = running() or ("", 0)
     rows = _completed_sends.get(paths, query_id).rows(hashes, since_us)
     whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # no job writes null here
-    found: dict[bytes, list[Done]] = {}
+    by_hash: dict[bytes, list[Done]] = {}
     for row in sorted(
         in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
     ):
         if _record(row) not in batch:
-            found.setdefault(row["entire_message_hash"], []).append(parse_done(row))
-    return found
+            by_hash.setdefault(row["entire_message_hash"], []).append(parse_done(row))
+    return by_hash
 
 
 def parse_done(row: Mapping[str, Any]) -> Done:

@@ -116,7 +116,7 @@ def _repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> Itera
     if len(event.received) >= event.data_count + (event.parity_count or count or 0):
         return
     scheme = id_scheme_of(event)
-    for sds_id, found, segment in find_repaired(event, count, () if scheme is None else (scheme,)):
+    for sds_id, id_scheme, segment in find_repaired(event, count, () if scheme is None else (scheme,)):
         yield {
             "sds_id": sds_id,
             "sds_kind": "content",
@@ -127,7 +127,7 @@ def _repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> Itera
             "segment_index": segment.index,
             "parity_count": event.parity_count,
             "repaired_by": "message" if segment.is_parity else "parity",
-            "id_scheme": found.value,
+            "id_scheme": id_scheme.value,
         }
 
 

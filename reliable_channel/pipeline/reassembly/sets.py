@@ -171,12 +171,12 @@ class HashSets:
 
     def dues(self) -> dict[TopicPartition, int]:
         """Kafka partition → when its next timer is due (µs)."""
-        found: dict[TopicPartition, int] = {}
+        due_by_place: dict[TopicPartition, int] = {}
         for place, reassembler in self._scopes.values():
             due = reassembler.next_due()
             if due is not None:
-                found[place] = min(due * 1000, found.get(place, due * 1000))
-        return found
+                due_by_place[place] = min(due * 1000, due_by_place.get(place, due * 1000))
+        return due_by_place
 
     def to_bytes(self) -> bytes:
         """Serialize the state; empty if it holds and remembers nothing."""

@@ -89,22 +89,22 @@ def _messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[Deli
         (attack for attack in truth.attacks if attack.fate != Fate.NOTHING),
         lambda attack: (attack.channel_id, attack.sds_id, attack.sender),
     )
-    rest, found = [], Counter[tuple[str, str, str, int | None, bytes | None]]()
+    rest, counts = [], Counter[tuple[str, str, str, int | None, bytes | None]]()
     for row in rows:
         key = (row.channel_id, row.first_sds_id, row.sender)
         explained = [a for a in allowed.get(key, []) if _is_content_of(a, row)]
         if not explained or (*key, row.payload, row.ephemeral) in honest:
             rest.append(row)
             continue
-        found[(*key, row.lamport, row.payload)] += 1
+        counts[(*key, row.lamport, row.payload)] += 1
     differences = [
         Difference(PROMISE, channel, sds_id, f"is delivered {times} times as from {sender!r}")
-        for (channel, sds_id, sender, *_), times in found.items()
+        for (channel, sds_id, sender, *_), times in counts.items()
         if times > 1
     ]
     for attack in truth.attacks:
         if attack.fate == Fate.MESSAGE:
-            times = found[attack.channel_id, attack.sds_id, attack.sender, attack.lamport, attack.payload]
+            times = counts[attack.channel_id, attack.sds_id, attack.sender, attack.lamport, attack.payload]
             if not times:
                 differences.append(
                     Difference(PROMISE, attack.channel_id, attack.sds_id, f"({attack.attack}) is not delivered")

@@ -48,13 +48,13 @@ def check_messages(truth: Truth, observed: Observed) -> list[Difference]:
     promise = "delivered messages"
     expected = {(m.channel_id, m.first_sds_id): m for m in truth.messages if m.outcome == MessageOutcome.DELIVERED}
     every = {(m.channel_id, m.first_sds_id): m for m in truth.messages}
-    found = Counter((row.channel_id, row.first_sds_id) for row in observed.messages)
+    counts = Counter((row.channel_id, row.first_sds_id) for row in observed.messages)
     out = [
         Difference(promise, channel, _name(expected[channel, sds_id]), "is not delivered")
         for channel, sds_id in expected
-        if not found[channel, sds_id]
+        if not counts[channel, sds_id]
     ]
-    for (channel, sds_id), times in found.items():
+    for (channel, sds_id), times in counts.items():
         if times > 1:
             out.append(Difference(promise, channel, sds_id, f"is delivered {times} times"))
         if (channel, sds_id) not in expected:
@@ -95,14 +95,14 @@ def check_segments(truth: Truth, observed: Observed) -> list[Difference]:
     content = [s for s in truth.segments if s.message is not None and s.lamport is not None]
     known = {(s.channel_id, s.sds_id): s for s in content if s.known_at_ms is not None}
     named = {(s.channel_id, sds_id) for s in truth.segments if s.history_seen for sds_id in s.history}
-    found = Counter((row.channel_id, row.sds_id) for row in observed.segments)
+    counts = Counter((row.channel_id, row.sds_id) for row in observed.segments)
     out = [
         Difference(promise, channel, _name_segment(segment), "is not delivered")
         for (channel, sds_id), segment in known.items()
-        if not found[channel, sds_id]
+        if not counts[channel, sds_id]
         and (segment.arrived_at_ms is not None or not segment.is_parity or (channel, sds_id) in named)
     ]
-    for (channel, sds_id), times in found.items():
+    for (channel, sds_id), times in counts.items():
         if times > 1:
             out.append(Difference(promise, channel, sds_id, f"is delivered {times} times"))
         if (channel, sds_id) not in known:
@@ -209,16 +209,16 @@ def check_incomplete(truth: Truth, observed: Observed) -> list[Difference]:
             expected[*key, tuple(m.missing_data)] += 1
         else:  # parity alone does not say how many data segments there are (Segmentation 0.1)
             unknown_count[key] += 1
-    found: Counter[tuple[str, str, str, tuple[int, ...]]] = Counter()
+    actual: Counter[tuple[str, str, str, tuple[int, ...]]] = Counter()
     found_unknown: Counter[tuple[str, str, str]] = Counter()
     for row in observed.incomplete:
         key = (row.channel_id, row.sender, row.payload_hash)
         if row.data_count is None:
             found_unknown[key] += 1
         else:
-            found[*key, row.missing_data] += 1
+            actual[*key, row.missing_data] += 1
     return [
-        *_differ(promise, expected, found, "is not named as lacking", "is named as lacking"),
+        *_differ(promise, expected, actual, "is not named as lacking", "is named as lacking"),
         *_differ(promise, unknown_count, found_unknown, "is not named as parity only", "is named as parity only"),
     ]
 
@@ -266,11 +266,11 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
     is."""
     promise = "quarantine"
     expected = {(b.topic, b.partition, b.offset): b for b in truth.bad}
-    found = Counter((row.topic, row.partition, row.offset) for row in observed.quarantine)
+    counts = Counter((row.topic, row.partition, row.offset) for row in observed.quarantine)
     out = [
         Difference(promise, "", f"{b.label} at {_place(place)}", f"is not quarantined as {b.reason}")
         for place, b in expected.items()
-        if not found[place]
+        if not counts[place]
     ]
     for row in observed.quarantine:
         place = (row.topic, row.partition, row.offset)
@@ -281,7 +281,7 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
             out.append(Difference(promise, "", bad.label, f"is quarantined as {row.reason}, not {bad.reason}"))
         elif not _is_kept(row.raw, bad.value):
             out.append(Difference(promise, "", bad.label, "is quarantined with other bytes"))
-    out += [Difference(promise, "", _place(p), f"is quarantined {n} times") for p, n in found.items() if n > 1]
+    out += [Difference(promise, "", _place(p), f"is quarantined {n} times") for p, n in counts.items() if n > 1]
     return out
 
 
@@ -292,15 +292,15 @@ def _is_kept(raw: bytes | None, value: bytes | None) -> bool:
     return bool(raw) and value.startswith(raw)
 
 
-def _differ(promise: str, expected: Counter[Key], found: Counter[Key], absent: str, present: str) -> list[Difference]:
+def _differ(promise: str, expected: Counter[Key], actual: Counter[Key], absent: str, present: str) -> list[Difference]:
     out = []
-    for key in sorted({*expected, *found}, key=repr):
+    for key in sorted({*expected, *actual}, key=repr):
         channel, *rest = key
         subject = " ".join(str(part) for part in rest)
-        if found[key] < expected[key]:
-            out.append(Difference(promise, str(channel), subject, f"{absent} ({found[key]} of {expected[key]})"))
-        elif found[key] > expected[key]:
-            out.append(Difference(promise, str(channel), subject, f"{present} ({found[key]}, not {expected[key]})"))
+        if actual[key] < expected[key]:
+            out.append(Difference(promise, str(channel), subject, f"{absent} ({actual[key]} of {expected[key]})"))
+        elif actual[key] > expected[key]:
+            out.append(Difference(promise, str(channel), subject, f"{present} ({actual[key]}, not {expected[key]})"))
     return out
 
 
@@ -319,12 +319,12 @@ def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
     return until
 
 
-def _bytes_differ(expected: bytes, found: bytes | None) -> str:
-    if found is None:
+def _bytes_differ(expected: bytes, actual: bytes | None) -> str:
+    if actual is None:
         return "is delivered without its payload"
-    if len(found) != len(expected):
-        return f"is delivered with {len(found)} bytes, {len(expected)} were sent"
-    at = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
+    if len(actual) != len(expected):
+        return f"is delivered with {len(actual)} bytes, {len(expected)} were sent"
+    at = next(i for i, (a, b) in enumerate(zip(expected, actual, strict=True)) if a != b)
     return f"is delivered with another byte at {at}"
 
 

@@ -55,14 +55,14 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
         if segment.message is not None:
             ids[segment.channel_id, segment.message].append(segment.sds_id)
     forged = {(attack.channel_id, attack.sds_id) for attack in truth.attacks}
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for message in truth.messages:
         mine = [row for sds_id in ids[message.channel_id, message.number] for row in rows[message.channel_id, sds_id]]
         mine = list(dict.fromkeys(mine))
         what = _wrong(message, mine)
         if what and not _is_explained(message, mine, forged):
             subject = f"message {message.number} of {message.sender}"
-            found.append(Difference(PROMISE, message.channel_id, subject, what))
+            differences.append(Difference(PROMISE, message.channel_id, subject, what))
     sent = {(segment.channel_id, segment.sds_id) for segment in truth.segments} | forged
     named: dict[tuple[str, str], set[str]] = defaultdict(set)
     for attack in truth.attacks:
@@ -72,11 +72,13 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
         ids_of_row = {(row.channel_id, sds_id) for sds_id in row.sds_ids}
         names = {name for each in ids_of_row for name in named.get(each, ())}
         if not names and not ids_of_row & sent:
-            found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent"))
+            differences.append(
+                Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), "is judged and was never sent")
+            )
         elif row.verdict == MISSING and len(names) == 1 and not ids_of_row & sent:
             what = "is called missing, and only one hostile sender names it"
-            found.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), what))
-    return found
+            differences.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), what))
+    return differences
 
 
 def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[str, str]]) -> bool:

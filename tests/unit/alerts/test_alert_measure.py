@@ -121,7 +121,12 @@ def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Writ
 def test_the_budget_is_that_of_the_busiest_sender_in_its_fullest_epoch(write: Write, measured: Any) -> None:
     def sent(number: int, who: str, at: float, **more: Any) -> dict[str, Any]:
         stamp = int(minutes(at).timestamp()) * 10**9
-        row = {**heard(number, minutes(at)), "sender_id": who, "sds_id": f"{number}", "envelope_hash": bytes([number])}
+        row = {
+            **bridge_row(number, minutes(at)),
+            "sender_id": who,
+            "sds_id": f"{number}",
+            "envelope_hash": bytes([number]),
+        }
         return {**row, "sender_timestamp_ns": stamp, **more}
 
     assert measured("kind: budget, messages_per_epoch: 4, above: 0.5") == []

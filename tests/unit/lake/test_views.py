@@ -15,7 +15,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables.ingest import SDS_MESSAGES
 from reliable_channel.lake.tables.views import VIEWS
-from tests.support.alert_rows import heard, minutes
+from tests.support.alert_rows import bridge_row, minutes
 from tests.support.sample_tables import story, write
 
 DUCKDB_TYPES = {
@@ -94,7 +94,7 @@ def ms(moment: dt.datetime) -> int:
 def test_dispatches_has_each_envelope_once_with_what_it_was_for(tmp_path: Path) -> None:
     def envelope(offset: int, sds_id: str, *, sent: float, came: float | None = None, **more: Any) -> dict[str, Any]:
         stamp = ms(minutes(sent)) * 1_000_000 + 999
-        row = heard(offset, minutes(sent if came is None else came), sds_id=sds_id, envelope_hash=bytes([offset]))
+        row = bridge_row(offset, minutes(sent if came is None else came), sds_id=sds_id, envelope_hash=bytes([offset]))
         return {**row, "sender_id": "alice", "sender_timestamp_ns": stamp, "segment_kind": "data", **more}
 
     rows = [

@@ -55,8 +55,8 @@ def title_params(text: str, *how_to_read: str) -> alt.TitleParams:
 def answers(frame: pd.DataFrame) -> dict[str, Any]:
     """Encodings for a mark's tooltip (column ``hover``) and link (column ``link``, an absolute address), if the frame
     has them."""
-    found: dict[str, Any] = {"description": alt.Description("hover:N")}
-    return found | ({"href": alt.Href("link:N")} if "link" in frame else {})
+    channels: dict[str, Any] = {"description": alt.Description("hover:N")}
+    return channels | ({"href": alt.Href("link:N")} if "link" in frame else {})
 
 
 def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)", until: Any = None) -> alt.X:

@@ -88,7 +88,7 @@ def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
     without a label is counted in the previous one."""
     begin = shown["time"].min()
     span = max((shown["time"].max() - begin).total_seconds(), 0.001)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for lane, marks in shown.sort_values("time", kind="stable").groupby("lane", sort=False):
         end = float("-inf")
         for time, label in zip(marks["time"], marks["label"], strict=True):
@@ -97,11 +97,11 @@ def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
             width = min(LABEL, (len(label) + 4) * CHARACTER) + 8
             left, align = (x, "left") if x + width <= plot else (x - width, "right")
             if left < end:
-                found[-1]["more"] += 1
+                rows[-1]["more"] += 1
                 continue
             end = left + width
-            found.append({"lane": lane, "time": time, "label": label, "align": align, "more": 0})
-    labels = pd.DataFrame(found)
+            rows.append({"lane": lane, "time": time, "label": label, "align": align, "more": 0})
+    labels = pd.DataFrame(rows)
     labels["label"] += [f" +{more}" if more else "" for more in labels.pop("more")]
     return labels
 

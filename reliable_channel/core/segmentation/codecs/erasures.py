@@ -60,8 +60,8 @@ def _locator(rows: Rows, lost: np.ndarray, n: int) -> np.ndarray:
     """Return, for each point, the product of its differences from the lost points other than itself."""
     field, points = rows.field, np.arange(n)
     logs = np.where(points[:, None] == lost[None, :], 0, field.log[points[:, None] ^ lost[None, :]])
-    found: np.ndarray = field.exp[logs.sum(axis=1) % field.order]
-    return found
+    values: np.ndarray = field.exp[logs.sum(axis=1) % field.order]
+    return values
 
 
 def _scale(rows: Rows, factor: int, row: ShardRow) -> ShardRow:

@@ -55,5 +55,5 @@ def _log_sums(field: Field, points: Elements, others: Elements) -> Elements:
 
 def _power(field: Field, exponents: Elements) -> Elements:
     """The elements with these logarithms, of any size."""
-    found: Elements = field.exp[exponents % field.order]
-    return found
+    values: Elements = field.exp[exponents % field.order]
+    return values
