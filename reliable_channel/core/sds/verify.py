@@ -31,7 +31,7 @@ at most this many bytes, about 12 ms, so that no sender can keep a receiver busy
 _BYTES_PER_CALL = 2_000
 """The minimum bytes that each hash counts."""
 
-SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS)
+SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS + 1)
 """For a content of at most this many bytes, all possibilities are tried."""
 
 
@@ -46,8 +46,8 @@ def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
 
 
 def id_is_recomputed(message: SdsMessage) -> bool:
-    """Whether the id is the one that this project's sender or js-waku computes for this content. The former also binds
-    the sender id and the Lamport timestamp."""
+    """Whether the id is the one that this project's sender, js-waku or LIP-173 computes for this content. The first
+    also binds the sender id and the Lamport timestamp."""
     return _is_recomputed(message) is True
 
 
@@ -86,13 +86,13 @@ def _is_recomputed(message: SdsMessage) -> bool | None:
             break
         if scheme.message_id(message.sender_id, lamport - ordinal, content) == message.message_id:
             # Digits at the seams of the joined form may belong to either field: other messages have that id, too.
-            return True if scheme is IdScheme.KECCAK else None
+            return None if scheme is IdScheme.KECCAK_JOINED else True
     return False
 
 
 def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
     """The possible schemes and positions of a content in its send, likely ones first: the position that the segment
-    states, and 0 if it is bare. Some occur twice."""
+    states, and 0 if it is bare. Some occur twice. An id of LIP-173 has no position."""
     if not content.startswith(_SEGMENT_START):
         yield IdScheme.KECCAK, 0
     stated, unstated = [], []
@@ -108,6 +108,7 @@ def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
             unstated.append(segment)
             continue
         yield IdScheme.KECCAK, stated[-1]  # tried before another layout, because nearly always it is this one
+    yield IdScheme.KECCAK_CONTENT, 0
     yield from _with_schemes([*stated, 0])
     for segment in unstated:
         index, parity_count = segment.index, segment.parity_count or 1

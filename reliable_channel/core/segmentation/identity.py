@@ -19,8 +19,8 @@ def proof_cost(payload: bytes) -> int:
 
 
 def verifying_cost(payload: bytes) -> int:
-    """The work of :func:`id_verifies`: three digests of the segment, which is encoded again."""
-    return 3 * (len(payload) + 2 * HASH)
+    """The work of :func:`id_verifies`: four digests of the segment, which is encoded again."""
+    return 4 * (len(payload) + 2 * HASH)
 
 
 _BINDING = (IdScheme.KECCAK, IdScheme.KECCAK_JOINED)

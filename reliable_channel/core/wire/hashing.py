@@ -45,6 +45,11 @@ def js_message_id(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def content_message_id(content: bytes) -> str:
+    """Compute the SDS id that LIP-173 gives a message: hex Keccak-256 of its content."""
+    return keccak256(content).hex()
+
+
 class IdScheme(StrEnum):
     """How a sender computes its SDS ids. The values are those of ``ordered_sds_messages.id_scheme``."""
 
@@ -53,12 +58,16 @@ class IdScheme(StrEnum):
     """Of earlier versions of this project."""
     SHA256 = "sha256"
     """Of js-waku."""
+    KECCAK_CONTENT = "keccak_content"
+    """Of LIP-173."""
 
     def message_id(self, sender_id: str, first_lamport: int | None, content: bytes) -> str | None:
         """The id in this scheme; ``None`` if it needs the Lamport timestamp (ms) of the send's first segment, which is
         unknown."""
         if self is IdScheme.SHA256:
             return js_message_id(content)
+        if self is IdScheme.KECCAK_CONTENT:
+            return content_message_id(content)
         if first_lamport is None:
             return None
         make = sds_message_id if self is IdScheme.KECCAK else compute_joined_id

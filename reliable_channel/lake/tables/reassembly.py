@@ -46,7 +46,8 @@ ORDERED_SDS_MESSAGES = Table(
         Column(
             "id_scheme",
             "STRING",
-            "repaired rows: scheme of the recomputed id: keccak, keccak_joined or sha256 (docs/sds.md, Message ids)",
+            "repaired rows: scheme of the recomputed id: keccak, keccak_joined, sha256, keccak_content"
+            " (docs/sds.md, Message ids)",
             example="keccak",
         ),
         Column(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from reliable_channel.core.sds import (
     SdsChannel,
 )
 from reliable_channel.core.sds.verify import SEARCHED_BYTES, id_verified
-from reliable_channel.core.wire.hashing import IdScheme, sds_message_id
+from reliable_channel.core.wire.hashing import IdScheme, keccak256, sds_message_id, sha256
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Segment, encode_segment
 
@@ -193,6 +194,30 @@ def test_a_copy_of_an_unproven_message_is_a_copy_and_another_one_loses_to_it() -
     assert [type(event) for event in events] == [Delivered, DuplicateSeen, Conflict]
     channel.tick(T0 + HOUR)
     assert [type(event) for event in verdicts(channel, copy, now=T0 + HOUR)] == [DuplicateSeen]
+
+
+LONG_SEGMENT = encode_segment(Segment(bytes(32), 0, None, 3, True, bytes(50_000)))
+
+
+@pytest.mark.parametrize("content", [b"hello", LONG_SEGMENT], ids=["bare", "parity segment"])
+@pytest.mark.parametrize("digest", [sha256, keccak256], ids=["js-waku", "LIP-173"])
+def test_a_sender_whose_ids_are_digests_of_the_content_is_acknowledged_before_it_gives_up(
+    digest: Callable[[bytes], bytes], content: bytes
+) -> None:
+    """LIP-173 gives up after five retransmissions, 5 s apart."""
+    alice, made = opened(), digest(content).hex()
+    verdicts(alice, message(made, "dave", T0 + 1, content=content), now=T0 + 20)
+    assert made in named_ids(alice, until=T0 + 30_000)
+    assert id_verified(message(made, "dave", T0 + 1, content=content + b"!"), WireFamily.SPEC) is False
+
+
+def named_ids(channel: SdsChannel, until: int) -> set[str]:
+    """The ids that the sync messages of a participant name until then."""
+    named: set[str] = set()
+    while (due := channel.next_due()) is not None and due <= until:
+        for outgoing in channel.tick(due).outgoing:
+            named |= {entry.message_id for entry in outgoing.message.causal_history}
+    return named
 
 
 def test_ids_of_another_form_stand_at_once_and_in_the_nim_family_all_do() -> None:
