@@ -109,9 +109,10 @@ class Rules:
 
     @classmethod
     def restore(cls, stored: bytes) -> Rules:
-        """Restore the settings from :attr:`stored`."""
+        """Restore the settings from :attr:`stored`. A setting that no longer exists is left out."""
         values = json.loads(stored)
-        sds = values["sds"]
+        existing = {f.name for f in dataclasses.fields(SdsParameters)}
+        sds = {name: value for name, value in values["sds"].items() if name in existing}
         sds["wire_family"] = WireFamily(sds["wire_family"])
         sds["tracking"] = None if sds["tracking"] is None else Tracking(sds["tracking"])
         sds["filter_format"]["family"] = FilterFamily(sds["filter_format"]["family"])
