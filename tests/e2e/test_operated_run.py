@@ -158,7 +158,7 @@ class Alice:
 
     def open(self, channel_id: str, topic: str = OPEN, **changes: Any) -> None:
         config = replace(ReliableChannelConfig(segmentation=SMALL, auto_start=False), **changes)
-        channel = create_reliable_channel(self._node, channel_id, topic, "alice", config=config)
+        channel = create_reliable_channel(self._node.port, channel_id, topic, "alice", config=config)
         evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(topic), self._node.feed)
         evidence.follow()
         channel.on(ChannelEvent, self.events.append)
