@@ -29,8 +29,8 @@ class ReliableChannelConfig:
     another backend and overrides both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, query a store for missed
     messages, at most ``query_window_ms`` back. ``auto_start``: creating the channel starts it.
-    ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart; the first after
-    a pause at once. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`.
+    ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart; 0: as they
+    arrive. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`.
     ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in ``MessageDeliveryError``
     (LIP-173); if false in ``MessageSendError``, the only error event of the earlier revisions. ``max_queued_bytes``:
     how many bytes may wait for the node before ``send`` blocks, for at most ``send_timeout_ms``.
@@ -46,7 +46,7 @@ class ReliableChannelConfig:
     query_on_connect: bool = True
     query_window_ms: int = 86_400_000
     auto_start: bool = True
-    process_task_min_elapse_ms: int = 1_000
+    process_task_min_elapse_ms: int = 0
     verify_chunk_chain: bool = False
     delivery_error_event: bool = True
     max_queued_bytes: int = 64 * 1024 * 1024

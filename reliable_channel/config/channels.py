@@ -72,7 +72,7 @@ class ParticipantSettings(Section):
 
     query_on_connect: bool | None = None
     query_window_ms: Milliseconds = 86_400_000
-    process_task_min_elapse_ms: Milliseconds = 1_000
+    process_task_min_elapse_ms: Milliseconds = 0
     verify_chunk_chain: bool = False
     delivery_error_event: bool = True
     max_queued_bytes: Bytes = 64 * 1024 * 1024

@@ -41,7 +41,7 @@ class NodeSettings(RestSettings):
     pubsub_topic: str | None = None
     cluster_id: int = Field(default=1, ge=0, le=65_535)
     shards: Count = 8
-    poll_interval_ms: PositiveMilliseconds = 500
+    poll_interval_ms: PositiveMilliseconds = 250
     health_interval_ms: PositiveMilliseconds = 10_000
     max_backoff_ms: PositiveMilliseconds = Field(
         default=15_000, description="between attempts to send; an unreachable node is asked every 2 s at least"

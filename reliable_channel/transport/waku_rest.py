@@ -51,7 +51,7 @@ class Pace:
     """How often a node is polled, in seconds. ``max_backoff_s`` bounds the wait after faults, which doubles; reading is
     tried again after ``rejoin_s`` at most. ``cache``: see ``WakuReceiver``."""
 
-    poll_s: float = 0.5
+    poll_s: float = 0.25
     health_s: float = 10.0
     min_backoff_s: float = 0.5
     max_backoff_s: float = 15.0

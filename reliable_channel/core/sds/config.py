@@ -74,7 +74,7 @@ class SdsParameters:
     """0 disables sync messages."""
     sync_after_content: float = 0.5
     sync_with_repairs: float = 0.3
-    acknowledge_within_ms: int = 1_500
+    acknowledge_within_ms: int = 800
     """Received content that only its sender has named is acknowledged by a sync message after a random part of this
     time; well below the sender's ``acknowledgement_timeout_ms``. 0: only by the sync messages of the interval."""
     jitter: Callable[[str, str, int], float] = deterministic_jitter
