@@ -25,6 +25,9 @@ from reliable_channel.simulation.nim_sds import NimSds
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
 
+ACKNOWLEDGE_WITHIN_MS = 1_500
+"""Nearly twice the default: with fewer sync messages some messages leave no trace, which the demo has to show."""
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -63,7 +66,13 @@ class SimulatedParticipant:
         )
         kind = dict(plan.foreign).get(name)
         self._sds: SdsChannel | JsWakuSds | NimSds = (
-            SdsChannel(plan.channel_id, name, sds_config(plan.family, wait_for_sent=plan.rate_limit is not None))
+            SdsChannel(
+                plan.channel_id,
+                name,
+                sds_config(
+                    plan.family, wait_for_sent=plan.rate_limit is not None, acknowledge_within_ms=ACKNOWLEDGE_WITHIN_MS
+                ),
+            )
             if kind is None
             else foreign_sds(plan.channel_id, name, kind)
         )
