@@ -14,7 +14,7 @@ from reliable_channel.core.sds.events import (
     SdsStep,
 )
 from reliable_channel.core.sds.log import LogEntry, Position
-from reliable_channel.core.sds.receiving import SdsReceiver
+from reliable_channel.core.sds.receiving import DIGEST_BYTES, Arrival, SdsReceiver
 from reliable_channel.core.sds.sending import SdsSender
 from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.sds.state import ChannelState
@@ -196,10 +196,11 @@ class SdsChannel:
         decides in a conflict. ``declined``: the caller cannot use its content. Unless it was accepted before, it is not
         acknowledged and never delivered, and no message waits for it.
         """
-        events = self._receiver.receive(
-            message, now, retrieval_hint, repaired, data, content_digest, id_verified, content_bytes, declined
+        digest = None if content_digest is None else content_digest[:DIGEST_BYTES]
+        arrival = Arrival(
+            message, now, retrieval_hint, repaired, data, digest, id_verified, content_bytes, declined, []
         )
-        return SdsStep((), tuple(events))
+        return SdsStep((), tuple(self._receiver.receive(arrival)))
 
     def ask_for(self, message_ids: Sequence[str], sender_id: str, via: str, now: int) -> SdsStep:
         """Request messages that ``via``, a message of ``sender_id``, names, also those from before observation. No

@@ -10,12 +10,15 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from reliable_channel.core.sds.conflicts import (
     COPY,
     FURTHER_SEND,
     LOSER,
+    NEW,
     WINNER,
+    Relation,
     find_copy,
     find_known,
     forget_loser,
@@ -64,141 +67,147 @@ def content_digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()[:DIGEST_BYTES]
 
 
+@dataclass(slots=True)
+class Arrival:
+    """A message of another participant on its way through the steps; :meth:`SdsChannel.receive` explains the
+    fields."""
+
+    message: SdsMessage
+    now: int
+    hint: bytes | None
+    repaired: bool
+    data: bytes | None
+    digest: bytes | None
+    """Of the content, if the caller stores it elsewhere."""
+    id_verified: bool | None
+    content_bytes: int | None
+    declined: bool
+    events: list[SdsEvent]
+    """What the steps report."""
+
+
 class SdsReceiver:
     """Applies messages of other participants to a channel's state."""
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state
 
-    def receive(  # noqa: C901 - all ways a message can go, in the order of the specification
-        self,
-        message: SdsMessage,
-        now: int,
-        retrieval_hint: bytes | None,
-        repaired: bool,
-        data: bytes | None,
-        digest: bytes | None,
-        id_verified: bool | None,
-        content_bytes: int | None,
-        declined: bool = False,
-    ) -> list[SdsEvent]:
-        """Process one message; see :meth:`SdsChannel.receive`."""
-        state = self._state
-        events: list[SdsEvent] = []
+    def receive(self, arrival: Arrival) -> list[SdsEvent]:
+        """Process one message in the order of the specification: ignore, refuse, then what its kind asks for."""
+        state, message = self._state, arrival.message
+        now, events = arrival.now, arrival.events
         if message.channel_id != state.channel_id or message.sender_id == state.participant_id:
             return events
-        content = message.content
-        if content:
-            digest = content_digest(content)
-        elif digest is not None:
-            digest = digest[:DIGEST_BYTES]
-        lamport = message.lamport_timestamp
+        content, lamport, config = message.content, message.lamport_timestamp, state.config
+        digest = content_digest(content) if content else arrival.digest
         if lamport is None:
-            if digest is None:
-                self._refuse(message, RefusalReason.INVALID_KIND, "neither timestamp nor content", now, events)
-            else:
-                events.append(EphemeralReceived(now, message.message_id, message.sender_id, content))
-            return events
-        config = state.config
-        if lamport > now // config.clock_unit_ms and not state.accepts(lamport, now):
+            self._receive_ephemeral(arrival, digest)
+        elif lamport > now // config.clock_unit_ms and not state.accepts(lamport, now):
             ahead = f"{(lamport - state.clock_time(now)) * config.clock_unit_ms} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
-            return events
-        if len(message.causal_history) > config.max_history_entries:
+        elif len(message.causal_history) > config.max_history_entries:
             named = f"{len(message.causal_history)} history entries"
             self._refuse(message, RefusalReason.HISTORY_TOO_LONG, named, now, events)
-            return events
-        position = (lamport, message.message_id)
-        first = state.clock is None
-        if first and digest is not None and state.log.may_have_forgotten(position, message.sender_id):
-            # A channel that was forgotten starts with new messages, not with old ones from a store.
+        elif (first := state.clock is None) and not self._open(arrival, lamport, digest):
             self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
-            return events
-        if first:
-            state.open(now, lamport)
-        if digest is None:
-            self._receive_sync(message, lamport, first, id_verified is not False, data, now, events)
-            return events
-        message_id = message.message_id
-        if declined and find_known(state, message_id) is None:
+        elif digest is None:
+            self._receive_sync(arrival, lamport, first)
+        elif arrival.declined and find_known(state, message.message_id) is None:
             self._decline(message, now, events)
-            return events
-        known = None
-        wins = further = False
-        unproven = id_verified is False and config.unproven_id_ms > 0
-        waiting_there = state.incoming.waiting
-        if state.log.holds(message_id) or waiting_there or state.repeats.sends or state.unproven.doubts:
-            known = find_known(state, message_id)
-            relation_to_known = relation(state, message, digest, known, id_verified, now, events)
-            if relation_to_known is COPY:
-                self._receive_again(message, known, digest, retrieval_hint, data, now, events)
-            if relation_to_known is COPY or relation_to_known is LOSER:
-                return events
-            wins, further = relation_to_known is WINNER, relation_to_known is FURTHER_SEND
-            unproven = unproven and not further
-        if further and (lamport <= state.repeats.horizon or state.log.may_have_forgotten(position, message.sender_id)):
-            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
-            return events
-        if known is None and state.log.may_have_forgotten(position, message.sender_id):
-            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
-            self._no_longer_missing(message_id, repaired, now, events)
-            self.settle([message_id], now, events, past=True)
-            return events
-        if known is None and not unproven and message_id not in state.incoming.missing:
-            in_log = state.log.holds
-            for entry in message.causal_history:
-                if not in_log(entry.message_id):
-                    break
-            else:
-                self._receive_in_order(
-                    message, lamport, digest, retrieval_hint, repaired, bool(id_verified), data, now, events
-                )
-                return events
-        waiting = Waiting(
-            SendKey(message_id, message.sender_id, lamport) if further or unproven else message_id,
-            message.sender_id,
-            lamport,
-            keep_history(message.causal_history),
-            digest,
-            content,
-            retrieval_hint,
-            now,
-        )
-        waiting.repaired = repaired
-        waiting.replaces = wins and isinstance(known, LogEntry)
-        waiting.verified, waiting.won = wins or bool(id_verified), wins
-        waiting.unproven = unproven
-        refuted = unproven and (len(content) if content else content_bytes or 0) <= SEARCHED_BYTES
-        self._receive_content(message, waiting, wins, first, refuted, data, now, events)
+        else:
+            self._receive_content(arrival, lamport, digest, first)
         return events
+
+    def _open(self, arrival: Arrival, lamport: int, digest: bytes | None) -> bool:
+        """Begin to observe with this message, unless it is old: a channel that was forgotten starts with new messages,
+        not with old ones from a store."""
+        message = arrival.message
+        if digest is not None and self._state.log.may_have_forgotten((lamport, message.message_id), message.sender_id):
+            return False
+        self._state.open(arrival.now, lamport)
+        return True
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
 
-    def _receive_in_order(
-        self,
-        message: SdsMessage,
-        lamport: int,
-        digest: bytes,
-        hint: bytes | None,
-        repaired: bool,
-        verified: bool,
-        data: bytes | None,
-        now: int,
-        events: list[SdsEvent],
-    ) -> None:
-        """The fast path of :meth:`_receive_content` for the usual message: it is new, was not missing, and all its
-        dependencies are in the log, so it is delivered at once."""
-        state = self._state
+    def _receive_ephemeral(self, arrival: Arrival, digest: bytes | None) -> None:
+        message, now, events = arrival.message, arrival.now, arrival.events
+        if digest is None:
+            self._refuse(message, RefusalReason.INVALID_KIND, "neither timestamp nor content", now, events)
+        else:
+            events.append(EphemeralReceived(now, message.message_id, message.sender_id, message.content))
+
+    def _receive_content(self, arrival: Arrival, lamport: int, digest: bytes, first: bool) -> None:
+        """Process content by its relation to the message with its id that is known here, if one is."""
+        state, message, now = self._state, arrival.message, arrival.now
+        message_id, log, events = message.message_id, state.log, arrival.events
+        known, kind = None, NEW
+        if log.holds(message_id) or state.incoming.waiting or state.repeats.sends or state.unproven.doubts:
+            known = find_known(state, message_id)
+            kind = relation(state, message, digest, known, arrival.id_verified, now, events)
+        if kind is NEW:
+            if log.may_have_forgotten((lamport, message_id), message.sender_id):
+                self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+                self._no_longer_missing(message_id, arrival.repaired, now, events)
+                self.settle([message_id], now, events, past=True)
+                return
+            if self._deliver_in_order(arrival, lamport, digest):
+                return
+        elif kind is COPY:
+            self._receive_again(arrival, known, digest)
+            return
+        elif kind is LOSER:
+            return
+        elif kind is FURTHER_SEND and (
+            lamport <= state.repeats.horizon or log.may_have_forgotten((lamport, message_id), message.sender_id)
+        ):
+            self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
+            return
+        self._accept(arrival, self._make_waiting(arrival, lamport, digest, known, kind), first)
+
+    def _make_waiting(
+        self, arrival: Arrival, lamport: int, digest: bytes, known: LogEntry | Waiting | None, kind: Relation
+    ) -> Waiting:
+        message, wins, is_further = arrival.message, kind is WINNER, kind is FURTHER_SEND
+        unproven = arrival.id_verified is False and self._state.config.unproven_id_ms > 0 and not is_further
         message_id, sender_id = message.message_id, message.sender_id
+        waiting = Waiting(
+            SendKey(message_id, sender_id, lamport) if is_further or unproven else message_id,
+            sender_id,
+            lamport,
+            keep_history(message.causal_history),
+            digest,
+            message.content,
+            arrival.hint,
+            arrival.now,
+        )
+        waiting.repaired = arrival.repaired
+        waiting.replaces = wins and isinstance(known, LogEntry)
+        waiting.verified, waiting.won = wins or bool(arrival.id_verified), wins
+        waiting.unproven = unproven
+        return waiting
+
+    def _deliver_in_order(self, arrival: Arrival, lamport: int, digest: bytes) -> bool:
+        """Deliver new content at once if all its dependencies are in the log, it was not missing, and its id needs no
+        proof: :meth:`_accept`, shortened for the usual message. Returns whether that was so."""
+        state, message, id_verified = self._state, arrival.message, arrival.id_verified
+        message_id, history = message.message_id, message.causal_history
+        if message_id in state.incoming.missing or (id_verified is False and state.config.unproven_id_ms > 0):
+            return False
+        in_log = state.log.holds
+        for entry in history:
+            if not in_log(entry.message_id):
+                return False
+        now, events = arrival.now, arrival.events
+        sender_id, hint, verified = message.sender_id, arrival.hint, id_verified is True
         self._apply_content(message, verified, now, events)
-        late = self._stand(message, data, now, events)
+        late = self._stand(message, arrival.data, now, events)
         if lamport > (state.clock or 0):
             state.follow(lamport, now)
         state.sequence += 1
-        entry = LogEntry(message_id, lamport, sender_id, keep_history(message.causal_history), digest, hint)
-        entry.verified = verified
-        state.log.add(entry, now)
-        content, sequence = message.content, state.sequence
+        record = LogEntry(message_id, lamport, sender_id, keep_history(history), digest, hint)
+        record.verified = verified
+        state.log.add(record, now)
+        content, sequence, repaired = message.content, state.sequence, arrival.repaired
         events.append(
             Delivered(
                 now, message_id, sender_id, lamport, sequence, now, content, hint, (), (), late, repaired, False, digest
@@ -209,6 +218,7 @@ class SdsReceiver:
             self._make_room({}, now, events)
         if state.sync is not None:
             self._content_heard(message, now, owed=True)
+        return True
 
     def _apply_content(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
         """Process what content implies about other messages and its sender."""
@@ -234,31 +244,24 @@ class SdsReceiver:
             incoming.discard(message_id)
         )
 
-    def _receive_content(
-        self,
-        message: SdsMessage,
-        waiting: Waiting,
-        wins: bool,
-        first: bool,
-        refuted: bool,
-        data: bytes | None,
-        now: int,
-        events: list[SdsEvent],
-    ) -> None:
-        state = self._state
+    def _accept(self, arrival: Arrival, waiting: Waiting, first: bool) -> None:
+        """Accept content under its id: apply what it implies, then deliver it or let it wait for its dependencies."""
+        state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         incoming = state.incoming
         unproven = waiting.unproven
         self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, waiting.lamport, now, first=first, unproven=unproven)
         message_id, further = waiting.sds_id, waiting.is_further_send
-        if wins:
+        if waiting.won:
             forget_loser(state, message_id)
         self._apply_content(message, waiting.verified, now, events)
         missing = None
         if unproven:
-            state.unproven.add(message_id, Doubt(waiting, now, now + state.config.unproven_id_ms, refuted))
+            size = len(message.content) if message.content else arrival.content_bytes or 0
+            doubt = Doubt(waiting, now, now + state.config.unproven_id_ms, size <= SEARCHED_BYTES)
+            state.unproven.add(message_id, doubt)
         elif not further:
-            waiting.late = self._stand(message, data, now, events)
+            waiting.late = self._stand(message, arrival.data, now, events)
             missing = self._no_longer_missing(message_id, waiting.repaired, now, events)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
@@ -284,28 +287,18 @@ class SdsReceiver:
             self._make_room(given_up, now, events)
         self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
-    def _receive_sync(
-        self,
-        message: SdsMessage,
-        lamport: int,
-        first: bool,
-        nameable: bool,
-        data: bytes | None,
-        now: int,
-        events: list[SdsEvent],
-    ) -> None:
-        """Process a sync message. ``nameable``: its id is not a digest of a content, so dependencies on it are met."""
-        state = self._state
+    def _receive_sync(self, arrival: Arrival, lamport: int, first: bool) -> None:
+        state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, lamport, now, first=first)
         events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
         self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
         self._make_room(self._report(message, dependencies, now, events), now, events)
-        if nameable:
+        if arrival.id_verified is not False:  # the id is no digest of a content, so dependencies on it are met
             self.note_sync(message.message_id, message.sender_id, now, events)
             if state.repair is not None and state.config.wire_family is WireFamily.NIM:  # its peers ask for syncs too
-                state.repair.keep(message.message_id, data if data is not None else message)
+                state.repair.keep(message.message_id, arrival.data if arrival.data is not None else message)
         if state.sync is not None:
             state.sync.remove_named(message.causal_history, message.sender_id)
             state.sync.restart(now, state.repairs_pending())
@@ -360,19 +353,10 @@ class SdsReceiver:
         if self._no_longer_missing(message_id, False, now, events) is not None:
             self.settle([message_id], now, events)
 
-    def _receive_again(
-        self,
-        message: SdsMessage,
-        known: LogEntry | Waiting | None,
-        digest: bytes,
-        hint: bytes | None,
-        data: bytes | None,
-        now: int,
-        events: list[SdsEvent],
-    ) -> None:
+    def _receive_again(self, arrival: Arrival, known: LogEntry | Waiting | None, digest: bytes) -> None:
         """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
         open repair request. A held message no longer waits for what the copy does not name."""
-        state = self._state
+        state, message, now, events, hint = self._state, arrival.message, arrival.now, arrival.events, arrival.hint
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         if hint is not None and known is not None:
             known.set_hint(hint)
@@ -382,7 +366,7 @@ class SdsReceiver:
         )
         waiting = find_copy(state, message, digest)
         if waiting is not None and waiting.unmet:
-            self._wait_for_less(message, waiting, data, now, events)
+            self._wait_for_less(message, waiting, arrival.data, now, events)
         if known is not None and names_more:
             self._history_heard(message, known, now, events)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
