@@ -47,8 +47,8 @@ def open_timers() -> Iterator[Result]:
             timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
 
         def ask(timers: Timers = timers, count: int = count) -> int:
-            asked = sum(timers.is_open(f"{number:064x}") for number in range(0, count, max(1, count // 4_000)))
-            return asked + len([*timers.due(_PLACE, 100)])
+            open_count = sum(timers.is_open(f"{number:064x}") for number in range(0, count, max(1, count // 4_000)))
+            return open_count + len([*timers.due(_PLACE, 100)])
 
         took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) / python_step()
         name = f"asking {count} timers for 4 000 keys and what is due"

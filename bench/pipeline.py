@@ -128,11 +128,11 @@ def _keep(stage: Stage, file: Path) -> None:
     row = as_json(stage)
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
-    told = (
+    report = (
         f"  {row['workload']}, {row['cores']} cores, {row['stage']}: {row['records']:,} records,"
         f" {row['seconds']} s, {row['cpu_s']} CPU s\n"
     )
-    sys.stderr.write(told)
+    sys.stderr.write(report)
 
 
 def _print_stages(best: Best) -> None:

@@ -45,15 +45,15 @@ def status() -> Iterator[Result]:
         ]
         yield Result(f"opening the tables: {commits} commits per table, CPU", min(opened), "s")
         for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
-            asked = [_measure_status(place, option) for _ in range(SIZES.count_repetitions(RUNS))]
+            times = [_measure_status(place, option) for _ in range(SIZES.count_repetitions(RUNS))]
             label = f"{name}: {commits} commits per table"
-            seconds = statistics.median(wall for wall, _ in asked)
+            seconds = statistics.median(wall for wall, _ in times)
             yield Result(f"{label}, wall", seconds, "s")
-            ratio = min(cpu for _, cpu in asked) / min(opened)
+            ratio = min(cpu for _, cpu in times) / min(opened)
             yield Result(
                 f"{name} / opening the tables", ratio, "ratio", TARGET, True, "a process that opens the tables"
             )
-            yield Result(f"{label}, CPU", min(cpu for _, cpu in asked), "s")
+            yield Result(f"{label}, CPU", min(cpu for _, cpu in times), "s")
 
 
 def _measure_status(place: str, option: str) -> tuple[float, float]:

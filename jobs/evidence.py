@@ -21,10 +21,10 @@ def main() -> int:
     try:
         settings = load(parser.parse_args().config)
         require_own_broker(settings)
-        taken = collect_evidence(settings)
+        count = collect_evidence(settings)
     except Exception as error:  # whatever it is, a person gets one sentence
         return print_fault(error, "evidence")
-    sys.stderr.write(f"{taken} records of evidence\n")
+    sys.stderr.write(f"{count} records of evidence\n")
     return 0
 
 

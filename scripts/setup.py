@@ -66,9 +66,9 @@ def digest() -> str:
 
 def create_environment() -> None:
     """Create the environment, or keep one of the same Python: pip then installs only what differs."""
-    asked = "import sys; print(sys.version_info[:3], sys.base_prefix)"
+    code = "import sys; print(sys.version_info[:3], sys.base_prefix)"
     same = (
-        PYTHON.exists() and run([str(PYTHON), "-c", asked], None).output == f"{sys.version_info[:3]} {sys.base_prefix}"
+        PYTHON.exists() and run([str(PYTHON), "-c", code], None).output == f"{sys.version_info[:3]} {sys.base_prefix}"
     )
     done = run([sys.executable, "-m", "venv", *([] if same else ["--clear"]), str(VENV)], None)
     if done.status == 0:

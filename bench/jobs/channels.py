@@ -149,9 +149,9 @@ class Running:
         append_rows(self._settings.paths, table, given)
         progress = self._next()
         cpu_s = cpu_seconds() - cpu_s
-        taken = int(progress.numInputRows)
-        if taken < rows:
-            raise AssertionError(f"{self.case.name}: a micro-batch of {taken} rows, {rows} were given.")
+        row_count = int(progress.numInputRows)
+        if row_count < rows:
+            raise AssertionError(f"{self.case.name}: a micro-batch of {row_count} rows, {rows} were given.")
         milliseconds = progress.durationMs["triggerExecution"]
         return MicroBatch(
             self.case.name, int(progress.batchId), rows, milliseconds / 1000, cpu_s, self._count_written()

@@ -147,7 +147,7 @@ def latencies(sent: Sequence[tuple[int, float]], done: Sequence[tuple[int, float
     latencies = []
     for rows, at in sent:
         if at >= since:
-            latencies.append(next(ended for taken, ended in done if taken >= rows) - at)
+            latencies.append(next(ended for row_count, ended in done if row_count >= rows) - at)
     return latencies
 
 

@@ -48,7 +48,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
 
     ``newest`` queries Kafka in the background; without an answer in time the values are ``None``."""
     checkpoints = read_checkpoints(settings.paths)
-    asked = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
+    broker_offsets = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
@@ -65,7 +65,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
             for part in find_stopped(opened.get)
         ],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
-        "jobs": [_job(c, opened, by_id, asked) for c in checkpoints],  # when Kafka has had time to answer
+        "jobs": [_job(c, opened, by_id, broker_offsets) for c in checkpoints],  # when Kafka has had time to answer
         **known,
     }
 
@@ -84,7 +84,7 @@ def _table(name: str, table: DeltaTable) -> dict[str, Any]:
 
 
 def _job(
-    checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], asked: _Asked
+    checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], broker_offsets: _Asked
 ) -> dict[str, Any]:
     sources: list[dict[str, Any]] = []
     for table_id, next_version in checkpoint.offsets.delta.items():
@@ -98,7 +98,7 @@ def _job(
         since = _iso(behind[0].time_ms) if behind else None
         sources.append({"source": name, "behind": known, "unit": "rows", "commits": len(behind), "since": since})
     for topic, offsets in checkpoint.offsets.kafka.items():
-        end = asked.answer(topic)
+        end = broker_offsets.answer(topic)
         behind_records = None if end is None else sum(max(0, end[p] - offsets.get(p, 0)) for p in end)
         sources.append({"source": f"kafka {topic}", "behind": behind_records, "unit": "records"})
     return {

@@ -92,13 +92,13 @@ class StoreRetrieval:
             self._hashes[hint] = None
         self._wake()
 
-    def ask_range(self, asked: TimeRange) -> None:
+    def ask_range(self, wanted: TimeRange) -> None:
         """Query for all envelopes of a time range; waiting queries that overlap are joined."""
         with self._changed:
-            for waiting in [each for each in self._ranges if each.overlaps(asked)]:
+            for waiting in [each for each in self._ranges if each.overlaps(wanted)]:
                 self._ranges.remove(waiting)
-                asked = TimeRange(min(waiting.start_ms, asked.start_ms), max(waiting.end_ms, asked.end_ms))
-            self._ranges.append(asked)
+                wanted = TimeRange(min(waiting.start_ms, wanted.start_ms), max(waiting.end_ms, wanted.end_ms))
+            self._ranges.append(wanted)
         self._wake()
 
     def run_pending(self) -> None:
@@ -145,10 +145,10 @@ class StoreRetrieval:
             if self.ended:
                 return None
             if self._hashes:
-                asked = tuple(self._hashes)[:MAX_HASHES]
-                for hint in asked:
+                hints = tuple(self._hashes)[:MAX_HASHES]
+                for hint in hints:
                     del self._hashes[hint]
-                return asked
+                return hints
             return self._ranges.popleft() if self._ranges else None
 
     def _ask(self, work: tuple[bytes, ...] | TimeRange) -> None:

@@ -43,8 +43,8 @@ class Audited:
     sds_id: str | None = None
 
 
-def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> list[Audited]:
-    """Select the envelopes of the configured content topics to query now, oldest first. ``asked``: hashes already
+def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -> list[Audited]:
+    """Select the envelopes of the configured content topics to query now, oldest first. ``queried``: hashes already
     queried.
 
     Only envelopes that a node should hold: seen by relay or filter, not ephemeral, old enough to be stored, and not so
@@ -62,7 +62,7 @@ def to_audit(settings: Settings, now: dt.datetime, asked: Collection[bytes]) -> 
     columns = ["message_hash", "pubsub_topic", "content_topic", "event_time", "sender_timestamp_ns"]
     rows = seen.to_table(columns=columns, filter=wanted)
     chosen = {
-        row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in asked
+        row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in queried
     }
     now_asked = list(chosen)[:MAX_HASHES]
     carried = _read_contents(settings, now_asked, oldest)

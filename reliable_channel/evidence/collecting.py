@@ -60,11 +60,11 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
     first, end = consumer.beginning_offsets(places), consumer.end_offsets(places)
     for place in places:
         consumer.seek(place, max(first[place], position(settings.paths, topic, place.partition)))
-    taken = 0
+    count = 0
     while any(consumer.position(place) < end[place] for place in places):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
         if not records:
             break
-        taken += write(settings.paths, topic, records, settings.kafka.topics.envelopes)
-    return taken
+        count += write(settings.paths, topic, records, settings.kafka.topics.envelopes)
+    return count

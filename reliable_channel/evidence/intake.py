@@ -60,14 +60,14 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     by_partition: dict[int, list[EvidenceRecord]] = {}
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)
-    taken = 0
+    written = 0
     for partition, in_partition in sorted(by_partition.items()):
         rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
         for record in in_partition:
             made = rows_from(record, envelopes_topic)
             if made is not None:
                 rows[made[0].name] += [(record.offset, row) for row in made[1]]
-                taken += 1
+                written += 1
         for table in WRITTEN:
             start = _position(paths, table, topic, partition)
             new = [row for offset, row in rows[table.name] if offset >= start]
@@ -76,7 +76,7 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
                 _replace_gaps(paths, new, transaction)
             else:
                 append_rows(paths, table, as_arrow(new, table), transaction)
-    return taken
+    return written
 
 
 @retry_on_conflict

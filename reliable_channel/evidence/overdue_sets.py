@@ -38,11 +38,11 @@ class OverdueSet:
     event_time: dt.datetime
 
 
-def open_sets(settings: Settings, asked: Iterable[Mapping[str, Any]], limit: int) -> list[OverdueSet]:
+def open_sets(settings: Settings, answers: Iterable[Mapping[str, Any]], limit: int) -> list[OverdueSet]:
     """Return at most ``limit`` overdue sets that are neither rebuilt nor given up since, and whose newest request no
     node has answered yet, the oldest first. A request that only failed is repeated until the set is given up.
 
-    ``asked``: rows of ``store_presence``."""
+    ``answers``: rows of ``store_presence``."""
     if not exists(settings.paths, INCOMPLETE_MESSAGES):
         return []
     columns = [*_SET, "event_time", "status"]
@@ -57,7 +57,7 @@ def open_sets(settings: Settings, asked: Iterable[Mapping[str, Any]], limit: int
             ended[key] = max(at, ended.get(key, at))
     done = {
         (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["detail"], row["attempt"])
-        for row in asked
+        for row in answers
         if row["purpose"] == PURPOSE and row["outcome"] != "error"
     }
     wanted = [

@@ -49,22 +49,22 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     if not client.nodes:
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
-    asked = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
+    answers = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
         columns=["purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome"]
     )
-    refetches = asked.filter(pc.is_in(asked["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
+    refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
     every = open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
     unhinted = [request for request in every if not request.retrieval_hint]
     requests += find_sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
     written = fetch_by_hash(settings, client, write_back, requests) if requests else 0
-    sets = open_sets(settings, asked.filter(pc.equal(asked["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
+    sets = open_sets(settings, answers.filter(pc.equal(answers["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
     written += fetch_by_range(settings, client, write_back, [*unhinted, *sets])
-    done = {row["detail"] for row in asked.filter(pc.equal(asked["purpose"], "gap")).to_pylist()}
+    done = {row["detail"] for row in answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist()}
     gaps = open_gaps(settings, done)
     for gap in gaps:
         written += fill_gap(settings, client, write_back, gap)
-    audited = set(asked.filter(pc.equal(asked["purpose"], "audit"))["message_hash"].to_pylist())
+    audited = set(answers.filter(pc.equal(answers["purpose"], "audit"))["message_hash"].to_pylist())
     sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
     _audit(settings, client, sample)
     return RefetchResult(len(requests) + len(unhinted) + len(sets), len(gaps), written, len(sample))

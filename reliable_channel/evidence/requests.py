@@ -38,7 +38,7 @@ class Request:
     event_time: dt.datetime | None = None
 
 
-def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
+def open_requests(settings: Settings, answers: Iterable[dict[str, Any]]) -> list[Request]:
     """Return the newest attempt for every message that is still missing and was not fetched yet. A hint that is not a
     message hash counts as none, because no store knows it. Channels take turns, so that a channel with many requests
     does not delay the others."""
@@ -50,7 +50,7 @@ def open_requests(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[R
             continue
         if attempt > newest.get(key := tuple(message), (0,))[0]:
             newest[key] = (attempt, hint, at)
-    done = {(key_of(row), row["attempt"]) for row in asked}
+    done = {(key_of(row), row["attempt"]) for row in answers}
     wanted = {key: request for key, request in newest.items() if (key, request[0]) not in done}
     here = find_arrived(settings, {key[3] for key in wanted})
     requests = [
@@ -72,7 +72,7 @@ def in_turns(requests: Iterable[Request]) -> list[Request]:
     return [request for _, request in sorted(placed, key=lambda each: each[0])]
 
 
-def find_sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) -> list[Request]:
+def find_sent_and_not_seen(settings: Settings, answers: Iterable[dict[str, Any]]) -> list[Request]:
     """Return the envelopes that senders recorded as dispatched and that have not arrived after the settle delay. If no
     message names such a message, the ack job does not request it. Each is queried until a store node has answered; only
     those of the last :data:`SENT_WITHIN` before the recorded clock are considered."""
@@ -89,7 +89,7 @@ def find_sent_and_not_seen(settings: Settings, asked: Iterable[dict[str, Any]]) 
     until = newest - dt.timedelta(milliseconds=settings.pipeline.settle_delay_ms)
     recent = (pc.field("event_time") >= newest - SENT_WITHIN) & (pc.field("event_time") <= until)
     rows = events.to_table(columns=columns, filter=dispatched & recent & pc.field("sds_id").is_valid()).to_pylist()
-    done = {row["message_hash"] for row in asked if row["outcome"] != "error"}
+    done = {row["message_hash"] for row in answers if row["outcome"] != "error"}
     here = find_arrived(settings, {row["sds_id"] for row in rows})
     wanted = {
         row["envelope_hash"]: Request(*key_of(row), row["envelope_hash"], 0)

@@ -91,15 +91,15 @@ class DeltaFollower:
         ]
         pairs = zip(*(zip(*ends, strict=True) for ends in bounds), strict=True)
         files = zip(adds["path"].to_pylist(), pairs, strict=True)
-        self._files = {unquote(path): _data_file(path, told) for path, told in files}
+        self._files = {unquote(path): _data_file(path, statistics) for path, statistics in files}
 
     def _take(self, actions: Iterable[dict[str, Any]]) -> None:
         for action in actions:
             if (gone := action.get("remove")) is not None:
                 self._files.pop(unquote(gone["path"]), None)
             elif (new := action.get("add")) is not None:
-                told = json.loads(new.get("stats") or "{}")
-                least, largest = told.get("minValues", {}), told.get("maxValues", {})
+                statistics = json.loads(new.get("stats") or "{}")
+                least, largest = statistics.get("minValues", {}), statistics.get("maxValues", {})
                 bounds = [(least.get(column), largest.get(column)) for column in self._columns]
                 self._files[unquote(new["path"])] = _data_file(new["path"], bounds)
 

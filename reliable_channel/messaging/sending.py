@@ -141,8 +141,8 @@ class MessageSender:
             self._service.submit(request_id)
             if traffic is not Traffic.FIRST_SEGMENT:
                 self._traffic[request_id] = traffic
-            taken = self._take_due() if self.dispatching else []
-        self._taken.extend(taken)
+            due = self._take_due() if self.dispatching else []
+        self._taken.extend(due)
         return request_id
 
     def cancel(self, request_id: str, *, announced: bool = True) -> bool:
@@ -222,10 +222,10 @@ class MessageSender:
             )
         while self._due():
             with self._ledger.step():
-                taken = self._take_due()
-            if not taken:
+                due = self._take_due()
+            if not due:
                 break
-            self._taken.extend(taken)
+            self._taken.extend(due)
             made += self._hand_over_taken()
         return made
 
@@ -275,7 +275,7 @@ class MessageSender:
 
     def _take_due(self) -> list[tuple[RequestProgress, MessageRecord]]:
         """Note everything that may be attempted now as in flight; within a step."""
-        taken = []
+        due = []
         while (request := self._service.take(self._ledger.now())) is not None:
             record = self._ledger.records.by_request_id(request.request_id)
             stored = self._ledger.requests.find(request.request_id)
@@ -284,8 +284,8 @@ class MessageSender:
                 continue
             record = self._stamp(record, request, stored)
             self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
-            taken.append((request, record))
-        return taken
+            due.append((request, record))
+        return due
 
     def _hand_over_taken(self) -> int:
         made = 0

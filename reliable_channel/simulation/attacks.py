@@ -188,8 +188,8 @@ def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fa
 
 def repair_junk(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """Sync messages that request the victim and messages that never existed."""
-    asked = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
-    yield scene.make_message(b"", repair_request=asked), AFTER_MS, Fate.ANY
+    requested = (HistoryEntry(scene.victim.message_id), *(HistoryEntry(scene.text(), b"", "nobody") for _ in range(50)))
+    yield scene.make_message(b"", repair_request=requested), AFTER_MS, Fate.ANY
 
 
 def strange_channels(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:

@@ -209,9 +209,9 @@ class _Play:
     def _store(self, outgoing: Outgoing, envelope: Envelope, fate: Treatment, now: int) -> None:
         """Store the envelope at every node that receives it and may keep it."""
         for store, link in self.stores.values():
-            heard = bool(link.carry())
+            arrives = bool(link.carry())
             off = store.off_ms is not None and 0 <= now - self.start - store.off_ms < store.off_for_ms
-            if heard and not off and fate.stored and outgoing.message.lamport_timestamp is not None:
+            if arrives and not off and fate.stored and outgoing.message.lamport_timestamp is not None:
                 self.journal.stored[store.name][envelope.hash] = Stored(envelope.sds_id, envelope.data)
 
     def _attack(self, forgery: Forgery, by: str, now: int) -> None:

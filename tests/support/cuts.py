@@ -230,7 +230,7 @@ def channels(draw: st.DrawFn) -> list[InputRow]:
     """What an observer hears of two participants: some messages lost, some repeated, ticks among them."""
     config = SdsParameters(repair=False)
     speakers = {name: SdsChannel("talk", name, config) for name in ("alice", "bob")}
-    heard: list[InputRow] = []
+    rows: list[InputRow] = []
     now = START
     for number in range(draw(st.integers(2, 12))):
         now += draw(st.integers(1, 30_000))
@@ -261,11 +261,11 @@ def channels(draw: st.DrawFn) -> list[InputRow]:
                 segment_kind="bare",
                 entire_message_hash=sha256(content),
             )
-            heard.append(row)
-    heard += [
+            rows.append(row)
+    rows += [
         InputRow("tick", *PLACE, 0, (START + draw(st.integers(0, 600_000))) * 1000)
         for _ in range(draw(st.integers(0, 3)))
     ]
-    heard.append(InputRow("tick", *PLACE, 0, (START + 3_600_000) * 1000))
-    heard.sort(key=lambda row: row.event_us)
-    return [row._replace(kafka_offset=offset) for offset, row in enumerate(heard)]
+    rows.append(InputRow("tick", *PLACE, 0, (START + 3_600_000) * 1000))
+    rows.sort(key=lambda row: row.event_us)
+    return [row._replace(kafka_offset=offset) for offset, row in enumerate(rows)]

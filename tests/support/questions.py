@@ -55,11 +55,11 @@ def questions() -> list[Question]:
 
 def with_sample_answers(page: str, lake: TableSnapshot) -> str:
     """The page with the first rows of every answer at the end of its section, instead of those that stand there."""
-    asked = {question.title: question.duckdb for question in questions()}
+    sql_by_title = {question.title: question.duckdb for question in questions()}
 
     def section(match: re.Match[str]) -> str:
         text = re.sub(r"\n```text\n.*?```\n", "", match[0], flags=re.DOTALL).rstrip()
-        return f"{text}\n\n```text\n{sample_answer(asked[match[1]], lake)}\n```\n\n"
+        return f"{text}\n\n```text\n{sample_answer(sql_by_title[match[1]], lake)}\n```\n\n"
 
     return re.sub(r"^### (\d+\. [^\n]+)\n.*?(?=^##)", section, page, flags=re.MULTILINE | re.DOTALL)
 
@@ -95,14 +95,14 @@ def _plain(value: Any) -> Any:
 
 def write_polite(place: Path) -> TableSnapshot:
     """The sample tables without the channels of hostile names, which would fill every answer."""
-    told = story()
-    told.rows.update(
+    a_story = story()
+    a_story.rows.update(
         {
             table: [row for row in rows if row.get("channel_id") is None or row["channel_id"] in POLITE]
-            for table, rows in told.rows.items()
+            for table, rows in a_story.rows.items()
         }
     )
-    write(place, told)
+    write(place, a_story)
     return TableSnapshot(PathSettings(data_dir=str(place)))
 
 

@@ -12,26 +12,26 @@ TALKERS = ("alice", "bob", "carol")
 JOBS = ("ingest", "reassembly", "ack")
 
 
-def tell(told: Story) -> None:
+def tell(story: Story) -> None:
     """The whole hour."""
-    talk(told)
-    files(told)
-    add_refusals_by_the_sender(told)
-    quiet_and_sealed(told)
-    hostile(told)
-    bad_records(told)
-    gaps(told)
-    vantage_points(told)
-    pipeline(told)
+    talk(story)
+    files(story)
+    add_refusals_by_the_sender(story)
+    quiet_and_sealed(story)
+    hostile(story)
+    bad_records(story)
+    gaps(story)
+    vantage_points(story)
+    pipeline(story)
 
 
-def talk(told: Story) -> None:
+def talk(story: Story) -> None:
     """60 short messages. Number 20 never comes, 21 comes late, 40 comes from a store, 0 names what was before us."""
-    told.message("before", "talk", "bob", -30, lost=[0])
+    story.message("before", "talk", "bob", -30, lost=[0])
     for number in range(60):
         name, sender, sent = f"talk {number}", TALKERS[number % 3], 60.0 * number
         after = [f"talk {n}" for n in range(max(0, number - 2), number)] or ["before"]
-        told.message(
+        story.message(
             name,
             "talk",
             sender,
@@ -41,49 +41,49 @@ def talk(told: Story) -> None:
             lost=[0] if number in (20, 45, 46, 47) else [],
             late=number == 21,
             delivered_after_s={21: 400.0, 22: 240.0, 40: 12.0, 48: 300.0}.get(number, 0.1 + 0.05 * (number % 7)),
-            lost_dependencies=[told.messages["talk 20"].last.sds_id] if number == 22 else (),
+            lost_dependencies=[story.messages["talk 20"].last.sds_id] if number == 22 else (),
             copies=2 if number % 9 == 0 else 1,
             source="store" if number == 40 else "relay",
             ephemeral=number == 33,
         )
     for number in range(58):
         name = f"talk {number}"
-        for by in set(TALKERS) - {told.messages[name].sender}:
+        for by in set(TALKERS) - {story.messages[name].sender}:
             if number in (20, 33, 45, 46, 47) or (by == "carol" and 30 <= number < 36):
                 continue
             evidence = ("causal_history", "implied", "filter")[(number + len(by)) % 3]
-            told.acknowledge(name, by, 60.0 * (1 + (number + len(by)) % 2) + number, evidence, f"talk {number + 2}")
+            story.acknowledge(name, by, 60.0 * (1 + (number + len(by)) % 2) + number, evidence, f"talk {number + 2}")
         if number % 10 == 4:  # the stronger evidence that came later
-            told.acknowledge(name, "bob" if told.messages[name].sender != "bob" else "alice", 500, "causal_history")
-    told.lose("before", "talk 0", "before_observation", 0)
-    told.verdict(told.messages["before"], "unknown", "before_observation")
-    told.lose("talk 20", "talk 21", "lost")
-    told.refetch("talk 20", "talk 21", [("absent", "absent"), ("absent", "error"), ("absent", "absent")])
-    told.verdict(told.messages["talk 20"], "missing", "propagated_not_stored")
-    told.lose("talk 21", "talk 22", "lost")
-    told.lose("talk 21", "talk 22", "recovered", 340)
-    told.refetch("talk 40", "talk 41", [("absent", "present")])
-    told.refetch("talk 45", "talk 48", [("", ""), ("", "")], hint=False)  # asked for, and no node ever answered
+            story.acknowledge(name, "bob" if story.messages[name].sender != "bob" else "alice", 500, "causal_history")
+    story.lose("before", "talk 0", "before_observation", 0)
+    story.verdict(story.messages["before"], "unknown", "before_observation")
+    story.lose("talk 20", "talk 21", "lost")
+    story.refetch("talk 20", "talk 21", [("absent", "absent"), ("absent", "error"), ("absent", "absent")])
+    story.verdict(story.messages["talk 20"], "missing", "propagated_not_stored")
+    story.lose("talk 21", "talk 22", "lost")
+    story.lose("talk 21", "talk 22", "recovered", 340)
+    story.refetch("talk 40", "talk 41", [("absent", "present")])
+    story.refetch("talk 45", "talk 48", [("", ""), ("", "")], hint=False)  # asked for, and no node ever answered
     for number in (45, 46, 47):
-        told.lose(f"talk {number}", "talk 48", "lost", hint=number != 45)
-        told.verdict(
-            told.messages[f"talk {number}"],
+        story.lose(f"talk {number}", "talk 48", "lost", hint=number != 45)
+        story.verdict(
+            story.messages[f"talk {number}"],
             "missing" if number == 45 else "unknown",
             None if number == 45 else "source_gap",
         )
-    told.refetch("talk 46", "talk 48", [("error", "error"), ("error", "")])
+    story.refetch("talk 46", "talk 48", [("error", "error"), ("error", "")])
     for number in range(0, 58, 5):  # the audit: store-b has no longer what is older than half an hour
-        message = told.messages[f"talk {number}"]
+        message = story.messages[f"talk {number}"]
         if message.delivered_s is not None:
-            told.presence(STORE_NODES[0], message, "present", "audit", at(3600 + number))
-            told.presence(STORE_NODES[1], message, "absent" if number < 30 else "present", "audit", at(3600 + number))
+            story.presence(STORE_NODES[0], message, "present", "audit", at(3600 + number))
+            story.presence(STORE_NODES[1], message, "absent" if number < 30 else "present", "audit", at(3600 + number))
     for number, by in ((20, "alice"), (20, "carol"), (21, "bob"), (45, "alice")):
-        carrier = told.messages[f"talk {number + 3}"]
-        told.add(
+        carrier = story.messages[f"talk {number + 3}"]
+        story.add(
             "repair_requests",
-            **told.channel(carrier),
-            sds_id=told.messages[f"talk {number}"].last.sds_id,
-            sender_id=told.messages[f"talk {number}"].sender,
+            **story.channel(carrier),
+            sds_id=story.messages[f"talk {number}"].last.sds_id,
+            sender_id=story.messages[f"talk {number}"].sender,
             requested_by=by,
             request_sds_id=carrier.last.sds_id,
             held_here=number == 21,
@@ -91,22 +91,22 @@ def talk(told: Story) -> None:
             kafka_partition=0,
             kafka_offset=number,
         )
-    told.add(
+    story.add(
         "channel_events",
-        **told.channel(told.messages["talk 5"]),
+        **story.channel(story.messages["talk 5"]),
         event="saturated_filter",
-        sds_id=told.messages["talk 5"].last.sds_id,
+        sds_id=story.messages["talk 5"].last.sds_id,
         sender_id="carol",
         detail="61 % of the filter's bits are set",
         event_time=at(300),
         kafka_partition=0,
         kafka_offset=5,
     )
-    fresh = told.message("talk last", "talk", "alice", 3590, lost=[0], after=["talk 57"])
-    told.verdict(fresh, "unknown", "unsettled", settled=False)
+    fresh = story.message("talk last", "talk", "alice", 3590, lost=[0], after=["talk 57"])
+    story.verdict(fresh, "unknown", "unsettled", settled=False)
 
 
-def files(told: Story) -> None:
+def files(story: Story) -> None:
     """Segmented messages: k = 4 and up to two parity segments, every outcome a set of segments can have."""
     outcomes: dict[str, dict[str, Any]] = {
         "whole": {},
@@ -121,7 +121,7 @@ def files(told: Story) -> None:
         "waits for what is lost": {"delivered_after_s": None, "closed": False},
     }
     for number, (name, how) in enumerate(list(outcomes.items()) + [(f"whole {n}", {"parity": 1}) for n in range(12)]):
-        told.message(
+        story.message(
             name,
             "files",
             "alice" if number % 2 else "bob",
@@ -131,13 +131,13 @@ def files(told: Story) -> None:
             **{"delivered_after_s": 0.5 + number % 3, **how},
         )
         if name.startswith(("whole", "saved")):
-            told.say(name, "queued", "sent")
-            told.acknowledge(name, "bob" if number % 2 else "alice", 20.0 + number, carried_by="whole")
-    told.verdict(told.messages["waits for what is lost"], "missing", "dependency_missing")
-    told.refetch("one short without parity", "saved by one parity", [("absent", "absent")])
+            story.say(name, "queued", "sent")
+            story.acknowledge(name, "bob" if number % 2 else "alice", 20.0 + number, carried_by="whole")
+    story.verdict(story.messages["waits for what is lost"], "missing", "dependency_missing")
+    story.refetch("one short without parity", "saved by one parity", [("absent", "absent")])
 
 
-def add_refusals_by_the_sender(told: Story) -> None:
+def add_refusals_by_the_sender(story: Story) -> None:
     """Messages of which only the sender, or quarantine, has a trace."""
     for number, (name, events, cause) in enumerate(
         (
@@ -149,43 +149,43 @@ def add_refusals_by_the_sender(told: Story) -> None:
             ("stored nowhere", ("queued", "sent"), "propagated_not_stored"),
         )
     ):
-        message = told.message(name, "files", "alice", 3000.0 + 30 * number, size=300, lost=[0])
-        told.say(name, *events, detail="the epoch's budget is used up" if cause == "rate_limited" else None)
-        told.verdict(message, "missing", cause)
-    locked = told.messages["locked"]
-    told.refuse(
+        message = story.message(name, "files", "alice", 3000.0 + 30 * number, size=300, lost=[0])
+        story.say(name, *events, detail="the epoch's budget is used up" if cause == "rate_limited" else None)
+        story.verdict(message, "missing", cause)
+    locked = story.messages["locked"]
+    story.refuse(
         "decryption", "undecryptable", 3120, b"\x08\x01" + digest("locked"), detail="no key opens it",
         content_topic=topic_of("files"), message_hash=locked.last.envelope_hash,
     )  # fmt: skip
-    told.refetch("stored nowhere", "whole 11", [("absent", "absent"), ("absent", "absent")])
+    story.refetch("stored nowhere", "whole 11", [("absent", "absent"), ("absent", "absent")])
 
 
-def quiet_and_sealed(told: Story) -> None:
+def quiet_and_sealed(story: Story) -> None:
     """A channel that fell silent after ten minutes, and one of which no plaintext is kept."""
     for number in range(10):
-        told.message(f"quiet {number}", "quiet", "dave", 60.0 * number, size=64)
-        told.message(f"sealed {number}", "sealed", "erin", 300.0 * number, size=128, sealed=True)
+        story.message(f"quiet {number}", "quiet", "dave", 60.0 * number, size=64)
+        story.message(f"sealed {number}", "sealed", "erin", 300.0 * number, size=128, sealed=True)
         if number < 5:
-            told.acknowledge(f"sealed {number}", "frank", 45, "filter")
+            story.acknowledge(f"sealed {number}", "frank", 45, "filter")
 
 
-def hostile(told: Story) -> None:
+def hostile(story: Story) -> None:
     """Three messages in a channel of each hostile string, from a sender and on a topic of another one: one arrives, one
     arrives in parts, one is only named."""
     for number, text in enumerate(HOSTILE):
         sender, topic = HOSTILE[(number + 1) % len(HOSTILE)], "/" + HOSTILE[(number + 2) % len(HOSTILE)]
         start = 600.0 + 120 * number
         common: dict[str, Any] = {"content_topic": topic, "partition": number % 3}
-        told.message(f"hostile {number}", text, sender, start, sds_id=f"{text} {number}", size=30, **common)
-        told.message(f"torn {number}", text, sender, start + 10, data=3, lost=[1], size=900, **common)
-        told.message(f"named {number}", text, sender, start + 20, lost=[0], **common)
-        told.acknowledge(f"hostile {number}", HOSTILE[(number + 3) % len(HOSTILE)], 33)
-        told.lose(f"named {number}", f"hostile {number}", "lost")
-        told.refetch(f"named {number}", f"hostile {number}", [("absent", "absent")])
-        told.verdict(told.messages[f"named {number}"], "missing", None)
-        told.add(
+        story.message(f"hostile {number}", text, sender, start, sds_id=f"{text} {number}", size=30, **common)
+        story.message(f"torn {number}", text, sender, start + 10, data=3, lost=[1], size=900, **common)
+        story.message(f"named {number}", text, sender, start + 20, lost=[0], **common)
+        story.acknowledge(f"hostile {number}", HOSTILE[(number + 3) % len(HOSTILE)], 33)
+        story.lose(f"named {number}", f"hostile {number}", "lost")
+        story.refetch(f"named {number}", f"hostile {number}", [("absent", "absent")])
+        story.verdict(story.messages[f"named {number}"], "missing", None)
+        story.add(
             "channel_events",
-            **told.channel(told.messages[f"hostile {number}"]),
+            **story.channel(story.messages[f"hostile {number}"]),
             event="conflict",
             sds_id=f"{text} {number}",
             sender_id=sender,
@@ -194,33 +194,33 @@ def hostile(told: Story) -> None:
         )
 
 
-def bad_records(told: Story) -> None:
+def bad_records(story: Story) -> None:
     """Quarantine: several stages and reasons, a kept suspicion, one that was requeued, raw bytes of every kind."""
     for number in range(5):
-        told.refuse("envelope", "malformed_envelope", 100.0 * number, bytes(range(256)), detail="truncated field 4")
+        story.refuse("envelope", "malformed_envelope", 100.0 * number, bytes(range(256)), detail="truncated field 4")
     for number in range(3):
-        told.refuse(
+        story.refuse(
             "sds", "sds_without_id", 200.0 * number, b"\n\x05alice", detail="an SDS message needs a message id",
             content_topic=topic_of("talk"), message_hash=digest("bad", number),
         )  # fmt: skip
-    told.refuse("record", "null_value", 900, None, detail="a tombstone")
-    told.refuse("record", "too_large", 950, b"x" * 5000, detail="1 048 577 bytes, at most 1 048 576 are read")
-    told.refuse(
+    story.refuse("record", "null_value", 900, None, detail="a tombstone")
+    story.refuse("record", "too_large", 950, b"x" * 5000, detail="1 048 577 bytes, at most 1 048 576 are read")
+    story.refuse(
         "segment", "segment_hash_length", 1000, b"\x0a\x10" + b"h" * 16, disposition="kept",
         content_topic=topic_of("files"), message_hash=digest("kept"),
     )  # fmt: skip
-    told.refuse(
+    story.refuse(
         "decryption", "undecryptable", 1100, b"\x01\x02\x03", disposition="requeued",
         content_topic=topic_of("files"), message_hash=digest("requeued"),
     )  # fmt: skip
     for number, text in enumerate(HOSTILE):
-        told.refuse(
+        story.refuse(
             "sds", "malformed_sds", 1200.0 + number, text.encode("utf-8", "surrogatepass"), detail=text,
             content_topic=f"/{text}", message_hash=digest("hostile", number),
         )  # fmt: skip
-    told.add(
+    story.add(
         "envelopes",
-        **told._place("/plain/1/other/proto"),
+        **story._place("/plain/1/other/proto"),
         record_time=at(5),
         event_time=at(5),
         ingest_time=at(7),
@@ -236,9 +236,9 @@ def bad_records(told: Story) -> None:
     )
 
 
-def gaps(told: Story) -> None:
+def gaps(story: Story) -> None:
     """Offsets that retention took, and a quarter of an hour in which the bridge did not listen, filled in part."""
-    told.add(
+    story.add(
         "source_gaps",
         kafka_topic=KAFKA_TOPIC,
         ingest_time=at(3000),
@@ -252,7 +252,7 @@ def gaps(told: Story) -> None:
         to_time=at(2830),
     )
     for offset, status in ((7, "open"), (8, "filled")):
-        told.add(
+        story.add(
             "source_gaps",
             kafka_topic="waku.bridge-gaps",
             ingest_time=at(3000 + 60 * (offset - 7)),
@@ -267,12 +267,12 @@ def gaps(told: Story) -> None:
         )
 
 
-def vantage_points(told: Story) -> None:
+def vantage_points(story: Story) -> None:
     """Two bridges: one saw both envelopes, the other missed the second, which a store still had."""
     for name, second in (("north", "relay"), ("south", "store")):
         for number, source in ((0, "relay"), (1, second)):
-            message = told.messages[f"talk {number}"]
-            told.add(
+            message = story.messages[f"talk {number}"]
+            story.add(
                 "sightings",
                 message_hash=message.last.envelope_hash,
                 vantage=name,
@@ -283,7 +283,7 @@ def vantage_points(told: Story) -> None:
             )
 
 
-def pipeline(told: Story) -> None:
+def pipeline(story: Story) -> None:
     """Twelve micro-batches of every query in two runs, the recorded clock, open keys, and the alerts of jobs."""
     for job_number, query in enumerate(JOBS):
         query_id = f"{query}-checkpoint"
@@ -314,7 +314,7 @@ def pipeline(told: Story) -> None:
                     "failed_rows": 0.0,
                 }
             for metric, value in values.items():
-                told.add(
+                story.add(
                     "pipeline_metrics",
                     query=query,
                     query_id=query_id,
@@ -326,7 +326,7 @@ def pipeline(told: Story) -> None:
                 )
         if query == "reassembly":
             for number, due in enumerate((at(3900), at(4200), None)):
-                told.add(
+                story.add(
                     "timers",
                     query_id=query_id,
                     batch_id=10 + number % 2,
@@ -337,7 +337,7 @@ def pipeline(told: Story) -> None:
                 )
     for partition in range(3):
         for batch in range(12):
-            told.add(
+            story.add(
                 "clock",
                 kafka_topic=KAFKA_TOPIC,
                 kafka_partition=partition,
@@ -348,7 +348,7 @@ def pipeline(told: Story) -> None:
                 next_offset=10 * (batch + 1),
                 recorded_at=at(300.0 * (batch + 1) + 2),
             )
-        told.add(
+        story.add(
             "clock",
             kafka_topic=KAFKA_TOPIC,
             kafka_partition=partition,

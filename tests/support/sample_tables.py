@@ -29,28 +29,28 @@ from tests.support.sample_rows import Story
 
 def story() -> Story:
     """Everything that happened, as rows."""
-    told = Story()
-    sample_story.tell(told)
+    result = Story()
+    sample_story.tell(result)
     acknowledged = defaultdict(set)
-    for row in told.rows["acks"]:
+    for row in result.rows["acks"]:
         acknowledged[row["channel_id"], row["sds_id"]].add(row["acknowledged_by"])
-    for row in told.rows["delivery_status"]:
+    for row in result.rows["delivery_status"]:
         row["acknowledged_by"] = sorted(
             set().union(*(acknowledged[row["channel_id"], sds_id] for sds_id in row["sds_ids"]))
         )
-    return told
+    return result
 
 
-def write(place: Path, told: Story | None = None) -> Story:
+def write(place: Path, content: Story | None = None) -> Story:
     """Write every table of the pipeline under ``place``, those without rows empty; returns what is in them."""
-    told = told or story()
+    content = content or story()
     for table in TABLES:
         target = place / table.name
         create_table(target, table)
-        rows = told.rows.get(table.name, [])
+        rows = content.rows.get(table.name, [])
         unknown = {name for row in rows for name in row} - set(table.names())
         assert not unknown, (table.name, unknown)
         if rows:
             complete = [{name: row.get(name) for name in table.names()} for row in rows]
             write_deltalake(str(target), pa.Table.from_pylist(complete, schema=arrow_schema(table)), mode="append")
-    return told
+    return content

@@ -34,7 +34,7 @@ def page(
     lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, verdict: VerdictFilter, numbers: dict[str, int]
 ) -> dict[str, Any] | None:
     """The parts of the page; ``None`` when nothing at all is known of the channel."""
-    asked = {
+    parts = {
         "figures": section(lake, ("delivery_status",), lambda: figures(lake, key, window)),
         "matrix": section(lake, ("deliveries", "acks"), lambda: acks_matrix(lake, key, window.since, window.until)),
         "missing": section(
@@ -44,9 +44,9 @@ def page(
         "budget": section(lake, ("sds_messages",), lambda: budget(lake, key, window)),
         "messages": section(lake, ("delivery_status",), lambda: messages(lake, key, window, verdict, numbers["page"])),
     }
-    if all(part.fault is None for part in asked.values()) and not has_channel(lake, key):
+    if all(part.fault is None for part in parts.values()) and not has_channel(lake, key):
         return None
-    return asked
+    return parts
 
 
 def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:

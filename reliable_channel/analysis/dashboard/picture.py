@@ -20,5 +20,5 @@ def link(path: str, **parameters: Any) -> str:
 
 def answering(svg: str) -> str:
     """The SVG document with a ``<title>`` in every mark that has a description, and links relative to this server."""
-    told = _MARK.sub(r"<\1 \2><title>\3</title></\1>", svg)
-    return _LINK.sub(r'<a href="\1">', told)
+    titled = _MARK.sub(r"<\1 \2><title>\3</title></\1>", svg)
+    return _LINK.sub(r'<a href="\1">', titled)

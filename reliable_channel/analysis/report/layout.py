@@ -229,16 +229,16 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def window(report: dict[str, Any]) -> str:
     """The window in words."""
-    asked = report["window"]
-    since, until = asked["from"], asked["to"]
+    requested = report["window"]
+    since, until = requested["from"], requested["to"]
     if since is None and until is None:
         words = "everything in the tables"
     else:
         words = f"{text.time(since) if since else 'the beginning'} to {text.time(until) if until else 'the end'} (UTC)"
-    if asked["channel"] is not None:
-        words += f", channel {text.name(asked['channel'])}"
-    if asked["content_topic"] is not None:
-        words += f", content topic {text.name(asked['content_topic'])}"
+    if requested["channel"] is not None:
+        words += f", channel {text.name(requested['channel'])}"
+    if requested["content_topic"] is not None:
+        words += f", content topic {text.name(requested['content_topic'])}"
     return words
 
 

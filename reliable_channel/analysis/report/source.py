@@ -158,12 +158,12 @@ class TableWindow:
         """The result of ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``. Only
         columns that are named are read: ``SELECT *`` of a table returns no more than those. The same query runs
         once."""
-        asked = sql, repr(sorted(values.items()))
-        if asked in self._answers:
-            return self._answers[asked].copy()
+        question = sql, repr(sorted(values.items()))
+        if question in self._answers:
+            return self._answers[question].copy()
         self._load_what_is_named(sql)
         frame: pd.DataFrame = self._engine.execute(sql, values or None).df()
-        self._answers[asked] = frame
+        self._answers[question] = frame
         return frame.copy()
 
     def keep(self, name: str, sql: str) -> None:

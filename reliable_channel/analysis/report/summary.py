@@ -134,8 +134,8 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
             f"{totals['claimed']:,} more ids are claimed by one participant alone; they count in no figure of messages."
         )
     if unexplained:
-        asked = source.rows("store_presence", ["outcome"]).num_rows
-        why = "no evidence names one" if asked else "no store node was asked for them"
+        queried = source.rows("store_presence", ["outcome"]).num_rows
+        why = "no evidence names one" if queried else "no store node was asked for them"
         notes.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
     return notes
 

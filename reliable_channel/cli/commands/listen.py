@@ -43,14 +43,14 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, transport)
         enough = threading.Event()
-        heard = 0
+        received = 0
 
         def tell(event: ChannelEvent) -> None:
-            nonlocal heard
-            heard += isinstance(event, MessageReceived)
+            nonlocal received
+            received += isinstance(event, MessageReceived)
             if everything or isinstance(event, MessageReceived | MessageLost | ChannelProblem):
                 say(event, as_json)
-            if count is not None and heard >= count and isinstance(event, MessageReceived):
+            if count is not None and received >= count and isinstance(event, MessageReceived):
                 opened.channel.close()  # here: what came with it waits for the next who listens
                 enough.set()
 
@@ -60,5 +60,5 @@ def register(app: typer.Typer) -> None:
             if not as_json:
                 typer.echo(f"Listening on {who.channel_id} ({who.topic}) as {opened.channel.sender_id}", err=True)
             enough.wait(seconds)
-        if count is not None and heard < count:
+        if count is not None and received < count:
             raise typer.Exit(1)

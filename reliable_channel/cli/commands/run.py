@@ -57,8 +57,8 @@ def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence of senders and the bridge into ``sender_events`` and ``source_gaps``."""
     from reliable_channel.evidence.collecting import collect_evidence
 
-    if taken := collect_evidence(settings):
-        say(f"evidence: {taken} records")
+    if count := collect_evidence(settings):
+        say(f"evidence: {count} records")
 
 
 def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:

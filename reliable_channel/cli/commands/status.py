@@ -53,7 +53,7 @@ def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
     require_own_broker(settings)
     with (
         quiet_kafka_client(),
-        closing(KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)) as asked,
+        closing(KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)) as consumer,
     ):
-        places = [TopicPartition(topic, partition) for partition in asked.partitions_for_topic(topic) or ()]
-        return {place.partition: offset for place, offset in asked.end_offsets(places).items()}
+        places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()]
+        return {place.partition: offset for place, offset in consumer.end_offsets(places).items()}

@@ -335,9 +335,9 @@ class AckTable:
                 return []
             at, masks = self._at[_FIRST_LOOK:, rows], self._masks[_FIRST_LOOK:, rows]
         else:
-            asked = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
-            rows = np.array([tracked.row for tracked in asked], np.intp)
-            at, masks = filter_format.places([tracked.message_id for tracked in asked])
+            unlocated = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
+            rows = np.array([tracked.row for tracked in unlocated], np.intp)
+            at, masks = filter_format.places([tracked.message_id for tracked in unlocated])
         bits = words.take(at)
         bits &= masks
         held = [tracked for row in rows[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]

@@ -473,7 +473,7 @@ class IncomingBuffer:
         config = self._config
         interval = config.sweep_in_buf_interval_ms
         lost: list[str] = []
-        asked = 0
+        requested = 0
         due_of: dict[str, int] = {}
         while self._next_timer() == now:
             missing = self.missing[heapq.heappop(self._timers)[1]]
@@ -484,8 +484,8 @@ class IncomingBuffer:
             of_sender = due_of[missing.charged_to] = due_of.get(missing.charged_to, -1) + 1
             later = of_sender // config.max_refetches_per_sender_and_sweep
             if not later:
-                later = asked // config.max_refetches_per_sweep
-                asked += 1
+                later = requested // config.max_refetches_per_sweep
+                requested += 1
             if later:
                 missing.due = self._next_sweep(now + later * interval)
             else:

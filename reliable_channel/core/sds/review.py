@@ -164,8 +164,8 @@ class AckReview:
     def _reach(self, tracked: Tracked, number: int) -> None:
         """Record that a participant has a message in its causal past. Nothing is implied for messages sent before the
         participant was first heard, because it may have joined later."""
-        heard = self.participants.first_heard(number)
-        if heard is None or tracked.lamport <= heard:
+        since = self.participants.first_heard(number)
+        if since is None or tracked.lamport <= since:
             return
         bit = 1 << number
         tracked.reached |= bit

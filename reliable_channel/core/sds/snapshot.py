@@ -128,10 +128,10 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
-    heard = {each.by: each.lamport for each in proto.participants_heard}
+    first_heard = {each.by: each.lamport for each in proto.participants_heard}
     spoken = dict(enumerate(zip(proto.participant_messages, proto.participant_last, strict=True)))
     for number in range(len(participants)):
-        state.review.participants.restore(number, heard.get(number), spoken.get(number, (1, 0)))
+        state.review.participants.restore(number, first_heard.get(number), spoken.get(number, (1, 0)))
     state.review.participants.proving = int.from_bytes(proto.participants_proving, "little")
     state.review.restore(_read_tracked(proto, participants, texts))
     state.repeats = Repeats(

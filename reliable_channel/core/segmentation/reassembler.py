@@ -490,13 +490,13 @@ class Reassembler:
             if not (held.fits_but_for_counts(chosen) and held.agrees_on_parity(chosen)):
                 continue
             for slot, shard in [*held.slots.items()]:
-                if slot < PARITY or first is None or (told := first_of(slot, shard[1], k)) is None:
+                if slot < PARITY or first is None or (stated_first := first_of(slot, shard[1], k)) is None:
                     continue
-                if held is not chosen and told == first and slot not in chosen.slots:
+                if held is not chosen and stated_first == first and slot not in chosen.slots:
                     self._sets.move(slot, held, chosen)
-                elif held is chosen and told != first and shard_binds(held, slot, shard, k, work):
+                elif held is chosen and stated_first != first and shard_binds(held, slot, shard, k, work):
                     siblings = self._siblings(held)
-                    others = [send for send in siblings if slot not in send.slots and send.first(k) == told]
+                    others = [send for send in siblings if slot not in send.slots and send.first(k) == stated_first]
                     if not others and len(siblings) + 1 < MAX_OPEN_SENDS and self._has_room(held):
                         others = [self._open(held.key, held.codec, segment_of(held, slot, shard))]
                     if others:

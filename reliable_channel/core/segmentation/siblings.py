@@ -30,8 +30,8 @@ def find_loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterato
     if len(held.slots) >= k and not own_fails:
         return
     lenders = [each for each in siblings if each.data_count in (None, k) and each.fits_but_for_counts(held)]
-    told = [each.parity_count for each in (held, *lenders) if each.parity_count is not None]
-    for m in dict.fromkeys(told) or (None,):
+    stated_counts = [each.parity_count for each in (held, *lenders) if each.parity_count is not None]
+    for m in dict.fromkeys(stated_counts) or (None,):
         if own_fails and m == held.parity_count:
             continue  # all choices with its own count are the search's
         pool: Choice = {}

@@ -35,11 +35,11 @@ def records_per_trigger(settings: Settings) -> int:
 
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.clients().consumer}
-        with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as asked:
+        with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as consumer:
             topic = settings.kafka.topics.envelopes
             described = describe_topic(settings.kafka.clients(), topic)
-            refuse_recreated_topic(asked, described.id, settings)
-            sizes = newest_sizes(asked, topic)
+            refuse_recreated_topic(consumer, described.id, settings)
+            sizes = newest_sizes(consumer, topic)
     except KafkaError:
         sizes = []
     limit = records_within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)

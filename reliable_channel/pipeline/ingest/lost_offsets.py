@@ -82,8 +82,8 @@ def _log_starts(kafka: KafkaSettings, places: list[TopicPartition]) -> tuple[dic
     topics = sorted({topic for topic, _ in places})
     options = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS, **kafka.clients().admin}
     with closing(KafkaAdminClient(**options)) as admin:
-        asked = {client.TopicPartition(*place): OffsetSpec.EARLIEST for place in places}
-        starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(asked).items()}
+        specs = {client.TopicPartition(*place): OffsetSpec.EARLIEST for place in places}
+        starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(specs).items()}
         try:
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
             configs = admin.describe_configs(wanted, config_filter="all")

@@ -108,10 +108,10 @@ def groups_of(
     messages that do not count."""
     window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
     kept = {name: messages[name] for name in (*RECORD_KEY, *SENDER)}
-    asked = pa.table({**kept, "window": window, **costs_of(messages)})
+    rows = pa.table({**kept, "window": window, **costs_of(messages)})
     if uncounted is not None:
-        asked = asked.join(uncounted, [*RECORD_KEY], join_type="left anti")
-    sums = asked.group_by([*RECORD_KEY[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
+        rows = rows.join(uncounted, [*RECORD_KEY], join_type="left anti")
+    sums = rows.group_by([*RECORD_KEY[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])
     for row in sums.to_pylist():
         sender = tuple(row[name] for name in SENDER)
         cost = Cost(*(row[f"{name}_sum"] for name in Cost._fields))
@@ -199,9 +199,9 @@ class QuotaUsage:
         for group in groups:
             sums.add(*group)
         above = set()
-        for key, asked in sums._windows.items():
+        for key, usage in sums._windows.items():
             spent = self._windows[key].spent if key in self._windows else {}
-            for scope, cost in asked.spent.items():
+            for scope, cost in usage.spent.items():
                 if self._find_exceeded(scope, spent.get(scope, Cost()).plus(cost)) is not None:
                     above.add((key, scope))
         if not above:

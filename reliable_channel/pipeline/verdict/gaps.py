@@ -72,15 +72,17 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
     ]
 
 
-def subtract_received(gaps: Collection[Gap], heard: Mapping[str, Span], places: Collection[Place] = ()) -> list[Span]:
-    """The rest of ``gaps`` for a topic that bridges have ``heard``, and whose records are in ``places``; without any,
-    they may be in every partition.
+def subtract_received(
+    gaps: Collection[Gap], received: Mapping[str, Span], places: Collection[Place] = ()
+) -> list[Span]:
+    """The rest of ``gaps`` for a topic that bridges have ``received``, and whose records are in ``places``; without
+    any, they may be in every partition.
 
     A bridge followed the topic from its first to its last envelope, except during its own gaps. What Kafka lost of
     another partition hides nothing of the topic."""
     listening = {
         vantage: _subtract([span], (gap.span for gap in gaps if gap.vantage == vantage))
-        for vantage, span in heard.items()
+        for vantage, span in received.items()
     }
     left: list[Span] = []
     for gap in gaps:

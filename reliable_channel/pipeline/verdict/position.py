@@ -38,7 +38,7 @@ class RoundPosition:
 
 def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> RoundPosition:
     """The position of a round over these tables. ``gaps``: the times in which no bridge listened, by topic."""
-    asked = (
+    settings_used = (
         __version__,
         settings.pipeline.settle_delay_ms,
         bool(settings.store.nodes),
@@ -48,7 +48,7 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
         gaps,
     )
     read = {table.name: (str(there.metadata().id), there.version()) for table, there in opened.items()}
-    return RoundPosition(read, hashlib.sha256(repr(asked).encode()).hexdigest())
+    return RoundPosition(read, hashlib.sha256(repr(settings_used).encode()).hexdigest())
 
 
 def last_position(status: DeltaTable) -> RoundPosition | None:

@@ -139,10 +139,10 @@ class Silence(NamedTuple):
 
 
 def _silence(spark: SparkSession, gaps: list[Gap]) -> Silence:
-    heard: dict[Topic, dict[str, Span]] = {}
+    received: dict[Topic, dict[str, Span]] = {}
     if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
         for row in in_our_time(spark.sql(HEARD).toArrow()).to_pylist():
-            by = heard.setdefault((row["pubsub_topic"], row["content_topic"]), {})
+            by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
             by[row["vantage"]] = Span(row["since"], row["until"])
     placed: dict[Topic, set[Place]] = {}
     if any(gap.place is not None for gap in gaps):
@@ -152,10 +152,10 @@ def _silence(spark: SparkSession, gaps: list[Gap]) -> Silence:
     every = [gap.span for gap in gaps]
 
     def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
-        left = {topic: subtract_received(gaps, heard.get(topic, {}), in_places.get(topic, ())) for topic in topics}
+        left = {topic: subtract_received(gaps, received.get(topic, {}), in_places.get(topic, ())) for topic in topics}
         return {topic: spans for topic, spans in left.items() if spans != every}
 
-    return Silence(gaps, rest({*heard, *placed}, placed), rest(heard, {}))
+    return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
 
 
 def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -52,8 +52,8 @@ def read_surfaces(paths: PathSettings) -> dict[str, Mapping[str, Any]]:
     finally:
         source.close()
     rule = LossRate(alert="headline", kind="loss_rate", above=0, per="all", at_least=1, window_ms=ALWAYS_MS)
-    told = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
-    alerts = {"missing": int(told[0].detail.split()[0])} if told else {}
+    loss_readings = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
+    alerts = {"missing": int(loss_readings[0].detail.split()[0])} if loss_readings else {}
     return {
         "report": report,
         "dashboard": overview.figures(lake, window(lake, "all")),

@@ -251,12 +251,12 @@ def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int 
         due = known is not None and (known <= ack.at_ms or known < patience.get(key, known + 1))
         if due and (*key, ack.by) not in rows:
             out.append(Difference(promise, ack.channel_id, ack.sds_id, f"by {ack.by} is not in the table"))
-    heard = {(h.channel_id, h.sds_id, h.participant) for h in truth.heard}
+    receptions = {(h.channel_id, h.sds_id, h.participant) for h in truth.heard}
     for row in observed.acks:
         segment = segments.get((row.channel_id, row.sds_id))
         if segment is not None and segment.sender == row.by:
             out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who sent it"))
-        elif (row.channel_id, row.sds_id, row.by) not in heard:
+        elif (row.channel_id, row.sds_id, row.by) not in receptions:
             out.append(Difference(promise, row.channel_id, row.sds_id, f"by {row.by}, who never had it"))
     return out
 

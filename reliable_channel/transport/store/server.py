@@ -89,14 +89,14 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
 async def _answer(source: EnvelopeSource, request: Request) -> Response:
     """The answer to a query."""
     try:
-        asked = read_parameters(request.query_params.multi_items())
-        page = _small_page(source, asked)
+        page_request = read_parameters(request.query_params.multi_items())
+        page = _small_page(source, page_request)
         if page is None:
-            page = await run_in_threadpool(_page, source, asked)
+            page = await run_in_threadpool(_page, source, page_request)
     except BadParameter as error:
         return PlainTextResponse(str(error), 400)
     except UnknownCursorError:
-        if asked.of_a_peer:
+        if page_request.of_a_peer:
             return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
         return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
     except EnvironmentFault as fault:
@@ -108,27 +108,27 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
     return JSONResponse(page_to_json(page))
 
 
-def _page(source: EnvelopeReading, asked: PageRequest) -> StorePage:
+def _page(source: EnvelopeReading, page_request: PageRequest) -> StorePage:
     return read_page(
         source,
-        asked.selection,
-        cursor=asked.cursor,
-        page_size=asked.page_size,
-        forward=asked.forward,
-        include_data=asked.include_data,
+        page_request.selection,
+        cursor=page_request.cursor,
+        page_size=page_request.page_size,
+        forward=page_request.forward,
+        include_data=page_request.include_data,
     )
 
 
-def _small_page(source: EnvelopeSource, asked: PageRequest) -> StorePage | None:
+def _small_page(source: EnvelopeSource, page_request: PageRequest) -> StorePage | None:
     """A page that needs only a few reads of one index and payloads in memory; None for any other. It is built on the
     request's thread: passing it to another thread and back would take as long again."""
-    by = asked.selection
+    by = page_request.selection
     topics = (by.pubsub_topic is not None) + len(by.content_topics or ())
-    if topics > 1 or max(asked.page_size, len(by.hashes or ())) > _SMALL_PAGE:
+    if topics > 1 or max(page_request.page_size, len(by.hashes or ())) > _SMALL_PAGE:
         return None
     try:
         with source.at_once() as reading:
-            return None if reading is None else _page(reading, asked)
+            return None if reading is None else _page(reading, page_request)
     except BlockingIOError:
         return None
 

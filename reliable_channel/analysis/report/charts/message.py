@@ -68,12 +68,12 @@ def move_late_answers(shown: pd.DataFrame) -> tuple[pd.DataFrame, bool]:
     """The events, with answers of store nodes that came long after everything else moved to just after it, and whether
     there were any. Queried about old records, stores answer today, and the time line would have one mark at each
     end."""
-    asked = shown["lane"] == "store"
-    if asked.all() or not asked.any():
+    from_store = shown["lane"] == "store"
+    if from_store.all() or not from_store.any():
         return shown, False
-    last = shown.loc[~asked, "time"].max()
+    last = shown.loc[~from_store, "time"].max()
     span = max(last - shown["time"].min(), pd.Timedelta(minutes=1))
-    late = asked & (shown["time"] > last + 10 * span)
+    late = from_store & (shown["time"] > last + 10 * span)
     return shown.assign(time=shown["time"].where(~late, last + span / 20)), bool(late.any())
 
 
@@ -108,8 +108,8 @@ def labels_of(shown: pd.DataFrame, plot: int = WIDTH) -> pd.DataFrame:
 
 def _lanes(lanes: list[str]) -> alt.Scale:
     trouble = {"loss", "channel"}
-    asked = {"refetch", "store", "repair"}
-    colours = [VERMILION if lane in trouble else ORANGE if lane in asked else BLUE for lane in lanes]
+    requests = {"refetch", "store", "repair"}
+    colours = [VERMILION if lane in trouble else ORANGE if lane in requests else BLUE for lane in lanes]
     return alt.Scale(domain=lanes, range=colours)
 
 
