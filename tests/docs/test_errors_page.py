@@ -205,7 +205,7 @@ def test_the_error_prints_what_the_page_says(heading: str, shell: Shell) -> None
 
 def test_every_error_of_the_page_is_provoked_somewhere() -> None:
     tests = "".join(file.read_text(encoding="utf-8") for file in ELSEWHERE)
-    elsewhere = set(re.findall(r'expected\("(.+?)"\)', tests))
+    elsewhere = set(re.findall(r'pattern_of\("(.+?)"\)', tests))
     assert sorted([*HERE, *elsewhere]) == sorted(messages())
     assert len(messages()) >= 20
 
