@@ -14,7 +14,7 @@ from reliable_channel.core.sds.events import (
     SdsStep,
 )
 from reliable_channel.core.sds.log import LogEntry, Position
-from reliable_channel.core.sds.receiving import DIGEST_BYTES, Arrival, SdsReceiver
+from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, SdsReceiver
 from reliable_channel.core.sds.sending import SdsSender
 from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.sds.state import ChannelState
@@ -197,7 +197,7 @@ class SdsChannel:
         acknowledged and never delivered, and no message waits for it.
         """
         digest = None if content_digest is None else content_digest[:DIGEST_BYTES]
-        arrival = Arrival(
+        arrival = IncomingMessage(
             message, now, retrieval_hint, repaired, data, digest, id_verified, content_bytes, declined, []
         )
         return SdsStep((), tuple(self._receiver.receive(arrival)))

@@ -68,7 +68,7 @@ def content_digest(content: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class Arrival:
+class IncomingMessage:
     """A message of another participant on its way through the steps; :meth:`SdsChannel.receive` explains the
     fields."""
 
@@ -92,7 +92,7 @@ class SdsReceiver:
     def __init__(self, state: ChannelState) -> None:
         self._state = state
 
-    def receive(self, arrival: Arrival) -> list[SdsEvent]:
+    def receive(self, arrival: IncomingMessage) -> list[SdsEvent]:
         """Process one message in the order of the specification: ignore, refuse, then what its kind asks for."""
         state, message = self._state, arrival.message
         now, events = arrival.now, arrival.events
@@ -118,7 +118,7 @@ class SdsReceiver:
             self._receive_content(arrival, lamport, digest, first)
         return events
 
-    def _open(self, arrival: Arrival, lamport: int, digest: bytes | None) -> bool:
+    def _open(self, arrival: IncomingMessage, lamport: int, digest: bytes | None) -> bool:
         """Begin to observe with this message, unless it is old: a channel that was forgotten starts with new messages,
         not with old ones from a store."""
         message = arrival.message
@@ -129,14 +129,14 @@ class SdsReceiver:
 
     # ---- kinds ---------------------------------------------------------------------------------------------------
 
-    def _receive_ephemeral(self, arrival: Arrival, digest: bytes | None) -> None:
+    def _receive_ephemeral(self, arrival: IncomingMessage, digest: bytes | None) -> None:
         message, now, events = arrival.message, arrival.now, arrival.events
         if digest is None:
             self._refuse(message, RefusalReason.INVALID_KIND, "neither timestamp nor content", now, events)
         else:
             events.append(EphemeralReceived(now, message.message_id, message.sender_id, message.content))
 
-    def _receive_content(self, arrival: Arrival, lamport: int, digest: bytes, first: bool) -> None:
+    def _receive_content(self, arrival: IncomingMessage, lamport: int, digest: bytes, first: bool) -> None:
         """Process content by its relation to the message with its id that is known here, if one is."""
         state, message, now = self._state, arrival.message, arrival.now
         message_id, log, events = message.message_id, state.log, arrival.events
@@ -165,7 +165,7 @@ class SdsReceiver:
         self._accept(arrival, self._make_waiting(arrival, lamport, digest, known, kind), first)
 
     def _make_waiting(
-        self, arrival: Arrival, lamport: int, digest: bytes, known: LogEntry | Waiting | None, kind: Relation
+        self, arrival: IncomingMessage, lamport: int, digest: bytes, known: LogEntry | Waiting | None, kind: Relation
     ) -> Waiting:
         message, wins, is_further = arrival.message, kind is WINNER, kind is FURTHER_SEND
         unproven = arrival.id_verified is False and self._state.config.unproven_id_ms > 0 and not is_further
@@ -186,7 +186,7 @@ class SdsReceiver:
         waiting.unproven = unproven
         return waiting
 
-    def _deliver_in_order(self, arrival: Arrival, lamport: int, digest: bytes) -> bool:
+    def _deliver_in_order(self, arrival: IncomingMessage, lamport: int, digest: bytes) -> bool:
         """Deliver new content at once if all its dependencies are in the log, it was not missing, and its id needs no
         proof: :meth:`_accept`, shortened for the usual message. Returns whether that was so."""
         state, message, id_verified = self._state, arrival.message, arrival.id_verified
@@ -244,7 +244,7 @@ class SdsReceiver:
             incoming.discard(message_id)
         )
 
-    def _accept(self, arrival: Arrival, waiting: Waiting, first: bool) -> None:
+    def _accept(self, arrival: IncomingMessage, waiting: Waiting, first: bool) -> None:
         """Accept content under its id: apply what it implies, then deliver it or let it wait for its dependencies."""
         state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         incoming = state.incoming
@@ -287,7 +287,7 @@ class SdsReceiver:
             self._make_room(given_up, now, events)
         self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
-    def _receive_sync(self, arrival: Arrival, lamport: int, first: bool) -> None:
+    def _receive_sync(self, arrival: IncomingMessage, lamport: int, first: bool) -> None:
         state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, lamport, now, first=first)
@@ -353,7 +353,7 @@ class SdsReceiver:
         if self._no_longer_missing(message_id, False, now, events) is not None:
             self.settle([message_id], now, events)
 
-    def _receive_again(self, arrival: Arrival, known: LogEntry | Waiting | None, digest: bytes) -> None:
+    def _receive_again(self, arrival: IncomingMessage, known: LogEntry | Waiting | None, digest: bytes) -> None:
         """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
         open repair request. A held message no longer waits for what the copy does not name."""
         state, message, now, events, hint = self._state, arrival.message, arrival.now, arrival.events, arrival.hint
