@@ -22,7 +22,7 @@ SIMULATION = {"simulation"}
 CHECK = PACKAGE / "simulation" / "check"
 LAKE = {"lake"}
 PIPELINE = {"pipeline"}
-CORE_LIBRARIES = {"numpy", "google", "Crypto", "reedsolo", "mmh3"}
+CORE_LIBRARIES = {"numpy", "google", "Crypto", "reedsolo", "mmh3", "tiny_keccak"}
 # Modules of the standard library by which a clock, randomness, I/O or the machine would enter the core.
 FORBIDDEN_IN_CORE = {
     "asyncio", "calendar", "concurrent", "ctypes", "datetime", "glob", "http", "importlib", "io", "logging",

@@ -6,9 +6,14 @@ from Crypto.Hash import keccak
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, sds_message_id
+from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, keccak256, sds_message_id
 
 lamports = st.integers(0, 2**63 - 1)
+
+
+@given(st.binary(max_size=500), st.sampled_from((bytes, bytearray, memoryview)))
+def test_keccak_is_that_of_another_library(data: bytes, kind: type[bytes | bytearray | memoryview]) -> None:
+    assert keccak256(kind(data)) == keccak.new(digest_bits=256, data=data).digest()
 
 
 def test_an_id_is_keccak_of_its_separated_fields() -> None:
