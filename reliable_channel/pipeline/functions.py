@@ -1,4 +1,4 @@
-"""Column functions that decode Waku envelopes, SDS messages and segments: pandas UDFs for jobs, notebooks and SQL.
+"""Column functions that decode Waku envelopes, SDS messages and segments: Arrow UDFs for jobs, notebooks and SQL.
 
     from reliable_channel.pipeline import functions as rc
 
@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import pandas_udf  # type: ignore[attr-defined]
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,7 +43,7 @@ from reliable_channel.lake.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SD
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 
 Udf = Callable[..., Any]
-"""A pandas UDF: takes columns or their names, returns a column."""
+"""An Arrow UDF: takes columns or their names, returns a column."""
 
 
 def _struct(*fields: tuple[str, DataType, str]) -> StructType:
@@ -113,28 +112,28 @@ RECORD: Final = StructType([StructField(name, _SQL_TYPES[_COLUMNS[name]]) for na
 them."""
 
 
-def envelopes(values: Iterable[bytes | None]) -> pd.DataFrame:
+def envelopes(values: Iterable[bytes | None]) -> pa.StructArray:
     """Decode serialized ``WakuMessage`` values to rows of :data:`ENVELOPE`."""
-    return _frame(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
+    return _struct_array(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
 
 
-def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pd.DataFrame:
+def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pa.StructArray:
     """Decode SDS messages of a wire family to rows of :data:`SDS_MESSAGE`."""
     parsed = [_NULL if each is None else parse_sds_message(each, family) for each in payloads]
     within = [
         _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
         for each in parsed
     ]
-    return _frame(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
+    return _struct_array(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
 
 
-def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pd.DataFrame:
+def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pa.StructArray:
     """Decode segments of some wire dialects to rows of :data:`SEGMENT`."""
     parsed = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
     kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in parsed]
     sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in parsed]
     given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
-    return _frame(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
+    return _struct_array(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
 
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
@@ -147,18 +146,18 @@ def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) 
     return computed
 
 
-@pandas_udf(ENVELOPE)  # type: ignore[untyped-decorator]
-def decode_envelope(value: pd.Series) -> pd.DataFrame:
+@arrow_udf(ENVELOPE)  # type: ignore[untyped-decorator]
+def decode_envelope(value: pa.Array) -> pa.Array:
     """Decodes a serialized ``WakuMessage`` (14/WAKU2-MESSAGE) into :data:`ENVELOPE`."""
-    return envelopes(value)
+    return envelopes(value.to_pylist())
 
 
 def sds_decoder(family: WireFamily = WireFamily.SPEC) -> Udf:
     """The UDF that decodes SDS messages of a wire family into :data:`SDS_MESSAGE`."""
 
-    @pandas_udf(SDS_MESSAGE)  # type: ignore[untyped-decorator]
-    def decode(payload: pd.Series) -> pd.DataFrame:
-        return sds_messages(payload, family)
+    @arrow_udf(SDS_MESSAGE)  # type: ignore[untyped-decorator]
+    def decode(payload: pa.Array) -> pa.Array:
+        return sds_messages(payload.to_pylist(), family)
 
     return cast(Udf, decode)
 
@@ -172,9 +171,9 @@ def segment_decoder(dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> Udf:
     ``reason``: a channel treats them as an unsegmented payload."""
     chosen = tuple(dialects)
 
-    @pandas_udf(SEGMENT)  # type: ignore[untyped-decorator]
-    def decode(content: pd.Series) -> pd.DataFrame:
-        return segments(content, chosen)
+    @arrow_udf(SEGMENT)  # type: ignore[untyped-decorator]
+    def decode(content: pa.Array) -> pa.Array:
+        return segments(content.to_pylist(), chosen)
 
     return cast(Udf, decode)
 
@@ -183,11 +182,11 @@ decode_segment: Final = segment_decoder()
 """Decodes a segment of one of the default wire dialects into :data:`SEGMENT`."""
 
 
-@pandas_udf(_BYTES)  # type: ignore[untyped-decorator]
-def waku_message_hash(pubsub_topic: pd.Series, value: pd.Series) -> pd.Series:
+@arrow_udf(_BYTES)  # type: ignore[untyped-decorator]
+def waku_message_hash(pubsub_topic: pa.Array, value: pa.Array) -> pa.Array:
     """The deterministic message hash of a serialized ``WakuMessage`` on a pubsub topic, 32 bytes; null if not an
     envelope."""
-    return pd.Series(hashes(pubsub_topic, value), dtype=object)
+    return pa.array(hashes(pubsub_topic.to_pylist(), value.to_pylist()), pa.binary())
 
 
 def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf:
@@ -196,18 +195,18 @@ def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf
     Its columns: the value, the headers ``pubsub_topic`` and ``source`` (binary), and the record time (µs), which bounds
     the Lamport timestamp. One decoder, with the keys it has read, serves all batches of a task."""
 
-    @pandas_udf(RECORD)  # type: ignore[untyped-decorator]
-    def decode(columns: Iterator[tuple[pd.Series, pd.Series, pd.Series, pd.Series]]) -> Iterator[pd.DataFrame]:
+    @arrow_udf(RECORD)  # type: ignore[untyped-decorator]
+    def decode(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
         decoder = RecordDecoder(channels, pipeline)
-        for value, pubsub_header, source_header, time_us in columns:
-            yield records(list(map(decoder.decode, value, pubsub_header, source_header, time_us.tolist())))
+        for batch in columns:
+            yield records(list(map(decoder.decode, *(column.to_pylist() for column in batch))))
 
     return cast(Udf, decode)
 
 
-def records(decoded: Sequence[Decoded]) -> pd.DataFrame:
+def records(decoded: Sequence[Decoded]) -> pa.StructArray:
     """Convert decoded records to rows of :data:`RECORD`."""
-    return _frame(RECORD, decoded, {})
+    return _struct_array(RECORD, decoded, {})
 
 
 def register(spark: SparkSession) -> None:
@@ -233,26 +232,31 @@ _ARROW: dict[type[DataType], pa.DataType] = {
 }
 
 
-def _frame(
+def _arrow(type_: DataType) -> pa.DataType:
+    """The Arrow type by which Spark passes a type."""
+    if isinstance(type_, StructType):
+        return pa.struct([(field.name, _arrow(field.dataType)) for field in type_.fields])
+    if isinstance(type_, ArrayType):
+        return pa.list_(pa.field("element", _arrow(type_.elementType)))
+    return _ARROW[type(type_)]
+
+
+def _struct_array(
     type_: StructType,
     decoded: Sequence[Any],
     names: Mapping[str, str],
     given: Mapping[str, Sequence[Any]] | None = None,
-) -> pd.DataFrame:
-    """Convert decoded values, or the reasons for refusing them, to a frame with the fields of ``type_``. A field is the
-    attribute of the same name (``names`` lists different ones), or a column of ``given``.
-
-    Columns are Arrow arrays: pandas would hold Python objects, which Spark would convert one by one."""
-    columns = {}
+) -> pa.StructArray:
+    """Convert decoded values, or the reasons for refusing them, to structs of ``type_``. A field is the attribute of
+    the same name (``names`` lists different ones), or a column of ``given``."""
+    columns = []
     for field in type_.fields:
         name = names.get(field.name, field.name)
         values = (given or {}).get(field.name) or [getattr(each, name, None) for each in decoded]
         if field.dataType == HISTORY:
-            columns[field.name] = pd.Series([_entries(history) for history in values], dtype=object)
-        else:
-            array = pa.array(values, _ARROW[type(field.dataType)])
-            columns[field.name] = pd.Series(pd.arrays.ArrowExtensionArray(array))
-    return pd.DataFrame(columns)
+            values = [_entries(history) for history in values]
+        columns.append(pa.array(values, _arrow(field.dataType)))
+    return pa.StructArray.from_arrays(columns, fields=list(_arrow(type_)))
 
 
 def _entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:

@@ -1,4 +1,4 @@
-"""The column functions as pandas UDFs, in DataFrames and in SQL."""
+"""The column functions as Arrow UDFs, in DataFrames and in SQL."""
 
 from __future__ import annotations
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
@@ -46,14 +48,8 @@ messages = st.builds(
 )
 
 
-def rows(frame: Any) -> list[dict[str, Any]]:
-    """A frame as rows, with ``None`` for what is missing."""
-    columns = {name: [None if value is pd.NA else value for value in frame[name]] for name in frame.columns}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def only(frame: Any) -> dict[str, Any]:
-    (row,) = rows(frame)
+def only(array: pa.StructArray) -> dict[str, Any]:
+    (row,) = array.to_pylist()
     return row
 
 
@@ -96,8 +92,9 @@ def test_an_sds_message_comes_back_field_by_field(family: WireFamily, message: S
     assert (row["lamport_timestamp"], row["sds_kind"]) == (message.lamport_timestamp, "content")
     assert (row["bloom_filter"], row["content"]) == (message.bloom_filter, message.content)
     for name in ("causal_history", "repair_request"):
-        expected = [(e.message_id, e.retrieval_hint, e.sender_id) for e in getattr(message, name)]
-        assert row[name] == expected
+        assert [tuple(entry.values()) for entry in row[name]] == [
+            (e.message_id, e.retrieval_hint, e.sender_id) for e in getattr(message, name)
+        ]
 
 
 @given(
@@ -138,9 +135,9 @@ def test_bytes_from_the_network_never_raise(values: list[bytes | None], truncate
         functions.segments(values),
         functions.segments(values, frozenset(Dialect)),
     ]
-    for frame in found:
-        assert len(frame) == len(values)
-        for value, row in zip(values, rows(frame), strict=True):
+    for array in found:
+        assert len(array) == len(values)
+        for value, row in zip(values, array.to_pylist(), strict=True):
             assert row["reason"] is None or row["reason"] in REASONS
             assert value is not None or row["reason"] == "null_value"
 
@@ -155,3 +152,17 @@ def test_what_decode_record_gives_is_what_the_decoder_finds() -> None:
     assert functions.RECORD.names == [*Decoded.__annotations__]
     empty = only(functions.records([Decoded()]))
     assert empty == {name: None if value != () else [] for name, value in ((n, getattr(Decoded(), n)) for n in empty)}
+
+
+@pytest.mark.parametrize(
+    ("result", "type_"),
+    [
+        (functions.envelopes([]), functions.ENVELOPE),
+        (functions.sds_messages([]), functions.SDS_MESSAGE),
+        (functions.segments([]), functions.SEGMENT),
+        (functions.records([]), functions.RECORD),
+    ],
+)
+def test_results_have_the_type_that_spark_asks_for(result: pa.StructArray, type_: StructType) -> None:
+    """Of another type, Spark would convert every batch."""
+    assert result.type == to_arrow_type(type_)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_type
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings, QuotaSettings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
@@ -76,12 +75,10 @@ RECORDS = st.lists(
 
 
 def decoded(records: list[dict[str, Any]], channels: ChannelsSettings) -> pa.StructArray:
-    """What the pandas UDF gives for these records."""
+    """What the UDF gives for these records."""
     decoder = RecordDecoder(channels, PipelineSettings())
     names = ("value", "pubsub_header", "source_header", "time_us")
-    frame = functions.records([decoder.decode(*(record[name] for name in names)) for record in records])
-    arrays = [pa.array(frame[name], type=to_arrow_type(functions.RECORD[name].dataType)) for name in frame.columns]
-    return pa.StructArray.from_arrays(arrays, [*frame.columns])
+    return functions.records([decoder.decode(*(record[name] for name in names)) for record in records])
 
 
 def run(
