@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
@@ -41,6 +42,7 @@ from reliable_channel.core.wire.segment import decode_segment as parse_segment
 from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.lake.tables import ENVELOPES, HISTORY_TYPE, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.ingest.decode_columns import ColumnDecoder, Part
 
 Udf = Callable[..., Any]
 """An Arrow UDF: takes columns or their names, returns a column."""
@@ -114,7 +116,7 @@ them."""
 
 def envelopes(values: Iterable[bytes | None]) -> pa.StructArray:
     """Decode serialized ``WakuMessage`` values to rows of :data:`ENVELOPE`."""
-    return _struct_array(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
+    return _build_structs(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
 
 
 def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pa.StructArray:
@@ -124,7 +126,7 @@ def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFami
         _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
         for each in parsed
     ]
-    return _struct_array(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
+    return _build_structs(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
 
 
 def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pa.StructArray:
@@ -133,7 +135,7 @@ def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = D
     kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in parsed]
     sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in parsed]
     given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
-    return _struct_array(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
+    return _build_structs(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
 
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
@@ -197,16 +199,43 @@ def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf
 
     @arrow_udf(RECORD)  # type: ignore[untyped-decorator]
     def decode(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        decoder = RecordDecoder(channels, pipeline)
+        judge = RecordDecoder(channels, pipeline)
         for batch in columns:
-            yield records(list(map(decoder.decode, *(column.to_pylist() for column in batch))))
+            yield decode_batch(judge, *batch)
 
     return cast(Udf, decode)
 
 
+def decode_batch(judge: RecordDecoder, *columns: pa.Array) -> pa.StructArray:
+    """Decode a batch of records, given by the columns of :meth:`RecordDecoder.decode`, to :data:`RECORD`: by column
+    where that is possible, the rest one by one."""
+    parts = ColumnDecoder(judge).decode(*columns)
+    decoded = np.concatenate([np.empty(0, np.intp), *(part.rows for part in parts)])
+    left = np.setdiff1d(np.arange(len(columns[0])), decoded, assume_unique=True)
+    arrays = [_build_records(part) for part in parts]
+    if len(left) or not parts:
+        # Copied only if there are others: these are the large ones.
+        rest = columns if not len(decoded) else tuple(column.take(pa.array(left)) for column in columns)
+        arrays.append(records(list(map(judge.decode, *(column.to_pylist() for column in rest)))))
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays).take(pa.array(np.argsort(np.concatenate([decoded, left]))))
+
+
+def _build_records(part: Part) -> pa.StructArray:
+    count = len(part.rows)
+    arrays = []
+    for field in _RECORD:
+        column = part.columns.get(field.name)
+        if column is None:
+            column = pa.array([[]] * count, field.type) if field.type == _HISTORY else pa.nulls(count, field.type)
+        arrays.append(column if column.type == field.type else column.cast(field.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(_RECORD))
+
+
 def records(decoded: Sequence[Decoded]) -> pa.StructArray:
     """Convert decoded records to rows of :data:`RECORD`."""
-    return _struct_array(RECORD, decoded, {})
+    return _build_structs(RECORD, decoded, {})
 
 
 def register(spark: SparkSession) -> None:
@@ -232,16 +261,19 @@ _ARROW: dict[type[DataType], pa.DataType] = {
 }
 
 
-def _arrow(type_: DataType) -> pa.DataType:
+def _to_arrow_type(type_: DataType) -> pa.DataType:
     """The Arrow type by which Spark passes a type."""
     if isinstance(type_, StructType):
-        return pa.struct([(field.name, _arrow(field.dataType)) for field in type_.fields])
+        return pa.struct([(field.name, _to_arrow_type(field.dataType)) for field in type_.fields])
     if isinstance(type_, ArrayType):
-        return pa.list_(pa.field("element", _arrow(type_.elementType)))
+        return pa.list_(pa.field("element", _to_arrow_type(type_.elementType)))
     return _ARROW[type(type_)]
 
 
-def _struct_array(
+_RECORD, _HISTORY = _to_arrow_type(RECORD), _to_arrow_type(HISTORY)
+
+
+def _build_structs(
     type_: StructType,
     decoded: Sequence[Any],
     names: Mapping[str, str],
@@ -255,8 +287,8 @@ def _struct_array(
         values = (given or {}).get(field.name) or [getattr(each, name, None) for each in decoded]
         if field.dataType == HISTORY:
             values = [_entries(history) for history in values]
-        columns.append(pa.array(values, _arrow(field.dataType)))
-    return pa.StructArray.from_arrays(columns, fields=list(_arrow(type_)))
+        columns.append(pa.array(values, _to_arrow_type(field.dataType)))
+    return pa.StructArray.from_arrays(columns, fields=list(_to_arrow_type(type_)))
 
 
 def _entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+
 from reliable_channel.config import load
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
@@ -11,6 +13,7 @@ from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import decode_segment
 from reliable_channel.evidence.intake import EvidenceRecord, rows_from
 from reliable_channel.lake.schema import Row
+from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.pipeline.reassembly.set_results import Message
@@ -36,16 +39,23 @@ _SETTINGS = load("local")
 
 
 def check_ingest(steps: list[Step]) -> None:
-    """Every record becomes a row of a kind; a quarantined one has a reason."""
+    """Every record becomes a row of a kind; a quarantined one has a reason. Together they become the same rows."""
     decoder = RecordDecoder(_SETTINGS.channels, _SETTINGS.pipeline)
+    records, rows = [], []
     for step in steps:
         if step.kind == "evidence":
             rows_from(EvidenceRecord(0, 0, step.data), PLACE[0])
             continue
         header = step.data[:30] if step.kind == "header" else b"/waku/2/rs/1/0"
-        row = decoder.decode(step.data, header, b"relay", (inputs.START_MS + step.after_ms) * 1000)
+        record = (step.data, header, b"relay", (inputs.START_MS + step.after_ms) * 1000)
+        row = decoder.decode(*record)
         assert row.kind in ("sds", "plain", "quarantined", None)
         assert row.reason or row.kind in ("sds", "plain")
+        records.append(record)
+        rows.append(row)
+    if records:
+        batch = functions.decode_batch(decoder, *(pa.array(column) for column in zip(*records, strict=True)))
+        assert batch.equals(functions.records(rows))
 
 
 INGEST = Target(

@@ -101,6 +101,8 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
         decoded = _decode_numbered(data, dialects)
         if isinstance(decoded, Segment) or _LIP243_LENGTH not in dialects:
             return decoded
+        if decoded.reason is Reason.MALFORMED_SEGMENT:  # no protobuf message at all, so none of another layout
+            return decoded
         other = _decode_length(data)
         return other if isinstance(other, Segment) else decoded
     return _decode_length(data)

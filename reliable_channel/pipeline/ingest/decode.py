@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
 from reliable_channel.core.sds.verify import id_verified
@@ -99,7 +100,7 @@ class RecordDecoder:
     ) -> Decoded:
         """Decode one record. ``record_time_us``: :func:`~.stream.limit_record_time`, µs."""
         row = Decoded()
-        pubsub_topic, source = self._text(pubsub_header), self._text(source_header)
+        pubsub_topic, source = self.text(pubsub_header), self.text(source_header)
         if not pubsub_topic:
             return refuse(row, "record", _NO_TOPIC)
         if source not in SOURCES:
@@ -116,7 +117,7 @@ class RecordDecoder:
         row.message_hash = message_hash(pubsub_topic, envelope)
         row.sender_timestamp_ns = envelope.timestamp
         row.ephemeral = bool(envelope.ephemeral)
-        topic = self._topic(envelope.content_topic, pubsub_topic)
+        topic = self.topic(envelope.content_topic, pubsub_topic)
         if topic is None:
             return row
         payload = envelope.payload
@@ -130,7 +131,8 @@ class RecordDecoder:
             return refuse(row, "sds", message)
         return self._sds(row, envelope, message, topic, record_time_us)
 
-    def _text(self, header: bytes | None) -> str | None:
+    def text(self, header: bytes | None) -> str | None:
+        """The text of a header; ``None`` without one, or if it is no UTF-8 text."""
         if header is None:
             return None
         if len(header) > _CACHED_CHARACTERS:
@@ -141,7 +143,8 @@ class RecordDecoder:
             self._headers[header] = _utf8(header)
         return self._headers[header]
 
-    def _topic(self, content_topic: str, pubsub_topic: str) -> ChannelTopic | None:
+    def topic(self, content_topic: str, pubsub_topic: str) -> ChannelTopic | None:
+        """The configuration of a content topic; ``None`` if it has no channels."""
         if len(content_topic) + len(pubsub_topic) > 2 * _CACHED_CHARACTERS:
             return self._channels.topic_for(content_topic, pubsub_topic)
         key = (content_topic, pubsub_topic)
@@ -172,12 +175,7 @@ class RecordDecoder:
         row.content = envelope.payload if row.encrypted else content
         row.content_bytes = len(content)
         row.content_digest = hashlib.sha256(content).digest()
-        # An ephemeral message has at most one segment (LIP-109), so its content is always the payload.
-        segment = None if kind is SdsKind.EPHEMERAL else decode_segment(content, topic.dialects)
-        if isinstance(segment, Segment):
-            _take_segment(row, segment)
-        else:
-            _take_bare(row, content, segment)
+        take_content(row, content, kind is SdsKind.EPHEMERAL, topic.dialects)
         return row
 
 
@@ -190,6 +188,16 @@ def _utf8(header: bytes) -> str | None:
 
 _NO_TOPIC = Malformed(Reason.BAD_HEADER, "header pubsub_topic is missing or no UTF-8 text")
 _NO_SOURCE = Malformed(Reason.BAD_HEADER, f"header source is none of {', '.join(sorted(SOURCES))}")
+
+
+def take_content(row: Decoded, content: bytes, ephemeral: bool, dialects: Collection[Dialect]) -> None:
+    """Set what the content of an SDS message is: a segment, or the payload itself."""
+    # An ephemeral message has at most one segment (LIP-109), so its content is always the payload.
+    segment = None if ephemeral else decode_segment(content, dialects)
+    if isinstance(segment, Segment):
+        _take_segment(row, segment)
+    else:
+        _take_bare(row, content, segment)
 
 
 def _take_segment(row: Decoded, segment: Segment) -> None:
