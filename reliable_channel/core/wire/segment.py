@@ -153,7 +153,8 @@ def _decode_numbered(data: bytes, dialects: Collection[Dialect]) -> Segment | Ma
 
 
 def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | Malformed:
-    """Decode a data segment. In lip243 it contains parity counts; in v0.1 it does not, so those fields are ignored."""
+    """Decode a data segment. In lip243 it contains parity counts; in v0.1 it must not (Segmentation 0.1, *Validation*:
+    no other combinations)."""
     # Every access to a field of a protobuf message creates a new object, and every access to an enumeration is a call.
     count, index, lip243 = proto.segments_count, proto.index, dialect is _LIP243
     least = 1 if lip243 else 2
@@ -163,6 +164,8 @@ def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | M
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
     if index >= count:
         return Malformed(Reason.SEGMENT_INDEX, f"index {index} of {count} segments")
+    if not lip243 and (proto.parity_segments_count or proto.parity_segment_index):
+        return Malformed(Reason.SEGMENT_COUNT, "a data segment with parity fields")
     return Segment(
         entire_message_hash=proto.entire_message_hash,
         index=index,
@@ -180,6 +183,8 @@ def _decode_v01_parity(proto: pb.SegmentMessageProto, dialects: Collection[Diale
         return Malformed(Reason.SEGMENT_COUNT, "neither data segments nor parity segments are counted")
     if proto.parity_segments_count + 2 > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
+    if proto.index:
+        return Malformed(Reason.SEGMENT_INDEX, f"a parity segment with the data index {proto.index}")
     malformed = _parity_index(proto)
     return malformed or Segment(
         entire_message_hash=proto.entire_message_hash,
