@@ -15,6 +15,7 @@ from reliable_channel.channel.channel import ReliableChannel, ReliableSendId
 from reliable_channel.channel.config import (
     MessageEnvelope,
     NodeConfig,
+    NodeSegmentationConfig,
     ReliableChannelConfig,
     ReliableChannelOptions,
     ReliableEnvelope,
@@ -84,6 +85,7 @@ __all__ = [
     "MessageSent",
     "MissingMessage",
     "NodeConfig",
+    "NodeSegmentationConfig",
     "Persistence",
     "RateLimitApproached",
     "ReliableChannel",

@@ -122,7 +122,9 @@ def create_node(node_config: NodeConfig) -> Node:
     their own configuration has the default."""
     node = node_config.node if isinstance(node_config.node, Node) else node_config.node()
     channels_of(node).defaults = ChannelDefaults(
-        sds_config=node_config.sds_config, rate_limit_config=node_config.rate_limit_config
+        sds_config=node_config.sds_config,
+        rate_limit_config=node_config.rate_limit_config,
+        segmentation_config=node_config.segmentation_config,
     )
     return node
 

@@ -160,21 +160,50 @@ class SdsConfig(SdsParameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSegmentationConfig(SegmentationConfig):
+    """``SegmentationConfig`` of LIP-173: that of the protocol core, and the backend that keeps incomplete messages."""
+
+    persistence: Persistence | None = None
+
+    def core(self) -> SegmentationConfig:
+        """What the protocol core takes."""
+        return SegmentationConfig(**{one.name: getattr(self, one.name) for one in fields(SegmentationConfig)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelDefaults:
-    """The values that the channels of a node take where their own configuration has the default."""
+    """The values that the channels of a node take where their own configuration has the default. Raises
+    ``ConfigurationError`` if SDS and segmentation have different backends: one journal holds the state of both."""
 
     sds_config: SdsConfig | SdsParameters | None = None
     rate_limit_config: RateLimitConfig | None = None
+    segmentation_config: NodeSegmentationConfig | SegmentationConfig | None = None
+
+    def __post_init__(self) -> None:
+        self._persistence()
+
+    def _persistence(self) -> Persistence | None:
+        """The backend of SDS and segmentation."""
+        given = [getattr(config, "persistence", None) for config in (self.sds_config, self.segmentation_config)]
+        backends = [backend for backend in given if backend is not None]
+        if len(backends) == 2 and backends[0] is not backends[1]:
+            raise ConfigurationError(
+                "sds_config and segmentation_config have different backends.",
+                "Give both the same, or one of them none: one journal holds the state of both.",
+            )
+        return backends[0] if backends else None
 
     def apply_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
         """The configuration of a channel on this node."""
-        given = self.sds_config
-        if isinstance(given, SdsConfig):
-            if given.persistence is not None and config.persistence is None and config.history_backend == "memory":
-                config = replace(config, persistence=given.persistence)
-            given = given.core()
-        if given is not None and config.sds == SdsParameters():
-            config = replace(config, sds=given)
+        persistence = self._persistence()
+        if persistence is not None and config.persistence is None and config.history_backend == "memory":
+            config = replace(config, persistence=persistence)
+        sds, segmentation = self.sds_config, self.segmentation_config
+        if sds is not None and config.sds == SdsParameters():
+            config = replace(config, sds=sds.core() if isinstance(sds, SdsConfig) else sds)
+        if segmentation is not None and config.segmentation == SegmentationConfig():
+            core = segmentation.core() if isinstance(segmentation, NodeSegmentationConfig) else segmentation
+            config = replace(config, segmentation=core)
         if self.rate_limit_config is not None and config.rate_limit == RateLimitConfig():
             config = replace(config, rate_limit=self.rate_limit_config)
         return config
@@ -183,7 +212,8 @@ class ChannelDefaults:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig(ChannelDefaults):
     """The configuration from which ``create_node`` and ``open_channel`` make a node (``NodeConfig`` of MESSAGING-API,
-    extended by ``sds_config`` and ``rate_limit_config``). ``node`` is a node or a function that makes one."""
+    extended by ``sds_config``, ``rate_limit_config`` and, as in LIP-173, ``segmentation_config``). ``node`` is a node
+    or a function that makes one."""
 
     node: Node | Callable[[], Node]
 

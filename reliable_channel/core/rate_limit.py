@@ -50,6 +50,11 @@ class RateLimitConfig:
     approaching_share: float = 0.9
     ephemeral_share: float = 0.9
 
+    @classmethod
+    def of_lip173(cls, *, enabled: bool = False, epoch_period_sec: int = 600) -> RateLimitConfig:
+        """``RateLimitConfig`` of LIP-173, which gives the epoch in seconds and counts every envelope."""
+        return cls(enabled=enabled, epoch_size_ms=epoch_period_sec * 1_000)
+
     def __post_init__(self) -> None:
         for name in ("epoch_size_ms", "messages_per_epoch"):
             if getattr(self, name) < 1:

@@ -18,6 +18,7 @@ from reliable_channel.channel import (
     MessageReceived,
     MessageSent,
     NodeConfig,
+    NodeSegmentationConfig,
     ReliableChannelConfig,
     ReliableChannelOptions,
     ReliableEnvelope,
@@ -291,6 +292,24 @@ def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(w
         channel.step()
         stored = kept.load(ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora"))
     assert stored.snapshot is not None or stored.journal
+
+
+def test_a_node_has_a_segmentation_with_the_backend_that_keeps_incomplete_messages(world: World) -> None:
+    kept = MemoryPersistence(keeps_journal=True)
+    segmentation = NodeSegmentationConfig(segment_size_bytes=10_240, persistence=kept)
+    limit = RateLimitConfig.of_lip173(enabled=True, epoch_period_sec=60)
+    node = create_node(
+        NodeConfig(node=world.network.node("dora"), segmentation_config=segmentation, rate_limit_config=limit)
+    )
+    node.start()
+    with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
+        assert (channel._config.segmentation, channel._config.persistence) == (segmentation.core(), kept)
+        assert (channel._config.rate_limit.enabled, channel._config.rate_limit.epoch_size_ms) == (True, 60_000)
+        assert channel.send(bytes(100))
+        assert kept.load(ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora")).journal
+    NodeConfig(node=node, sds_config=SdsConfig(persistence=kept), segmentation_config=segmentation)
+    with pytest.raises(ConfigurationError, match="different backends"):
+        NodeConfig(node=node, sds_config=SdsConfig(persistence=MemoryPersistence()), segmentation_config=segmentation)
 
 
 def test_what_a_channel_configures_itself_stands_before_the_node(world: World) -> None:
