@@ -55,10 +55,12 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived(ChannelEvent):
-    """A complete message of another participant. ``request_id`` is always ``None``: it is not on the wire.
-    ``message_id`` is the logical id, hex Keccak-256 of the payload; ``sequence`` the running number of messages handed
-    to this application on this channel, kept over restarts (0 for an ephemeral one). ``lamport_timestamp`` and
-    ``sds_id`` are those of the segment that completed the message, absent for an ephemeral one.
+    """A complete message of another participant. ``request_id`` is the SDS id of its first segment, which is what
+    ``send`` returned to a sender of this project; ``None`` if that segment did not arrive, and for an ephemeral
+    message. ``message_id`` is the logical id, hex Keccak-256 of the payload; ``sequence`` the running number of
+    messages handed to this application on this channel, kept over restarts (0 for an ephemeral one).
+    ``lamport_timestamp`` and ``sds_id`` are those of the segment that completed the message, absent for an ephemeral
+    one.
 
     Reported once. ``redelivered``: the previous process ended before it recorded that it had reported this message, so
     the message may have been reported already, under the same ``sequence``."""
@@ -70,7 +72,7 @@ class MessageReceived(ChannelEvent):
     sender_id: str
     content_topic: str
     sequence: int
-    request_id: None = None
+    request_id: str | None = None
     ephemeral: bool = False
     sds_id: str = ""
     lamport_timestamp: int | None = None

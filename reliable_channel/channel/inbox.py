@@ -83,6 +83,8 @@ class Pending:
     lamport_timestamp: int | None
     owner: bytes
     chunks: tuple[MessageChunk, ...] = ()
+    request_id: str | None = None
+    """The SDS id of its first segment, if that arrived."""
 
 
 def _segment_key(message_id: str, sender_id: str, lamport: int | None, repeat: bool) -> str:
@@ -201,8 +203,9 @@ class Inbox:
         owner = owner_of(message.sender_id, digest)
         self._note(sds_id, (), now, owner)
         key = f"{sds_id}+{digest.hex()[:16]}" if replaces else sds_id
-        chunk = MessageChunk(message.message_id, "", 0, 0, None, verified=True)
-        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, message.lamport_timestamp, owner, (chunk,)))
+        send_id, lamport = message.message_id, message.lamport_timestamp
+        chunk = MessageChunk(send_id, "", 0, 0, send_id, verified=True)
+        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, lamport, owner, (chunk,), send_id))
         why = lookalike(content, malformed)
         if why is None:
             return []
@@ -354,6 +357,8 @@ class Inbox:
         sender = event.scope[0]
         self.evicted.forget(event.scope, event.entire_message_hash)
         received = [segment.sds_id for segment in event.received]
+        first = [segment.sds_id for segment in event.received if not segment.is_parity and segment.index == 0]
+        send_id = sds_id_of_text(first[0]) if first else None
         pending = Pending(
             key=received[0],
             sender_id=sender,
@@ -362,7 +367,8 @@ class Inbox:
             required=min(event.data_count, len(received)),
             lamport_timestamp=event.received[-1].lamport,
             owner=owner_of(sender, event.entire_message_hash),
-            chunks=self._chunks(event),
+            chunks=self._chunks(event, send_id),
+            request_id=send_id,
         )
         self._wait(pending)
         if event.first_lamport is not None:
@@ -382,7 +388,7 @@ class Inbox:
             for sds_id in list(self._rebuilt)[: len(self._rebuilt) - MAX_REBUILT]:
                 del self._rebuilt[sds_id]
 
-    def _chunks(self, event: MessageCompleted) -> tuple[MessageChunk, ...]:
+    def _chunks(self, event: MessageCompleted, send_id: str | None) -> tuple[MessageChunk, ...]:
         by_ordinal = {
             segment.index + (event.data_count if segment.is_parity else 0): segment.sds_id for segment in event.received
         }
@@ -393,7 +399,7 @@ class Inbox:
             note = self.notes.get(sds_id)
             previous = None if previous is None else sds_id_of_text(previous)
             verified = ordinal == 0 or (note is not None and previous is not None and previous in note.history)
-            chunks.append(MessageChunk(sds_id_of_text(sds_id), previous, ordinal, last, None, verified))
+            chunks.append(MessageChunk(sds_id_of_text(sds_id), previous, ordinal, last, send_id, verified))
         return tuple(chunks)
 
     # ---- delivery ------------------------------------------------------------------------------------------------
@@ -429,6 +435,7 @@ class Inbox:
             late=any(note.late for note in notes),
             lost=tuple(dict.fromkeys(lost for note in notes for lost in note.lost if lost not in own)),
             chunks=pending.chunks,
+            request_id=pending.request_id,
         )
         return Deliver(pending.key, message)
 
@@ -451,6 +458,7 @@ class Inbox:
         late: bool = False,
         lost: tuple[str, ...] = (),
         chunks: tuple[MessageChunk, ...] = (),
+        request_id: str | None = None,
     ) -> MessageReceived:
         return MessageReceived(
             channel_id=self.channel_id,
@@ -466,6 +474,7 @@ class Inbox:
             late=late,
             lost_dependencies=lost,
             chunks=chunks,
+            request_id=request_id,
         )
 
     def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:

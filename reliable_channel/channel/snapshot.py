@@ -67,6 +67,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
             sds_ids=pending.sds_ids,
             required=pending.required,
             lamport_timestamp=pending.lamport_timestamp,
+            request_id=pending.request_id,
         )
     for sds_id, note in machine.inbox.notes.items():
         state.notes.add(
@@ -129,6 +130,7 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
                 pending.required,
                 pending.lamport_timestamp if pending.HasField("lamport_timestamp") else None,
                 owner_of(pending.sender_id, keccak256(pending.payload)),
+                request_id=pending.request_id if pending.HasField("request_id") else None,
             )
         )
     for evicted in state.evicted:
@@ -191,6 +193,8 @@ def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent
             state.received.sds_id = event.sds_id
             state.received.late = event.late
             state.received.lost_dependencies.extend(event.lost_dependencies)
+            if event.request_id is not None:
+                state.received.request_id = event.request_id
             if event.lamport_timestamp is not None:
                 state.received.lamport_timestamp = event.lamport_timestamp
         elif isinstance(event, MessageLost):
@@ -270,6 +274,7 @@ def _event(state: pb.UnreportedEvent, channel_id: str, content_topic: str) -> Ch
                 sender_id=kept.sender_id,
                 content_topic=content_topic,
                 sequence=0,
+                request_id=kept.request_id if kept.HasField("request_id") else None,
                 sds_id=kept.sds_id,
                 lamport_timestamp=kept.lamport_timestamp if kept.HasField("lamport_timestamp") else None,
                 late=kept.late,

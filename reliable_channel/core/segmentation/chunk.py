@@ -27,7 +27,8 @@ class MessageChunk:
     """The unit of transmission of RELIABLE-CHANNEL-API's March 2026 revision. ``chunk_id`` is the segment's SDS id.
     ``chunk_index`` counts data segments, then parity. ``previous_chunk_id`` is empty for the first chunk, and ``None``
     if the segment before it was never seen. ``last_chunk_index`` is the number of chunks less one. ``request_id`` is
-    not on the wire. ``verified``: the causal history contains the predecessor, or there is none."""
+    the SDS id of the message's first segment, ``None`` if it never arrived. ``verified``: the causal history contains
+    the predecessor, or there is none."""
 
     chunk_id: str
     previous_chunk_id: str | None

@@ -49,15 +49,15 @@ def pair(world: World) -> tuple[Recorder, Recorder]:
     return world.join("alice"), world.join("bob")
 
 
-def test_a_message_arrives_once_with_its_sender_and_no_request_id(
+def test_a_message_arrives_once_with_its_sender_and_the_id_of_its_send(
     world: World, pair: tuple[Recorder, Recorder]
 ) -> None:
     alice, bob = pair
-    alice.channel.send(b"hello")
+    request_id = alice.channel.send(b"hello")
     world.run(60_000)
     (event,) = bob.of(MessageReceived)
     assert (event.message, event.payload, event.sender_id) == (b"hello", b"hello", "alice")
-    assert (event.request_id, event.content_topic, event.sequence) == (None, TOPIC, 1)
+    assert (event.request_id, event.content_topic, event.sequence) == (request_id, TOPIC, 1)
     assert alice.payloads == []
 
 

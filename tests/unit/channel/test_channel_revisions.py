@@ -8,6 +8,7 @@ import pytest
 from channel_world import SMALL_FILTER, World
 
 from reliable_channel.channel import (
+    MemoryPersistence,
     MessageDelivered,
     MessageDeliveryError,
     MessageReceived,
@@ -71,6 +72,28 @@ def test_march_delivers_a_message_of_several_segments_within_its_epoch() -> None
     world.run(10_000)
     assert [event.message for event in bob.of(MessageReceived)] == [THREE_SEGMENTS]
     assert len(alice.of(MessageDelivered)) == 1
+
+
+@pytest.mark.parametrize("payload", [b"short", THREE_SEGMENTS])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_received_message_names_the_send_that_it_belongs_to(payload: bytes, restart: bool) -> None:
+    world = World()
+    kept = MemoryPersistence(keeps_journal=True)
+    config = small(ReliableChannelConfig(query_on_connect=False))
+    alice = world.join("alice", config)
+    bob = world.join("bob", replace(config, persistence=kept))
+    if restart:
+        bob.channel.message_events._registrations = ()  # nobody listens yet
+        bob.events.clear()
+    request_id = alice.channel.send(payload)
+    world.run(1_000)
+    if restart:
+        bob.channel.close()
+        bob = world.join("bob", replace(config, persistence=kept))
+        world.run(500)
+    (received,) = bob.of(MessageReceived)
+    assert received.request_id == request_id
+    assert {chunk.request_id for chunk in received.chunks} <= {request_id}
 
 
 @pytest.mark.parametrize(

@@ -173,20 +173,22 @@ class SendState(_message.Message):
     def __init__(self, send_id: _Optional[str] = ..., payload_hash: _Optional[str] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., dispatched: _Optional[_Iterable[int]] = ..., sent: _Optional[bool] = ..., delivered: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class PendingState(_message.Message):
-    __slots__ = ("key", "sender_id", "payload", "sds_ids", "required", "lamport_timestamp")
+    __slots__ = ("key", "sender_id", "payload", "sds_ids", "required", "lamport_timestamp", "request_id")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SDS_IDS_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     key: str
     sender_id: str
     payload: bytes
     sds_ids: _containers.RepeatedScalarFieldContainer[str]
     required: int
     lamport_timestamp: int
-    def __init__(self, key: _Optional[str] = ..., sender_id: _Optional[str] = ..., payload: _Optional[bytes] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., lamport_timestamp: _Optional[int] = ...) -> None: ...
+    request_id: str
+    def __init__(self, key: _Optional[str] = ..., sender_id: _Optional[str] = ..., payload: _Optional[bytes] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., lamport_timestamp: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class SegmentNoteState(_message.Message):
     __slots__ = ("sds_id", "history", "delivered", "late", "lost", "at", "owner")
@@ -227,20 +229,22 @@ class UnreportedEvent(_message.Message):
     def __init__(self, report_key: _Optional[str] = ..., at: _Optional[int] = ..., received: _Optional[_Union[UnreportedMessage, _Mapping]] = ..., sent: _Optional[_Union[UnreportedSend, _Mapping]] = ..., delivered: _Optional[_Union[UnreportedSend, _Mapping]] = ..., error: _Optional[_Union[UnreportedSend, _Mapping]] = ..., lost: _Optional[_Union[UnreportedLoss, _Mapping]] = ..., delivery_error: _Optional[_Union[UnreportedSend, _Mapping]] = ...) -> None: ...
 
 class UnreportedMessage(_message.Message):
-    __slots__ = ("payload", "sender_id", "sds_id", "lamport_timestamp", "late", "lost_dependencies")
+    __slots__ = ("payload", "sender_id", "sds_id", "lamport_timestamp", "late", "lost_dependencies", "request_id")
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     SDS_ID_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     LOST_DEPENDENCIES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     payload: bytes
     sender_id: str
     sds_id: str
     lamport_timestamp: int
     late: bool
     lost_dependencies: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, payload: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., sds_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., late: _Optional[bool] = ..., lost_dependencies: _Optional[_Iterable[str]] = ...) -> None: ...
+    request_id: str
+    def __init__(self, payload: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., sds_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., late: _Optional[bool] = ..., lost_dependencies: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class UnreportedLoss(_message.Message):
     __slots__ = ("message_id", "sender_id", "reason", "held", "missing", "data_count", "parity_count", "lacking", "held_bytes", "sds_ids", "first_seen", "last_seen")
