@@ -1,4 +1,4 @@
-"""The Reliable Channel API (RELIABLE-CHANNEL-API, all three revisions).
+"""The Reliable Channel API (RELIABLE-CHANNEL-API, all revisions).
 
 ::
 
