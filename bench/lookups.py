@@ -1,5 +1,5 @@
-"""Measures the cost of keyed state with many open entries (segment sets, timers, requests for missing messages), and of
-a reassembly task's table look-ups as the tables age: the cost must not grow with them.
+"""Measures the cost of keyed state with many open entries (segment sets, requests for missing messages), and of a
+reassembly task's table look-ups as the tables age: the cost must not grow with them.
 
 Without Spark: it calls the functions of the tasks over tables written by delta-rs, in a warm process and in a new one
 (CPU time, since the machine is shared). The older tables have eight times the micro-batches, but as many within the
@@ -19,40 +19,52 @@ from reliable_channel.core.segmentation import MessageCompleted, Reassembler, Se
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.segment import Segment, encode_segment
 from reliable_channel.evidence.requests import MAX_REQUESTS, open_requests
-from reliable_channel.lake.append import BatchSink, append_rows
+from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.open_hashes import HashDue, OpenHashes, read_open_hashes
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES, TIMERS
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import CompletedSends
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
-from reliable_channel.pipeline.reassembly.timers import TimerChange, TimerLog, Timers, record
 
 _PLACE = ("waku.envelopes", 0)
 _START_MS = 1_767_225_600_000
 _PER_BATCH = 50
 _STEP_MS = 60_000
 _AGE = 8
-ASKED_STEPS, REFETCH = 10.0, 12.0
-"""Targets: steps of plain Python for each key; a refetch round with ten times as many open requests."""
+OPEN_STEPS, REFETCH = 2.0, 12.0
+"""Targets: steps of plain Python for each open hash; a refetch round with ten times as many open requests."""
 _MEASURED = 5
 
 
 @bench
-def open_timers() -> Iterator[Result]:
-    """Measure a task's timer operations in one micro-batch of 4 000 records, with many open sets."""
+def open_hashes() -> Iterator[Result]:
+    """Measure what a micro-batch of 4 000 records pays for the file of open hashes: a task reads it and looks its own
+    hashes up, and the driver changes 1 000 and writes it."""
     for count in (SIZES.scale_count(10_000), SIZES.scale_count(100_000)):
-        timers = Timers()
-        for number in range(count):
-            timers.apply(TimerChange(f"{number:064x}", _PLACE, number))
+        hashes = [os.urandom(32) for _ in range(count)]
+        with tempfile.TemporaryDirectory() as run_dir:
+            paths = PathSettings(run_dir=run_dir)
+            OpenHashes().apply(_due(hashes)).write(paths, 0)
 
-        def ask(timers: Timers = timers, count: int = count) -> int:
-            open_count = sum(timers.is_open(f"{number:064x}") for number in range(0, count, max(1, count // 4_000)))
-            return open_count + len([*timers.due(_PLACE, 100)])
+            def ask(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> int:
+                found = read_open_hashes(paths, 0)
+                return len(found.among(hashes[:2_000] + _OTHERS)) + len(found.due(_PLACE, 100))
 
-        took = best_of(ask, seconds=0.0, repetitions=3, clock=time.thread_time) / python_step()
-        name = f"asking {count} timers for 4 000 keys and what is due"
-        yield Result(name, took / 4_000, "steps a key", ASKED_STEPS, True, STEP)
+            def change(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> None:
+                read_open_hashes(paths, 0).apply(_due(hashes[:1_000])).write(paths, 1)
+
+            for what, action in (("a task asks", ask), ("the driver writes", change)):
+                took = best_of(action, seconds=0.0, repetitions=3, clock=time.process_time) / python_step()
+                yield Result(f"{count} open hashes: {what}", took / count, "steps a hash", OPEN_STEPS, True, STEP)
+
+
+_OTHERS = [number.to_bytes(32, "big") for number in range(2_000)]
+
+
+def _due(hashes: list[bytes]) -> list[HashDue]:
+    return [HashDue(hash_.hex(), [(*_PLACE, number)]) for number, hash_ in enumerate(hashes)]
 
 
 _SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
@@ -180,11 +192,10 @@ def _ask_all(settings: Settings, count: int) -> None:
 
 @bench
 def lookups() -> Iterator[Result]:
-    """Measure both look-ups of a micro-batch, warm and in a new process, for a young and an old pair of tables."""
+    """Measure the look-up of a micro-batch, warm and in a new process, for a young and an old table."""
     young = SIZES.scale_count(40, 3)
     with tempfile.TemporaryDirectory() as run_dir:
         paths = PathSettings(run_dir=run_dir)
-        create_tables(paths, (TIMERS,))
         create_tables(paths, (REASSEMBLED_MESSAGES,))
         times = {}
         written = 0
@@ -193,12 +204,7 @@ def lookups() -> Iterator[Result]:
                 _write(paths, batch)
             times[batches] = _measure(paths, batches)
             written = batches + _MEASURED
-    for what in (
-        "open keys, read on",
-        "open keys, a new worker",
-        "rebuilt before, read on",
-        "rebuilt before, a new worker",
-    ):
+    for what in ("rebuilt before, read on", "rebuilt before, a new worker"):
         early, late = times[young][what], times[young * _AGE][what]
         yield Result(f"{what}: after {young * _AGE} micro-batches", late * 1_000, "ms")
         target = 2.0 if "read on" in what else None
@@ -206,7 +212,7 @@ def lookups() -> Iterator[Result]:
 
 
 def _write(paths: PathSettings, batch: int) -> None:
-    """Write one micro-batch: some messages, and some keys opened and closed."""
+    """Write the messages of one micro-batch."""
     hashes = [os.urandom(32) for _ in range(_PER_BATCH)]
     rows = [
         {
@@ -224,9 +230,6 @@ def _write(paths: PathSettings, batch: int) -> None:
         for number, hash_ in enumerate(hashes)
     ]
     append_rows(paths, REASSEMBLED_MESSAGES, as_arrow(rows, REASSEMBLED_MESSAGES))
-    opened = [TimerChange(f"{batch}/{number}", _PLACE, batch + 1) for number in range(_PER_BATCH)]
-    closed = [TimerChange(f"{batch - 2}/{number}", _PLACE, None) for number in range(_PER_BATCH)] if batch > 1 else []
-    record(BatchSink(paths, "query", batch), opened + closed)
 
 
 def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
@@ -236,17 +239,13 @@ def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    log, rebuilt = TimerLog(paths, "query"), CompletedSends(paths)
-    seconds = {
-        "open keys, a new worker": _cpu(lambda: log.before(batches)),
-        "rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches))),
-    }
-    keys, memory = [], []
+    rebuilt = CompletedSends(paths)
+    seconds = {"rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches)))}
+    memory = []
     for batch in range(batches, batches + _MEASURED):
         _write(paths, batch)
-        keys.append(_cpu(lambda batch=batch: log.before(batch + 1)))  # type: ignore[misc]
         memory.append(_cpu(lambda batch=batch: rebuilt.rows(wanted, since(batch))))  # type: ignore[misc]
-    return seconds | {"open keys, read on": min(keys), "rebuilt before, read on": min(memory)}
+    return seconds | {"rebuilt before, read on": min(memory)}
 
 
 def _cpu(action: Callable[[], object]) -> float:

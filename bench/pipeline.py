@@ -37,7 +37,6 @@ WARM_UP, WARM_ROUNDS = 0.25, 2
 """The scale of the ``pairs`` workload that warms up every stage, and how often: the JVM's compilation in its first
 minutes must not count, and a floor measured before its code is compiled is meaningless."""
 
-THROUGH_STATE = ("pairs", "large")
 STEADY = "steady"
 """The name with which ``--workload`` selects only the steady traffic; ``pairs`` includes it as well."""
 BACKLOG, BACKLOG_BATCHES = 100_000, 4
@@ -104,7 +103,6 @@ def fill_topic(there: Any, workload: Workload, prefix: str = "") -> dict[str, An
         "records": records,
         "bytes": size,
         "messages": workload.messages,
-        "through_state": workload.name.removeprefix("warm-") in THROUGH_STATE,
     }
 
 

@@ -85,7 +85,7 @@ def _fill(place: str, commits: int) -> None:
     paths = PathSettings(run_dir=place)
     for table in TABLES:
         create_tables(paths, (table,))
-    for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "timers", "delivered_messages"):
+    for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "incomplete_messages", "delivered_messages"):
         table = BY_NAME[name]
         rows = as_arrow([_row(number) for number in range(ROWS)], table)
         for _ in range(commits):

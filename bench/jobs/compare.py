@@ -11,14 +11,13 @@ from dataclasses import replace
 from statistics import mean, quantiles
 from typing import Any
 
-from bench.jobs.stages import THROUGH_STATE, Stage
+from bench.jobs.stages import Stage
 from bench.registry import Result
 
 JOBS = ("ingest", "reassembly", "ack")
 INGEST_TARGETS = {"small": 0.6, "filters": 0.75}
 """Shares of the floor's throughput; a plain decode in one ``mapInArrow`` reaches 0.52 and 0.70."""
 CHAIN_TARGET = 0.25
-COMBINER_TARGET = 10.0
 COPY = "Spark copying the topic"
 TWO_CORES_TARGET = 1.6
 LATENCY_TARGET = 3.0
@@ -73,10 +72,6 @@ def ratios(best: Best) -> Iterator[Result]:
             jobs = [stages[job] for job in JOBS]
             yield Result(f"{label}: all three together", floor.records / sum(s.seconds for s in jobs), "rows/s")
             yield from _pair(f"{label}: all three / floor", [floor], jobs, CHAIN_TARGET, COPY)
-        if THROUGH_STATE in stages and "reassembly" in stages:
-            target = COMBINER_TARGET if workload == "pairs" else None
-            name = f"{label}: reassembly / all through state"
-            yield from _pair(name, [stages[THROUGH_STATE]], [stages["reassembly"]], target, "everything through state")
         if workload == "hot" and "ack" in stages:
             yield Result(
                 f"one hot channel, {_cores(cores)}: ack", stages["ack"].records / stages["ack"].seconds, "rows/s"

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from reliable_channel.config import Settings
-    from reliable_channel.pipeline.runner.queries import Query
 
 MEMORY = "1536m"
-THROUGH_STATE = "reassembly, all through state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,6 @@ def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
     )
 
 
-def all_through_state() -> Query:
-    """Run reassembly without the combiner: every segment goes to keyed state."""
-    from reliable_channel.pipeline.reassembly.stream import reassemble
-    from reliable_channel.pipeline.runner.queries import REASSEMBLY
-
-    return replace(REASSEMBLY, transform=lambda settings: reassemble(settings, combined=False))
-
-
 def measure_seconds(query: StreamingQuery) -> float:
     """Wait for the query's end; returns the seconds of its micro-batches."""
     from reliable_channel.pipeline.runner.run import wait_for
@@ -113,7 +103,6 @@ def measure(
     spark: SparkSession, settings: Settings, spec: dict[str, Any], cores: int, repetition: int
 ) -> Iterator[Stage]:
     """Yield all stages over one workload, in a separate directory, each as it is done."""
-    from reliable_channel.lake.tables import SDS_MESSAGES
     from reliable_channel.pipeline.runner.queries import ACK, INGEST, REASSEMBLY, start
 
     here = Path(settings.paths.run_dir) / f"{spec['name']}-{repetition}"
@@ -141,12 +130,6 @@ def measure(
     yield once("reassembly", lambda: start(spark, there, REASSEMBLY, once=True))
     yield once("ack", lambda: start(spark, there, ACK, once=True))
     if repetition == 0:
-        if spec["through_state"]:
-            elsewhere = there.with_run_dir(here / "through-state")
-            shared = Path(elsewhere.paths.table(SDS_MESSAGES.name))
-            shared.parent.mkdir(parents=True)
-            shared.symlink_to(there.paths.table(SDS_MESSAGES.name))
-            yield once(THROUGH_STATE, lambda: start(spark, elsewhere, all_through_state(), once=True))
         check(there, spec)
 
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
-from reliable_channel.config import Settings
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import read_unread
-from reliable_channel.lake.read import as_table, open_tables, quote, select
+from reliable_channel.lake.open_hashes import JOB, OpenHashes, read_open_hashes
+from reliable_channel.lake.read import as_table, open_tables, select
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
     DELIVERIES,
@@ -28,7 +30,6 @@ from reliable_channel.lake.tables import (
     QUARANTINE,
     REFETCH_REQUESTS,
     TABLES,
-    TIMERS,
 )
 
 KAFKA_PATIENCE_S = 1.0
@@ -52,7 +53,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
-        "open_sets": _open_sets(opened.get(TIMERS.name), {c.query_id for c in checkpoints}),
+        "open_sets": _open_sets(settings.paths, checkpoints),
         "quarantine": _quarantine(opened.get(QUARANTINE.name)),
         "missing_dependencies": _missing_dependencies(opened),
     }
@@ -110,19 +111,15 @@ def _job(
     }
 
 
-def _open_sets(table: DeltaTable | None, query_ids: set[str | None]) -> dict[str, Any]:
+def _open_sets(paths: PathSettings, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """The number of open sets of segments, by payload hash, and the earliest timer of one."""
-    nothing = {"count": 0, "next_due": None}
-    if table is None:
-        return nothing
-    known = ", ".join(quote(query_id) for query_id in sorted(filter(None, query_ids)))
-    if not known:
-        return nothing
-    # The ids are those in the checkpoints' own files, of which Spark makes UUIDs.
-    last = f"""select last_value(due order by batch_id) as due from timers where query_id in ({known})
-        group by key, kafka_topic, kafka_partition"""  # noqa: S608
-    (row,) = select(f"select count(due) as count, min(due) as next_due from ({last})", timers=table)  # noqa: S608
-    return {"count": row["count"], "next_due": row["next_due"] and row["next_due"].isoformat()}
+    committed = next((c.committed for c in checkpoints if c.query == JOB and c.committed is not None), -1)
+    try:
+        open_hashes = read_open_hashes(paths, committed)
+    except EnvironmentFault:  # of another version of this program, or removed since by the running job
+        open_hashes = OpenHashes()
+    due_us = open_hashes.next_due_us
+    return {"count": open_hashes.count, "next_due": _iso(due_us and due_us // 1000)}
 
 
 def _quarantine(table: DeltaTable | None) -> dict[str, int]:

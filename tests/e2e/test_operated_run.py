@@ -265,10 +265,7 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             assert taken > 5
 
             # Maintenance beside the run, which goes on delivering what is said meanwhile: of what the streams read.
-            tables = [
-                f"--table={name}"
-                for name in ("envelopes", "sds_messages", "ordered_sds_messages", "deliveries", "timers")
-            ]
+            tables = [f"--table={name}" for name in ("envelopes", "sds_messages", "ordered_sds_messages", "deliveries")]
             maintenance = operated.start(operated.alone, "maintain", *tables)
             said = 0
             while maintenance.poll() is None:

@@ -32,7 +32,6 @@ VOLATILE = {
     "quarantine": ["ingest_time"],
     "source_gaps": ["ingest_time"],
     "clock": ["query_id", "recorded_at"],
-    "timers": ["query_id"],
     "delivered_messages": ["written_at"],
 }
 WRITTEN = (
@@ -44,7 +43,6 @@ WRITTEN = (
     tables.ORDERED_SDS_MESSAGES,
     tables.REASSEMBLED_MESSAGES,
     tables.INCOMPLETE_MESSAGES,
-    tables.TIMERS,
     tables.DELIVERIES,
     tables.ACKS,
     tables.REFETCH_REQUESTS,

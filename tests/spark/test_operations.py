@@ -93,7 +93,7 @@ DERIVED = (
 )
 CARRIED = (tables.CLOCK, tables.SOURCE_GAPS)
 PLACE = ("kafka_topic", "kafka_partition", "kafka_offset")
-MAINTAINED = ("sds_messages", "deliveries", "timers", "clock")
+MAINTAINED = ("sds_messages", "deliveries", "clock")
 SEALED, SECRET = "/sealed/1/operations/proto", b"only with the key"
 
 

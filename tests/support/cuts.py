@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import tempfile
 from collections.abc import Iterator
@@ -20,10 +19,11 @@ from reliable_channel.config import load
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import sds_message_id, sha256
+from reliable_channel.lake.open_hashes import HashDue, OpenHashes
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.clock import micros
 from reliable_channel.pipeline.guarded import FailedRows
-from reliable_channel.pipeline.reassembly import combiner, memory, timers
+from reliable_channel.pipeline.reassembly import combiner, memory
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.reassembly.already_reported import drop_covered
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
@@ -71,23 +71,21 @@ class Reassembly:
         for name in ("reassembled_messages", "ordered_sds_messages", "channel_events"):
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
         self.states: dict[bytes, FakeState] = {}
-        self.open = timers.Timers()
+        self.open = OpenHashes()
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.incomplete: list[dict[str, Any]] = []
         self.failed_rows = 0
+        self._changes: list[HashDue] = []
         self._monkeypatch = monkeypatch
 
     def batch(self, rows: list[dict[str, Any]]) -> None:
-        before = copy.deepcopy(self.open)
-        self._monkeypatch.setattr(timers, "timers_of", lambda paths: before)
+        before, self._changes = self.open, []
+        self._monkeypatch.setattr(combiner, "read_open_before", lambda paths: before)
         known = self._read_completed()
         self._monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: known)
-        segments = [row for row in rows if row["kind"] == "segment"]
-        ticks = pd.DataFrame([row for row in rows if row["kind"] == "tick"])
-        batches = [pa.RecordBatch.from_pylist(segments, schema=combiner.ROW_SCHEMA)] if segments else []
+        with_keys = [{"state_key": combiner.TICKS, **row} if row["kind"] == "tick" else row for row in rows]
+        batches = [pa.RecordBatch.from_pylist(with_keys, schema=combiner.INPUT_SCHEMA)] if rows else []
         out = [b.to_pandas() for b in combiner.Combiner(self.settings)(iter(batches))]
-        if len(ticks):
-            out += list(reassembly.due_timer_rows(self.settings.paths)(iter([ticks])))
         if not out:
             return
         frame = pd.concat(out)
@@ -98,6 +96,7 @@ class Reassembly:
                 assert {*result["kind"]} == {RESULTS}
                 for blob in result["results"]:
                     self._take(unpack(blob))
+        self.open = before.apply(self._changes)
 
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
@@ -108,8 +107,8 @@ class Reassembly:
             read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)
             self.rows += [(file.table, row) for row in read.to_pylist()]
         for result in files.for_driver:
-            if isinstance(result, timers.TimerChange):
-                self.open.apply(result)
+            if isinstance(result, HashDue):
+                self._changes.append(result)
             elif isinstance(result, FailedRows):
                 self.failed_rows += result.rows
             else:
@@ -201,10 +200,9 @@ def segment_row(sender: str, sds_id: str, lamport: int, content: bytes, at: int,
         "channel_id": "talk",
         "sender_id": sender,
         "sds_id": sds_id,
-        "lamport_timestamp": str(lamport),
+        "lamport_timestamp": lamport,
         "segment_dialect": "v0.1",
         "content": content,
-        "sub_order": 0,
     }
 
 

@@ -324,17 +324,6 @@ def pipeline(story: Story) -> None:
                     value=value,
                     recorded_at=at(300.0 * batch + job_number),
                 )
-        if query == "reassembly":
-            for number, due in enumerate((at(3900), at(4200), None)):
-                story.add(
-                    "timers",
-                    query_id=query_id,
-                    batch_id=10 + number % 2,
-                    key=digest(query, number).hex(),
-                    due=due,
-                    kafka_topic=KAFKA_TOPIC,
-                    kafka_partition=number,
-                )
     for partition in range(3):
         for batch in range(12):
             story.add(

@@ -42,9 +42,6 @@ TIME_COLUMN: Mapping[str, str] = {
 """The column a window restricts; ``event_time`` where none is named. ``delivery_status`` uses the first trace of the
 message, so that a window holds the messages of that time whatever their later outcome."""
 
-TIMELESS = frozenset({"timers"})
-"""Tables that no window restricts."""
-
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     "envelopes": frozenset({"value"}),
     "sds_messages": frozenset({"content", "bloom_filter", "content_digest"}),
@@ -71,7 +68,7 @@ class Window:
         """The restriction as an expression of values, for a table with these columns."""
         wanted: list[ds.Expression] = []
         time = TIME_COLUMN.get(table, "event_time")
-        if table not in TIMELESS and time in columns:
+        if time in columns:
             if self.since is not None:
                 wanted.append(ds.field(time) >= pa.scalar(self.since, pa.timestamp("us", tz="UTC")))
             if self.until is not None:

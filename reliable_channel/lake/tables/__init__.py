@@ -19,7 +19,7 @@ from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
 from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, latest_send_time
 from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
-from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS, TIMERS
+from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
 from reliable_channel.lake.tables.reassembly import INCOMPLETE_MESSAGES, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES
 
@@ -39,7 +39,6 @@ TABLES: tuple[Table, ...] = (
     CHANNEL_EVENTS,
     DELIVERED_MESSAGES,
     CLOCK,
-    TIMERS,
     SENDER_EVENTS,
     SIGHTINGS,
     STORE_PRESENCE,
@@ -82,7 +81,6 @@ __all__ = [
     "SOURCE_GAPS",
     "STORE_PRESENCE",
     "TABLES",
-    "TIMERS",
     "Column",
     "Table",
     "latest_send_time",

@@ -1,9 +1,8 @@
-"""The tables for the jobs themselves and their operators: clock, timers, metrics, alerts."""
+"""The tables for the jobs themselves and their operators: clock, metrics, alerts."""
 
 from __future__ import annotations
 
 from reliable_channel.lake.tables.columns import (
-    A_HASH,
     KAFKA_TOPIC,
     RECORDED_AT,
 )
@@ -43,39 +42,6 @@ CLOCK = Table(
     ("kafka_topic", "kafka_partition", "query_id", "batch_id", "kind", "event_time"),
     retention_ms=7 * DAY_MS,
     retention_column="recorded_at",
-)
-
-TIMERS = Table(
-    "timers",
-    "Timers of open sets of segments, as a log of changes: the last row of a key counts.",
-    "jobs/reassembly.py",
-    (
-        Column(
-            "query_id",
-            "STRING",
-            "id of the query, from its checkpoint",
-            nullable=False,
-            example="cd4ec860-ba3f-478f-ae9d-22fc6ee78c37",
-        ),
-        Column("batch_id", "BIGINT", "micro-batch that made the change", nullable=False, example="17"),
-        Column(
-            "key",
-            "STRING",
-            "hex entire_message_hash",
-            nullable=False,
-            example=A_HASH[2:],
-        ),
-        Column(
-            "due",
-            "TIMESTAMP",
-            "event time at which the next timer is due; null if there is none",
-            example="2026-01-01T00:13:03.190Z",
-        ),
-        Column("kafka_topic", "STRING", "Kafka topic of the key's rows", example="waku.envelopes"),
-        Column("kafka_partition", "INT", "Kafka partition of the key's rows", example="0"),
-    ),
-    ("query_id", "batch_id", "key"),
-    former_name="open_keys",
 )
 
 PIPELINE_METRICS = Table(

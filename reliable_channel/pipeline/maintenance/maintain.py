@@ -22,14 +22,13 @@ from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
-from reliable_channel.lake.checkpoints import filesystem, read_checkpoints
+from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.read import open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
-from reliable_channel.lake.tables import BY_NAME, TIMERS, Table
+from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline.maintenance.alone import hold_lease
 from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
-from reliable_channel.pipeline.reassembly import timers
 
 _log = logging.getLogger(__name__)
 
@@ -109,12 +108,7 @@ def _maintain_table(settings: Settings, plan: TablePlan, dry_run: bool) -> Maint
     paths, name = settings.paths, plan.table.name
     files = len(open_table(paths, plan.table).file_uris())
     after = None
-    if not files:
-        deleted = 0
-    elif plan.table is TIMERS:
-        deleted = _forget_keys(paths, dry_run)
-    else:
-        deleted = _delete_expired(paths, plan, dry_run)
+    deleted = _delete_expired(paths, plan, dry_run) if files else 0
     if not dry_run:
         _optimize(paths, plan.table)
         table = open_table(paths, plan.table)
@@ -148,14 +142,6 @@ def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
         return True
     assert plan.delete_before is not None  # noqa: S101  for the type checker
     return bool(oldest < plan.delete_before)
-
-
-@retry_on_conflict
-def _forget_keys(paths: PathSettings, dry_run: bool) -> int:
-    checkpoints = [c for c in read_checkpoints(paths) if c.query_id]
-    # A query without a committed micro-batch may still read all its timers.
-    committed = {str(c.query_id): -1 if c.committed is None else c.committed for c in checkpoints}
-    return timers.forget(paths, committed, dry_run=dry_run)
 
 
 @retry_on_conflict

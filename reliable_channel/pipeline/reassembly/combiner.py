@@ -1,49 +1,65 @@
 """Rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
 
 The combiner is a function for ``mapInArrow`` after a shuffle by ``entire_message_hash``. It writes the files of the
-sets it completes, and returns rows for the keyed state: sets that stay open, segments of hashes that are already in
-state, keys whose timers are due by a tick, and its own reports to the driver.
+sets it completes, and returns what the keyed state must process (:class:`ForState`): sets that stay open, segments of
+hashes that are already in state, ticks by which something of a hash is due; and its own reports to the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reliable_channel.config import Settings
-from reliable_channel.lake.schema import ARROW_TYPES, Row
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.lake.open_hashes import OpenHashes, read_open_hashes
+from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
-from reliable_channel.pipeline import guarded
+from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import gc_paused
-from reliable_channel.pipeline.reassembly import memory, timers
-from reliable_channel.pipeline.reassembly.set_results import Message, failure_result
-from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
-from reliable_channel.pipeline.result_files import RESULTS, Result, ResultFiles, group_by_table, pack
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly.set_results import Message
+from reliable_channel.pipeline.reassembly.sets import HashSets, InputRow, SegmentDecryptor, SegmentRow, Tick, take_rows
+from reliable_channel.pipeline.result_files import Result, ResultFiles, group_by_table, pack
 
 FLUSH_BYTES = 16 * 1024 * 1024
-"""The combiner writes payloads, and returns open sets, when it holds this many bytes of them."""
+"""The combiner writes payloads, and returns what is for the keyed state, when it holds this many bytes of them."""
 
-REPORTS = b"#"
-"""The state key under which the combiner's reports pass through the keyed operator; hashes are longer."""
+TICKS, REPORTS = b"#tick", b"#"
+"""The shuffle key of all ticks, so that one combiner task receives them; and the state key under which the combiner's
+reports pass through the keyed operator. Hashes are longer."""
 
-_TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "sender_id", "sds_id", "segment_dialect", "content", "encrypted")
-ROW_COLUMNS = {
+_TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "sender_id", "sds_id", "lamport_timestamp", "segment_dialect", "content")
+INPUT_COLUMNS = {
     "state_key": "BINARY",
-    "kind": "STRING",
-    **SDS_MESSAGES.types(*_TAKEN),
-    "lamport_timestamp": "STRING",  # pandas converts numbers beside a null to floats, which are inexact for large ones
+    **SDS_MESSAGES.types(*_TAKEN, "encrypted"),
     "event_us": "BIGINT",
-    "sub_order": "INT",
 }
-"""The input of the combiner and of the keyed state. ``kind``: ``segment``, ``sets``, ``results`` or ``tick``."""
+"""The input of the combiner: segments and ticks."""
 
-TICK, TICKS = "tick", b"#tick"
-"""The kind of a tick row, and the shuffle key of all ticks: one combiner task receives them."""
+INPUT_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in INPUT_COLUMNS.items()])
+_OUTPUT_SCHEMA = pa.schema([("state_key", pa.binary()), ("given", pa.binary())])
 
-ROW_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in ROW_COLUMNS.items()])
+
+class ForState(NamedTuple):
+    """What the keyed state of a hash is given: ``sets``, if it has none yet (else empty), and rows in record order.
+
+    One binary column: a key of ``applyInPandasWithState`` costs what its columns cost (docs/decisions.md)."""
+
+    sets: bytes
+    rows: Sequence[InputRow]
+
+    def to_bytes(self) -> bytes:
+        """Serialize it for :meth:`from_bytes`."""
+        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ForState:
+        """Restore the result of :meth:`to_bytes`. Uses pickle, so pass only bytes that this job's own tasks made."""
+        return cls(*pickle.loads(data))  # noqa: S301  not from the network
 
 
 class Combiner:
@@ -58,73 +74,81 @@ class Combiner:
         self._decrypt = SegmentDecryptor(settings.channels)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the segments and ticks of one task; yields rows of ``ROW_SCHEMA`` for the keyed state."""
+        """Process the segments and ticks of one task; yields keys of the state with what each is given."""
         segments: list[pa.RecordBatch] = []
-        ticks: list[dict[str, Any]] = []
+        ticks: list[Tick] = []
         for batch in batches:
-            is_tick = pc.equal(batch.column("kind"), TICK)
+            is_tick = pc.equal(batch.column("state_key"), TICKS)
             if pc.any(is_tick).as_py():
-                ticks += batch.filter(is_tick).to_pylist()
+                ticks += [Tick(**row) for row in batch.filter(is_tick).select(Tick._fields).to_pylist()]
                 batch = batch.filter(pc.invert(is_tick))
             if batch.num_rows:
                 segments.append(batch)
+        if not segments and not ticks:
+            return
+        in_state, to_state = read_open_before(self._paths), _ToState()
         if segments:
             with gc_paused():
-                yield from self._combine(_Segments(pa.Table.from_batches(segments)))
-        if ticks and (due := self._due(ticks)):
-            yield pa.RecordBatch.from_pylist(due, schema=ROW_SCHEMA)
+                yield from self._combine(_Segments(pa.Table.from_batches(segments)), in_state, to_state)
+        for hash_, some in _group_by_due_hash(ticks, in_state).items():
+            yield from to_state.add(hash_, ForState(b"", some).to_bytes())
+        yield from to_state.flush()
 
-    def _due(self, ticks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One row for every key whose timer is due by a tick."""
-        open_keys = timers.timers_of(self._paths)
-        return [
-            {**tick, "state_key": bytes.fromhex(key)}
-            for tick in ticks
-            for key in open_keys.due((tick["kafka_topic"], tick["kafka_partition"]), tick["event_us"])
-        ]
-
-    def _combine(self, segments: _Segments) -> Iterator[pa.RecordBatch]:
-        in_state = timers.timers_of(self._paths)
+    def _combine(self, segments: _Segments, in_state: OpenHashes, to_state: _ToState) -> Iterator[pa.RecordBatch]:
+        open_hashes = in_state.among(segments.by_hash)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
         done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.places())
-        to_state: list[bytes] = []
-        open_sets = _OpenSets()
         with ResultFiles(self._paths) as files:
             written = _Written(files)
             for hash_ in segments.by_hash:
-                if in_state.is_open(hash_.hex()):
-                    to_state.append(hash_)
+                if hash_ in open_hashes:
+                    for some in _parts(segments.rows(hash_)):
+                        yield from to_state.add(hash_, ForState(b"", some).to_bytes())
                     continue
-                sets, results, failed = self._rebuild(segments.rows(hash_), done.get(hash_, ()))
-                written.add(results, len(failed))
+                sets, results = self._rebuild(segments.rows(hash_), done.get(hash_, ()))
+                written.add(results)
                 if sets.must_persist and (blob := sets.to_bytes()):
-                    yield from open_sets.add(hash_, blob, segments.last_place(hash_))
+                    yield from to_state.add(hash_, ForState(blob, ()).to_bytes())
             written.flush()
-            reports = pack([*files.for_driver, *files.finish()])
-            open_sets.rows += ({"state_key": REPORTS, "kind": RESULTS, "content": blob} for blob in reports)
-        yield from open_sets.flush()
-        if to_state:
-            yield from segments.of(to_state)
+            for blob in pack([*files.for_driver, *files.finish()]):
+                yield from to_state.add(REPORTS, blob)
 
-    def _rebuild(
-        self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]
-    ) -> tuple[HashSets, list[Result], list[int]]:
-        """Apply the rows of one hash; returns its sets, their results, and the positions of rows on which the program
-        failed."""
+    def _rebuild(self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]) -> tuple[HashSets, list[Result]]:
+        """Apply the rows of one hash; returns its sets and their results."""
 
         def begin(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
 
-        steps = guarded.apply_guarded(begin(None), begin, rows, self._take, _failure_row)
-        results, (sets, failed) = guarded.collect(steps)
-        return sets, results, failed
-
-    def _take(self, sets: HashSets, row: SegmentRow) -> list[Result]:
-        return sets.add(self._decrypt(row))
+        return take_rows(begin(None), begin, rows, self._decrypt)
 
 
-def _failure_row(sets: HashSets, row: SegmentRow, error: Exception) -> Row:
-    return failure_result({**row._asdict(), "kind": "segment"}, sets.scope(), guarded.kind_of(error))
+def read_open_before(paths: PathSettings) -> OpenHashes:
+    """The hashes with state before the running micro-batch."""
+    now = running()
+    return OpenHashes() if now is None else read_open_hashes(paths, now[1] - 1)
+
+
+def _group_by_due_hash(ticks: Iterable[Tick], in_state: OpenHashes) -> dict[bytes, list[Tick]]:
+    """Hash → the ticks by which something of it is due."""
+    due: dict[bytes, list[Tick]] = {}
+    for tick in ticks:
+        for hash_ in in_state.due((tick.kafka_topic, tick.kafka_partition), tick.event_us):
+            due.setdefault(hash_, []).append(tick)
+    return due
+
+
+def _parts(rows: Iterable[SegmentRow]) -> Iterator[list[SegmentRow]]:
+    """``rows`` in lists of at most about :data:`FLUSH_BYTES`: a stranger can send any number of segments of a hash."""
+    part: list[SegmentRow] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += len(row.content)
+        if size > FLUSH_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class _Segments:
@@ -153,16 +177,6 @@ class _Segments:
         for index in self.by_hash[hash_]:
             yield SegmentRow._make([values[index] for values in self._columns.values()])
 
-    def last_place(self, hash_: bytes) -> dict[str, Any]:
-        """The Kafka coordinates of the last segment of a hash."""
-        return {name: self._columns[name][self.by_hash[hash_][-1]] for name in RECORD_KEY}
-
-    def of(self, hashes: Sequence[bytes]) -> list[pa.RecordBatch]:
-        """The unchanged rows of some hashes."""
-        indices = [index for hash_ in hashes for index in self.by_hash[hash_]]
-        batches: list[pa.RecordBatch] = self._table.take(pa.array(indices)).cast(ROW_SCHEMA).to_batches()
-        return batches
-
 
 class _Written:
     """Buffers results, and writes them to their tables when they exceed :data:`FLUSH_BYTES`, and at the end."""
@@ -172,10 +186,8 @@ class _Written:
         self._results: list[Result] = []
         self._bytes = 0
 
-    def add(self, results: Sequence[Result], failed: int) -> None:
+    def add(self, results: Sequence[Result]) -> None:
         self._results += results
-        if failed:
-            self._results.append(guarded.FailedRows(failed))
         self._bytes += sum(len(each.payload or b"") for each in results if isinstance(each, Message))
         if self._bytes > FLUSH_BYTES:
             self.flush()
@@ -185,33 +197,29 @@ class _Written:
         self._results, self._bytes = [], 0
 
 
-class _OpenSets:
-    """Buffers rows for the keyed state, and returns them when they exceed :data:`FLUSH_BYTES`, and at the end."""
+class _ToState:
+    """Buffers what is for the keyed state, and returns it when it exceeds :data:`FLUSH_BYTES`, and at the end."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self._given: list[tuple[bytes, bytes]] = []
         self._bytes = 0
 
-    def add(self, hash_: bytes, blob: bytes, place: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        self.rows.append({"state_key": hash_, "kind": "sets", "content": blob, "sub_order": 0, **place})
-        self._bytes += len(blob)
+    def add(self, key: bytes, given: bytes) -> Iterator[pa.RecordBatch]:
+        self._given.append((key, given))
+        self._bytes += len(given)
         if self._bytes > FLUSH_BYTES:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        if self.rows:
-            yield pa.RecordBatch.from_pylist(self.rows, schema=ROW_SCHEMA)
-            self.rows, self._bytes = [], 0
+        if self._given:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, pa.binary()) for column in zip(*self._given, strict=True)], schema=_OUTPUT_SCHEMA
+            )
+            self._given, self._bytes = [], 0
 
 
 def _values(name: str, column: pa.ChunkedArray) -> list[Any] | _OneByOne:
-    match name:
-        case "content":
-            return _OneByOne(column)
-        case "lamport_timestamp":
-            return [None if digits is None else int(digits) for digits in column.to_pylist()]
-        case _:
-            return list(column.to_pylist())
+    return _OneByOne(column) if name == "content" else list(column.to_pylist())
 
 
 class _OneByOne:

@@ -6,7 +6,7 @@ LIP-109), and a row that marks the message as complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from reliable_channel.core.segmentation import (
@@ -186,15 +186,12 @@ def event_result(
     return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
 
 
-def failure_result(row: Mapping[str, Any], scope: Scope | None, detail: str) -> Row:
-    """The event for a row on which the program failed. ``row`` has the columns of a segment, or only those of a tick;
-    then ``scope`` names the sender of the sets."""
-    of_segment = row["kind"] == "segment"
-    whose = [row[name] for name in _SCOPE] if of_segment else scope
-    sds_id = row["sds_id"] if of_segment else None
-    place = (row["kafka_topic"], int(row["kafka_partition"]))
-    detail = f"{row['kind']} row: {detail}"
-    return _event(EVENT, whose, sds_id, detail, int(row["event_us"]), place, int(row["kafka_offset"]))
+def failure_result(
+    scope: Scope | None, sds_id: str | None, detail: str, event_us: int, place: TopicPartition, offset: int
+) -> Row:
+    """The event for a row on which the program failed. ``sds_id``: of a segment, ``None`` for a tick."""
+    detail = f"{'tick' if sds_id is None else 'segment'} row: {detail}"
+    return _event(EVENT, scope, sds_id, detail, event_us, place, offset)
 
 
 def _event(

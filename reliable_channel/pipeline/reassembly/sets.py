@@ -6,7 +6,7 @@ The combiner uses it for the rows of a hash within one micro-batch, the stateful
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -34,6 +34,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.lake.schema import Row
+from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
 from reliable_channel.pipeline.reassembly.memory import Done
@@ -42,12 +43,14 @@ from reliable_channel.pipeline.reassembly.set_results import (
     OVERDUE,
     Message,
     event_result,
+    failure_result,
     incomplete_result,
     mismatch_result,
     results_of_completed,
 )
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""The version of the stored bytes, and of the file that names the hashes with state (:mod:`~.lake.open_hashes`)."""
 
 _ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
 
@@ -72,6 +75,18 @@ class SegmentRow(NamedTuple):
     @property
     def scope(self) -> Scope:
         return (self.pubsub_topic, self.content_topic, self.channel_id, self.sender_id)
+
+
+class Tick(NamedTuple):
+    """How far (event time, µs) a Kafka partition has advanced, after the record at ``kafka_offset``."""
+
+    kafka_topic: str
+    kafka_partition: int
+    kafka_offset: int
+    event_us: int
+
+
+InputRow = SegmentRow | Tick
 
 
 class SegmentDecryptor:
@@ -252,6 +267,30 @@ class HashSets:
                 yield event_result(
                     event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
                 )
+
+
+def take_rows(
+    sets: HashSets,
+    restore: Callable[[bytes | None], HashSets],
+    rows: Iterable[InputRow],
+    decrypt: Callable[[SegmentRow], SegmentRow],
+) -> tuple[HashSets, list[Row]]:
+    """Apply the rows of a hash, in record order; returns its sets after them, and the results. A row on which the
+    program fails becomes a ``channel_events`` row. ``restore``: as for :func:`.guarded.apply_guarded`."""
+
+    def take(sets: HashSets, row: InputRow) -> list[Row]:
+        if isinstance(row, SegmentRow):
+            return sets.add(decrypt(row))
+        return sets.tick((row.kafka_topic, row.kafka_partition), row.kafka_offset, row.event_us)
+
+    results, (sets, failed) = guarded.collect(guarded.apply_guarded(sets, restore, rows, take, _failure_row))
+    return sets, [*results, guarded.FailedRows(len(failed))] if failed else results
+
+
+def _failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
+    scope, sds_id = (row.scope, row.sds_id) if isinstance(row, SegmentRow) else (sets.scope(), None)
+    place = (row.kafka_topic, row.kafka_partition)
+    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, place, row.kafka_offset)
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:

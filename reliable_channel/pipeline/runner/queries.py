@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from reliable_channel.config import Settings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, TIMERS, Table
+from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import stream as ack
 from reliable_channel.pipeline.ack.deliver import TABLES_READ as PAYLOADS
 from reliable_channel.pipeline.delta import each_batch, read_stream
@@ -55,7 +55,7 @@ REASSEMBLY = Query(
     SDS_MESSAGES,
     reassembly.reassemble,
     lambda _: reassembly.write_batch,
-    (SDS_MESSAGES, *reassembly.TABLES_WRITTEN, TIMERS),
+    (SDS_MESSAGES, *reassembly.TABLES_WRITTEN),
 )
 ACK = Query(
     "ack",

@@ -17,13 +17,17 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import Checkpoint, filesystem, read_checkpoint, read_record, write_record
 from reliable_channel.lake.read import holds_rows
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
-from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
+from reliable_channel.pipeline.ack import channel_state
+from reliable_channel.pipeline.reassembly import sets
 
 _IN_SPARK = {
     "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
     "spark.conf.spark.sql.streaming.stateStore.providerClass": "spark.sql.streaming.stateStore.providerClass",
 }
 """Our key → the key under which Spark stores it in the offset log. They matter only for queries with state."""
+
+_STATE_VERSIONS = {"reassembly": sets.STATE_VERSION, "ack": channel_state.STATE_VERSION}
+"""Query → the version of the state that this program writes."""
 
 _OPERATORS = {"reassembly": 1, "ack": 1}
 """The number of stateful operators of a query. If the operators differ, Spark refuses the checkpoint by state
@@ -58,7 +62,8 @@ def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str
         frozen["kafka.topics.envelopes"] = settings.kafka.topics.envelopes
     if query == "ack":
         frozen["channels.participant_id"] = settings.channels.participant_id or ""
-        frozen[_STATE_VERSION] = str(STATE_VERSION)
+    if query in _STATE_VERSIONS:
+        frozen[_STATE_VERSION] = str(_STATE_VERSIONS[query])
     return frozen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,62 +10,69 @@ import pyarrow as pa
 import pytest
 
 from reliable_channel.config import load
-from reliable_channel.pipeline.reassembly import memory, timers
-from reliable_channel.pipeline.reassembly.combiner import ROW_SCHEMA, TICK, TICKS, Combiner
-from reliable_channel.pipeline.reassembly.stream import due_timer_rows
+from reliable_channel.lake.open_hashes import HashDue, OpenHashes
+from reliable_channel.pipeline.reassembly import combiner as combiner_module
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly.combiner import INPUT_SCHEMA, REPORTS, TICKS, Combiner, ForState
+from reliable_channel.pipeline.reassembly.sets import InputRow, SegmentRow, Tick
 
 DUE, LATER, ELSEWHERE = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 AT_US = 1_000_000
 
 
 def tick(partition: int, event_us: int) -> dict[str, Any]:
-    place = {"kafka_topic": "t", "kafka_partition": partition, "kafka_offset": 7, "sub_order": 0}
-    return {"state_key": TICKS, "kind": TICK, "event_us": event_us, **place}
+    return {"kafka_topic": "t", "kafka_partition": partition, "kafka_offset": 7, "event_us": event_us}
 
 
 @pytest.fixture
 def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
-    open_keys = timers.Timers()
-    for key, partition, due_us in ((DUE, 0, AT_US), (LATER, 0, AT_US + 1), (ELSEWHERE, 1, AT_US)):
-        open_keys.apply(timers.TimerChange(key.hex(), ("t", partition), due_us))
-    monkeypatch.setattr(timers, "timers_of", lambda paths: open_keys)
+    dues = ((DUE, 0, AT_US), (LATER, 0, AT_US + 1), (ELSEWHERE, 1, AT_US))
+    in_state = OpenHashes().apply([HashDue(hash_.hex(), [("t", partition, at)]) for hash_, partition, at in dues])
+    monkeypatch.setattr(combiner_module, "read_open_before", lambda paths: in_state)
     monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: {})
     return Combiner(load("local", paths={"run_dir": str(tmp_path)}))
 
 
-def returned(combiner: Combiner, *rows: dict[str, Any]) -> list[dict[str, Any]]:
-    batches = [pa.RecordBatch.from_pylist([row], schema=ROW_SCHEMA) for row in rows]
-    return [row for batch in combiner(iter(batches)) for row in batch.to_pylist()]
+def returned(combiner: Combiner, *rows: dict[str, Any]) -> list[tuple[bytes, InputRow]]:
+    """The rows that the keyed state is given, with their hashes."""
+    batches = [pa.RecordBatch.from_pylist([{"state_key": TICKS, **row}], schema=INPUT_SCHEMA) for row in rows]
+    given = [row for batch in combiner(iter(batches)) for row in batch.to_pylist()]
+    return [(row["state_key"], each) for row in given if row["state_key"] != REPORTS for each in _rows(row["given"])]
+
+
+def _rows(given: bytes) -> Sequence[InputRow]:
+    sets, rows = ForState.from_bytes(given)
+    assert sets == b""
+    return rows
 
 
 def test_a_tick_becomes_a_row_for_each_key_that_is_due_in_its_partition(combiner: Combiner) -> None:
-    assert returned(combiner, tick(0, AT_US)) == [
-        {name: {**tick(0, AT_US), "state_key": DUE}.get(name) for name in ROW_SCHEMA.names}
-    ]
+    assert returned(combiner, tick(0, AT_US)) == [(DUE, Tick("t", 0, 7, AT_US))]
 
 
 def test_ticks_of_all_partitions_are_taken_together(combiner: Combiner) -> None:
     rows = returned(combiner, tick(0, AT_US + 1), tick(1, AT_US))
-    assert {row["state_key"] for row in rows} == {DUE, LATER, ELSEWHERE}
+    assert {hash_ for hash_, _ in rows} == {DUE, LATER, ELSEWHERE}
 
 
 def test_a_tick_before_every_timer_becomes_nothing(combiner: Combiner) -> None:
     assert returned(combiner, tick(0, AT_US - 1), tick(2, AT_US)) == []
 
 
-def test_a_tick_among_segments_becomes_the_same_rows(combiner: Combiner) -> None:
-    segment = {**tick(0, AT_US), "state_key": LATER, "kind": "segment", "content": b"", "segment_dialect": "waku"}
-    rows = returned(combiner, segment, tick(0, AT_US))
-    assert [row["state_key"] for row in rows if row["kind"] == TICK] == [DUE]
-    assert [row["state_key"] for row in rows if row["kind"] == "segment"] == [LATER]
+@pytest.mark.parametrize("lamport", [None, 0, 2**53 + 1, 2**63 - 1])
+def test_a_tick_among_segments_becomes_the_same_rows(combiner: Combiner, lamport: int | None) -> None:
+    segment = {**tick(0, AT_US), "content": b"", "segment_dialect": "waku", "lamport_timestamp": lamport}
+    rows = returned(combiner, {**segment, "state_key": LATER}, tick(0, AT_US))
+    assert [hash_ for hash_, row in rows if isinstance(row, Tick)] == [DUE]
+    assert [(hash_, row.lamport_timestamp) for hash_, row in rows if isinstance(row, SegmentRow)] == [(LATER, lamport)]
 
 
-def test_without_the_combiner_the_rows_are_the_same(combiner: Combiner, tmp_path: Path) -> None:
-    paths = load("local", paths={"run_dir": str(tmp_path)}).paths
-    frames = [pa.RecordBatch.from_pylist([tick(0, AT_US)], schema=ROW_SCHEMA).to_pandas()]
-    given = [frame[["kafka_topic", "kafka_partition", "kafka_offset", "event_us"]] for frame in frames]
-    (alone,) = due_timer_rows(paths)(iter(given))
-    wanted = ["state_key", "kind", "kafka_topic", "kafka_partition", "kafka_offset", "event_us"]
-    assert alone[wanted].to_dict("records") == [
-        {name: row[name] for name in wanted} for row in returned(combiner, tick(0, AT_US))
-    ]
+def test_what_a_stranger_sends_of_one_hash_is_given_in_parts(
+    combiner: Combiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(combiner_module, "FLUSH_BYTES", 100)
+    segment = {**tick(0, AT_US), "state_key": DUE, "content": bytes(40), "segment_dialect": "waku"}
+    batch = pa.RecordBatch.from_pylist([{**segment, "kafka_offset": n} for n in range(10)], schema=INPUT_SCHEMA)
+    given = [row["given"] for each in combiner(iter([batch])) for row in each.to_pylist() if row["state_key"] == DUE]
+    assert [len(_rows(one)) for one in given] == [3, 3, 3, 1]
+    assert [row.kafka_offset for one in given for row in _rows(one)] == [*range(10)]

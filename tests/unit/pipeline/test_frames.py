@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 from buckets import text_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.pipeline.ack.records import InputRow, row_of
-from reliable_channel.pipeline.reassembly import stream as reassembly
 
 WIDE = st.none() | st.integers(0, 2**63 - 1)
 AT_US = 1_767_225_600_000_000
@@ -59,11 +57,3 @@ def test_ack_rows_are_the_same_as_text(
         position_exact=True,
     )
     assert row_of(json.loads(text_of(row)), filter_) == row
-
-
-@pytest.mark.parametrize("lamport", [None, 0, 2**53 + 1, 2**63 - 1])
-def test_segments_in_state_keep_their_lamport_timestamp(lamport: int | None) -> None:
-    tick = {"kind": "tick", "kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1, "event_us": AT_US}
-    row = {**tick, "kind": "segment", "content": b"", "lamport_timestamp": None if lamport is None else str(lamport)}
-    frame = as_spark_gives([row, tick], reassembly.ROW_COLUMNS)
-    assert reassembly._segment_row(frame.to_dict("records")[0]).lamport_timestamp == lamport

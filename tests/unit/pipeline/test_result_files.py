@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.lake.files import compressible
+from reliable_channel.lake.open_hashes import HashDue
 from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
 from reliable_channel.pipeline.guarded import FailedRows
-from reliable_channel.pipeline.reassembly.timers import TimerChange
 from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _unpack_all, _writer, group_by_table, pack
 
 Ack, Delivery = row_type(ACKS), row_type(DELIVERIES)
@@ -42,14 +42,14 @@ def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path)
     paths = PathSettings(run_dir=str(tmp_path))
     for table in (ACKS, DELIVERIES):
         Path(paths.table(table.name)).mkdir(parents=True)
-    keys = [[Delivery(sds_id=f"{n}"), TimerChange(f"{n}", ("t", 1), n)] for n in range(40)]
+    keys = [[Delivery(sds_id=f"{n}"), HashDue(f"{n}", [("t", 1, n)])] for n in range(40)]
     blobs = [blob for results in keys for blob in pack(results)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
     (result,) = _writer(paths, {})(iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
     told = Results([], json.loads(result["task_result"][0].as_py())["for_driver"])
-    assert told.of(TimerChange) == [TimerChange(f"{n}", ("t", 1), n) for n in range(40)]
+    assert told.of(HashDue) == [HashDue(f"{n}", (["t", 1, n],)) for n in range(40)]
     assert told.of(FailedRows) == []
     assert not [*Path(paths.table(ACKS.name)).glob("*.parquet")]
 

@@ -16,10 +16,9 @@ from reliable_channel.lake.checkpoints import RECORD, parse_offsets, read_checkp
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, ENVELOPES
-from reliable_channel.pipeline.ack.channel_state import STATE_VERSION
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
-from reliable_channel.pipeline.runner.settings_guard import _WRITES, check
+from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -53,8 +52,9 @@ def write(settings: Settings, query: str, offsets: list[str], commits: int, oper
     for part in ("offsets", "commits", *(f"state/{number}" for number in range(operators))):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "metadata").write_text('{"id":"b6cfcac8"}')
-    if query == "ack" and not (root / RECORD).exists():
-        (root / RECORD).write_text(json.dumps({"state_version": str(STATE_VERSION)}))
+    version = frozen_settings(settings, query, {}).get("state_version")
+    if version is not None and not (root / RECORD).exists():
+        (root / RECORD).write_text(json.dumps({"state_version": version}))
     for number, text in enumerate(offsets):
         (root / "offsets" / str(number)).write_text(text)
         (root / "offsets" / f".{number}.crc").write_bytes(b"crc\x00")
@@ -223,13 +223,16 @@ def test_a_topic_with_another_id_is_refused_however_long_it_is(settings: Setting
     refuse_recreated_topic(NewTopic(), "", settings)
 
 
-def test_state_in_which_a_channel_was_one_value_is_refused(settings: Settings) -> None:
+@pytest.mark.parametrize("query", ["ack", "reassembly"])
+def test_state_in_which_a_key_was_one_value_is_refused(settings: Settings, query: str) -> None:
     """Before, the record said nothing about the version of the state."""
-    check(settings, "ack", SESSION)
-    root = write(settings, "ack", [batch(delta(1))], commits=1)
-    check(settings, "ack", SESSION)
+    check(settings, query, SESSION)
+    root = write(settings, query, [batch(delta(1))], commits=1)
+    check(settings, query, SESSION)
     recorded = json.loads((root / RECORD).read_text())
     del recorded["state_version"]
     (root / RECORD).write_text(json.dumps(recorded))
-    with pytest.raises(ConfigurationError, match=r"ack was made by another version .*Run that version, or .*rebuild"):
-        check(settings, "ack", SESSION)
+    with pytest.raises(
+        ConfigurationError, match=f"{query} was made by another version .*Run that version, or .*rebuild"
+    ):
+        check(settings, query, SESSION)

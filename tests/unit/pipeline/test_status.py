@@ -23,6 +23,8 @@ from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import tables
 from reliable_channel.lake.history import select_unread
+from reliable_channel.lake.open_hashes import HashDue, OpenHashes
+from reliable_channel.pipeline.clock import micros
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 HOSTILE = "\x1b[2J\u202eevil\n\\x"
@@ -57,11 +59,6 @@ def reads(table_id: str, version: int) -> dict[str, Any]:
 def dependency(sds_id: str, minutes: int, channel: str = "talk") -> dict[str, Any]:
     place = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": channel, "sds_id": sds_id}
     return {**place, "event_time": NOON + dt.timedelta(minutes=minutes)}
-
-
-def key(number: int, batch: int, due: dt.datetime | None, query_id: str = "q1") -> dict[str, Any]:
-    place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0}
-    return {"query_id": query_id, "batch_id": batch, "key": str(number), "due": due, **place}
 
 
 def test_rows_versions_and_writes_come_from_the_logs(settings: Settings) -> None:
@@ -132,12 +129,14 @@ def test_a_broker_that_fails_or_hangs_leaves_the_lag_unknown(
     released.set()
 
 
-def test_open_sets_are_those_whose_last_change_has_a_timer(settings: Settings) -> None:
-    write(settings, tables.TIMERS, [key(1, 1, NOON), key(2, 1, NOON), key(3, 1, NOON, "an old checkpoint")])
-    later = NOON + dt.timedelta(minutes=1)
-    write(settings, tables.TIMERS, [key(1, 2, None), key(2, 3, later)])
+def test_open_sets_are_those_after_the_last_committed_micro_batch(settings: Settings) -> None:
     checkpoint(settings, "reassembly", "q1")
-    assert collect(settings)["open_sets"] == {"count": 1, "next_due": later.isoformat()}
+    assert collect(settings)["open_sets"] == {"count": 0, "next_due": None}, "a checkpoint of an older program"
+    later, place = NOON + dt.timedelta(minutes=1), ("waku.envelopes", 0)
+    for batch_id, dues in ((7, (NOON, later)), (8, (NOON,))):
+        changes = [HashDue(f"{number:064x}", [(*place, micros(due))]) for number, due in enumerate(dues)]
+        OpenHashes().apply(changes).write(settings.paths, batch_id)
+    assert collect(settings)["open_sets"] == {"count": 2, "next_due": NOON.isoformat()}
 
 
 def test_quarantine_is_counted_by_reason(settings: Settings) -> None:
