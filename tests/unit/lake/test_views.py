@@ -127,3 +127,42 @@ def test_dispatches_has_each_envelope_once_with_what_it_was_for(tmp_path: Path) 
             (9, "content", -22, -22),
         )
     }
+
+
+def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> None:
+    noon = ms(minutes(0))
+    entry = {"sds_id": "x", "retrieval_hint": None, "sender_id": None}
+    js = {"sender_id": "js", "segment_dialect": "v0.1", "lamport_timestamp": noon, "id_verified": True}
+    nim = {"sender_id": "nim", "segment_dialect": "lip243", "lamport_timestamp": noon // 1_000, "id_verified": False}
+    rows = [
+        {**bridge_row(1, minutes(-9)), **js, "causal_history": [entry] * 2, "bloom_filter": bytes(1_200)},
+        {**bridge_row(2, minutes(-1)), **js, "causal_history": [entry], "repair_request": [entry], "sds_kind": "sync"},
+        {**bridge_row(3, minutes(-8)), **nim, "causal_history": [entry] * 10},
+        {**bridge_row(4, minutes(-7)), **nim, "segment_dialect": "lip243-length"},
+        {**bridge_row(5, minutes(-6)), "sender_id": "counts", "segment_kind": "bare", "lamport_timestamp": 2**63 - 1},
+        {**bridge_row(6, minutes(-5)), "sender_id": "ns", "lamport_timestamp": noon * 1_000_000},
+        {**bridge_row(7, minutes(-4)), "sender_id": "brief", "sds_kind": "ephemeral"},
+        {**bridge_row(8, minutes(-3)), "sds_kind": "tick"},
+    ]
+    schema = arrow_schema(SDS_MESSAGES)
+    complete = [{column: row.get(column) for column in schema.names} for row in rows]
+    write_deltalake(str(tmp_path / "sds_messages"), pa.Table.from_pylist(complete, schema=schema))
+    lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    formats = {row["sender_id"]: row for row in lake.select("SELECT * FROM peer_formats")}
+    assert {who: (row["dialects"], row["clock"]) for who, row in formats.items()} == {
+        "js": (["v0.1"], "ms"),
+        "nim": (["lip243", "lip243-length"], "s"),
+        "counts": (None, "count"),
+        "ns": (None, "ns"),
+        "brief": (None, None),
+    }
+    js_row, nim_row = formats["js"], formats["nim"]
+    assert (js_row["messages"], js_row["since"], js_row["last"]) == (2, minutes(-9), minutes(-1))
+    assert (js_row["history_length"], js_row["filter_bytes"], js_row["repair_requests"], js_row["syncs"]) == (
+        2,
+        1200,
+        1,
+        1,
+    )
+    assert (js_row["proven_ids"], nim_row["unproven_ids"], nim_row["history_length"]) == (2, 2, 10)
+    assert formats["counts"]["bare"] == 1
