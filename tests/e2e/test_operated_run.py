@@ -296,7 +296,7 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             until(
                 lambda: metrics(settings).get('reliable_channel_messages{verdict="delivered"}', 0) >= 3,
                 "no verdict was counted for Prometheus",
-                process,
+                process=process,
             )
             assert time.time() - metrics(settings)["reliable_channel_last_record_timestamp_seconds"] < WAIT_S
             process.send_signal(signal.SIGTERM)
