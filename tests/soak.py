@@ -184,7 +184,7 @@ def sizes(settings: Settings, spark: SparkSession) -> dict[str, float]:
     found = {f"MB of memory: {who}": mb for who, mb in memory_mb().items()}
     found["files of checkpoints"], found["bytes of checkpoints"] = on_disk(Path(settings.paths.checkpoint_dir))
     for query in spark.streams.active:
-        state = (query.lastProgress or {}).get("stateOperators") or []
+        state = (query.lastProgress or {}).get("stateOperators") or []  # type: ignore[call-overload]
         found[f"rows of state: {query.name}"] = sum(operator["numRowsTotal"] for operator in state)
     for name, table in open_tables(settings.paths).items():
         actions = pa.table(table.get_add_actions(flatten=True))

@@ -50,10 +50,10 @@ class Watched:
         self.page = page
         self.wrong: list[str] = []
         page.add_init_script(WATCH_POLICY)
-        page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
+        page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))  # type: ignore[call-overload]
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(site) or self.wrong.append(f"asked for {asked.url}"))
-        page.on("response", lambda got: got.status >= 400 and self.wrong.append(f"{got.status} for {got.url}"))
+        page.on("request", lambda asked: asked.url.startswith(site) or self.wrong.append(f"asked for {asked.url}"))  # type: ignore[call-overload]
+        page.on("response", lambda got: got.status >= 400 and self.wrong.append(f"{got.status} for {got.url}"))  # type: ignore[call-overload]
 
 
 Open = Callable[..., "Page"]

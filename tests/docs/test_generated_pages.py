@@ -21,7 +21,7 @@ def test_the_page_is_current(path: str, text: Callable[[], str]) -> None:
 def test_every_key_of_the_configuration_is_on_its_page() -> None:
     shown = {
         (*path, key.name)
-        for path, section, given in sections(configuration.Settings, (), None)
+        for path, section, given in sections(configuration.Settings, (), None)  # type: ignore[attr-defined]
         for key in configuration.keys(section, given)
     }
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from demo_runs import DemoRun, interrupted, to_the_end
+
+from tests.e2e.demo_runs import DemoRun, interrupted, to_the_end
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from demo_runs import COMMAND, ROOT
 
 from reliable_channel.simulation.attacks import ATTACKS
 from reliable_channel.simulation.truth import MessageOutcome, Truth
+from tests.e2e.demo_runs import COMMAND, ROOT
 from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from demo_runs import ROOT
 from pyarrow.fs import FileSelector
 
 from reliable_channel.config import Settings, load
@@ -39,6 +38,7 @@ from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
+from tests.e2e.demo_runs import ROOT
 from tests.support.error_page import pattern_of
 from tests.support.object_store import object_store, s3_jars
 from tests.support.waiting import WAIT_S, until
@@ -267,7 +267,7 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
         if can_be_full and name == FILLED_BEFORE:
             done = place.batches("ingest", "commits")
             # On a busy machine the last kill may come so late that ingest has nothing left to do.
-            until(lambda before=done: place.is_behind_ingest(before), process=process, every_s=0.001)
+            until(lambda before=done: place.is_behind_ingest(before), process=process, every_s=0.001)  # type: ignore[misc]
             with filled(place):
                 said.append(fail(process))
             process = start(settings, place)

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from demo_runs import ROOT, processes_of
 
 from reliable_channel.config import Settings
+from tests.e2e.demo_runs import ROOT, processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 

@@ -42,7 +42,7 @@ def snapshot_of_a_machine() -> ChannelMachine:
     for number, content in enumerate([contents_for(inputs.PAYLOADS[0], inputs.SEGMENTS)[0], b"theirs"]):
         lamport = inputs.START_MS + number
         sds_id = sds_message_id("alice", lamport, content)
-        history = (inputs.HistoryEntry("missing", bytes(32)),) if number else ()
+        history = (inputs.HistoryEntry("missing", bytes(32)),) if number else ()  # type: ignore[attr-defined]
         message = SdsMessage("alice", sds_id, inputs.CHANNEL, lamport, history, None, (), content)
         one.apply(EnvelopeReceived(inputs.START_MS + 1, encode_sds_message(message), bytes(32)))
     return one
@@ -107,8 +107,8 @@ PARTICIPANT = Target(
     inputs.steps(
         ("heard", inputs.sds_bytes()),
         ("heard", inputs.sds_bytes()),
-        ("send", inputs.st.binary(min_size=1, max_size=200)),
-        ("tick", inputs.st.just(b"")),
+        ("send", inputs.st.binary(min_size=1, max_size=200)),  # type: ignore[attr-defined]
+        ("tick", inputs.st.just(b"")),  # type: ignore[attr-defined]
         most=12,
     ),
     check_participant,

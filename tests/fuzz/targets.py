@@ -106,8 +106,8 @@ _SDS, _REASSEMBLER = _valid_snapshots()
 SNAPSHOTS = Target(
     "snapshots",
     inputs.steps(
-        ("sds", inputs.broken(inputs.st.just(_SDS))),
-        ("reassembler", inputs.broken(inputs.st.just(_REASSEMBLER))),
+        ("sds", inputs.broken(inputs.st.just(_SDS))),  # type: ignore[attr-defined]
+        ("reassembler", inputs.broken(inputs.st.just(_REASSEMBLER))),  # type: ignore[attr-defined]
         most=2,
     ),
     check_snapshots,

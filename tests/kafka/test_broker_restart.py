@@ -92,7 +92,7 @@ def test_everything_sent_around_a_restart_of_the_broker_arrives_once_and_in_orde
         talk_until(lambda: states()[-1:] == [HealthState.HEALTHY])
         starting.join()
         for kind in (Received, Sent):  # the bridge's results come by a topic of their own, in their own time
-            until(lambda kind=kind: sum(isinstance(e, kind) for e in events) >= sent)
+            until(lambda kind=kind: sum(isinstance(e, kind) for e in events) >= sent)  # type: ignore[misc]
         node.stop()
         loop.stop()
         written = records(settings)

@@ -84,7 +84,7 @@ def test_good_bad_and_plain_records_each_have_their_place(
         (n, f"m{m}", f"hello {m}".encode()) for n, m in [(0, 0), (1, 1), (2, 2), (9, 6)]
     ]
     assert [r["kafka_offset"] for r in segments if r["sds_kind"] == "tick"] == [2, 9]
-    times = [int(r["event_time"].timestamp() * 1000) - START_MS for r in segments]
+    times = [int(r["event_time"].timestamp() * 1000) - START_MS for r in segments]  # type: ignore[attr-defined]
     assert times == sorted(times)
     kinds = {r["kafka_offset"]: r["kind"] for r in rows(configured, tables.ENVELOPES)}
     assert kinds == {0: "sds", 1: "sds", 2: "sds", 5: "plain", 9: "sds"}
@@ -102,7 +102,7 @@ def test_a_second_run_goes_on_with_clock_and_quotas_and_what_is_above_one_waits_
         return configured.model_copy(update={"quotas": QuotaSettings(sender=quota)})
 
     def sent() -> list[int]:
-        return sorted(r["kafka_offset"] for r in rows(configured, tables.SDS_MESSAGES) if r["sds_kind"] == "content")
+        return sorted(r["kafka_offset"] for r in rows(configured, tables.SDS_MESSAGES) if r["sds_kind"] == "content")  # type: ignore[misc]
 
     log = KafkaLog(spark, tmp_path / "log")
     log.produce([Record(envelope(n), n, START_MS) for n in range(2)])

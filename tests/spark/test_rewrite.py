@@ -54,7 +54,7 @@ def test_what_is_appended_meanwhile_neither_hinders_a_rewrite_nor_goes_with_it(
         append(spark, settings, 1)
         return rows.where("kafka_partition < 3")
 
-    really = rewriting.replace_files
+    really = rewriting.replace_files  # type: ignore[attr-defined]
 
     def too_late(*arguments: Any) -> None:
         append(spark, settings, 2)
@@ -93,7 +93,7 @@ def test_of_two_that_fill_in_at_a_time_each_row_is_there_once(
     append(spark, settings, 1)
     lacking = read_table(spark, settings.paths, SDS_MESSAGES).localCheckpoint()
     assert delete(spark, settings, "kafka_offset = 1") == 4
-    really = rewriting.write_rows
+    really = rewriting.write_rows  # type: ignore[attr-defined]
 
     def after_the_other(*arguments: Any) -> Any:
         monkeypatch.setattr(rewriting, "write_rows", really)

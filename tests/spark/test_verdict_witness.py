@@ -47,10 +47,10 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
                 **{"kafka_topic": "waku.envelopes", "kafka_partition": 0, "kafka_offset": number},
                 **{"event_time": at, "ingest_time": at, "sender_id": sender, "sds_id": sds_id},
                 **{"sds_kind": "content", "segment_kind": "bare", "lamport_timestamp": BEGIN_MS + number},
-                "causal_history": [{"sds_id": i, "retrieval_hint": None, "sender_id": by} for i, by in history],
+                "causal_history": [{"sds_id": i, "retrieval_hint": None, "sender_id": by} for i, by in history],  # type: ignore[attr-defined]
             }
         )
-        for missing, _ in history:
+        for missing, _ in history:  # type: ignore[attr-defined]
             times = {"missing_since": at, "event_time": at + 60}
             lost.append({**CHANNEL, "sds_id": missing, "status": "lost", "needed_by": sds_id, **times})
         if acknowledged:
@@ -75,7 +75,7 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
     verdicts.view_everything(spark, settings)
     as_of = dt.datetime.fromtimestamp(BEGIN_MS / 1000 + 7_200, dt.UTC)
     judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
-    named = {i for _, _, history, _ in NAMINGS for i, _ in history}
+    named = {i for _, _, history, _ in NAMINGS for i, _ in history}  # type: ignore[attr-defined]
     verdict = {i: (row["verdict"], row["cause"]) for row in judged for i in row["sds_ids"] if i in named}
     witnessed = {"named by two", "of the sender", "of all copies"}
     witnessed |= {f"own {number}" for number in range(3, MAX_WITNESSED + 3)}

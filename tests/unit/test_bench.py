@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.pipeline.buckets import FakeBucket
 
 import bench.codecs  # registers its own before a test replaces them
 from bench.__main__ import main
@@ -26,6 +25,7 @@ from reliable_channel.config import load
 from reliable_channel.pipeline.ack.channel_state import Channels, LiveChannels, Rules
 from reliable_channel.pipeline.ack.records import row_of
 from tests.support.benches import QUICK, check_small
+from tests.unit.pipeline.buckets import FakeBucket
 
 
 def good() -> Iterator[Result]:

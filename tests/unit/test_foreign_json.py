@@ -62,7 +62,7 @@ def test_as_much_as_a_page_may_hold_of_tiny_values_is_refused_before_it_is_parse
 ) -> None:
     begin, end = ("{", "}") if ":" in value else ("[", "]")
     text = (begin + ",".join([value] * 1_000_000) + end).encode()
-    monkeypatch.setattr(foreign_json.json, "loads", lambda _: pytest.fail("it is parsed"))
+    monkeypatch.setattr(foreign_json.json, "loads", lambda _: pytest.fail("it is parsed"))  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="more than"):
         foreign_json.loads(text)
     assert HttpResponse(200, text).json() is None

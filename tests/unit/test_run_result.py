@@ -74,7 +74,7 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
     clock, said, due, prometheus = [0.0], list[str](), list[float](), PrometheusMetrics()
     rounds = Rounds(3, takes_s, clock)
     monkeypatch.setattr(run, "run_new_verdicts", rounds.judge)
-    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]
     settings = load("local", paths={"data_dir": str(sample_tables)})
     run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus, due.append)
     assert rounds.pauses == [60] * 4

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from channel_world import CHANNEL, TOPIC, quick
-
 from reliable_channel.channel import MessageReceived, SqlitePersistence, create_reliable_channel
 from reliable_channel.core.sds import Retransmission
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, quick
 
 PUBSUB = "/waku/2/rs/0/0"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from channel_world import World, quick
 
 from reliable_channel.channel import MessageDelivered, SegmentSent
 from reliable_channel.core.segmentation import SegmentationConfig
+from tests.unit.channel.channel_world import World, quick
 
 SEGMENTED = SegmentationConfig(segment_size_bytes=64)
 

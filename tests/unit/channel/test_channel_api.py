@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from channel_world import CHANNEL, TOPIC, Recorder, World, quick
 
 from reliable_channel.channel import (
     ChannelClosedError,
@@ -37,6 +36,7 @@ from reliable_channel.core.errors import ConfigurationError, EmptyMessage, Local
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, World, quick
 
 
 @pytest.fixture

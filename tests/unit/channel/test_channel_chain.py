@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from channel_world import World, drop, quick
-
 from reliable_channel.channel import MemoryPersistence, MessageLost
 from reliable_channel.core.segmentation import SegmentationConfig
+from tests.unit.channel.channel_world import World, drop, quick
 
 PARITY = SegmentationConfig(
     segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5, set_timeout_ms=10_000, max_set_lifetime_ms=10_000

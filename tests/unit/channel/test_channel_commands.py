@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from channel_world import CHANNEL, TOPIC, World
 
 from reliable_channel.channel import SqlitePersistence, create_reliable_channel
 from reliable_channel.cli import main
 from reliable_channel.config import load
 from reliable_channel.runtime.participant import ParticipantOptions, channel_config
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

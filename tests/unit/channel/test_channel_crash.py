@@ -7,8 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from channel_world import World, quick
-from crashes import Crash, Fuse, MortalPersistence, kill, make_mortal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +25,8 @@ from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.transport.memory import LinkFaults
+from tests.unit.channel.channel_world import World, quick
+from tests.unit.channel.crashes import Crash, Fuse, MortalPersistence, kill, make_mortal
 
 NAMES = ("alice", "bob")
 

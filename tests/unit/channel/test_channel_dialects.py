@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import TOPIC, World
 
 from reliable_channel.config import load
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.runtime.participant import topic_config
+from tests.unit.channel.channel_world import TOPIC, World
 
 
 @pytest.mark.parametrize("parity", [False, True])

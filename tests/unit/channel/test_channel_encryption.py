@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from channel_world import TOPIC, World, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageS
 from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
+from tests.unit.channel.channel_world import TOPIC, World, quick
 
 OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
 PUBSUB = "/waku/2/rs/0/0"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from channel_world import World, quick
 
 from reliable_channel.channel import ChannelProblem, MessageDelivered
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, WireFamily, decode_sds_message
+from tests.unit.channel.channel_world import World, quick
 
 EPOCH_MS = 600_000
 LIMITED = RateLimitConfig(enabled=True)

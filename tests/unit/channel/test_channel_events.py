@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 import pytest
-from channel_world import World, quick
 
 from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
 from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.waiting import WAIT_S
+from tests.unit.channel.channel_world import World, quick
 
 
 def received(number: int) -> MessageReceived:
@@ -29,7 +29,7 @@ def received(number: int) -> MessageReceived:
 def test_listeners_are_called_in_the_order_of_registration() -> None:
     dispatcher, heard = Dispatcher(), []
     for name in "abc":
-        dispatcher.on(ChannelEvent, call=lambda _, name=name: heard.append(name))
+        dispatcher.on(ChannelEvent, call=lambda _, name=name: heard.append(name))  # type: ignore[misc]
     dispatcher.emit(received(1))
     assert heard == ["a", "b", "c"]
 

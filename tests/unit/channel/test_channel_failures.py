@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from channel_world import CHANNEL, TOPIC, World, quick
-from crashes import kill
 
 from reliable_channel.channel import ChannelProblem, MessageReceived
 from reliable_channel.channel.persistence import MemoryPersistence
@@ -14,6 +12,8 @@ from reliable_channel.channel.steps import EnvelopeReceived, encode_input
 from reliable_channel.core.sds import SdsChannel, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
+from tests.unit.channel.crashes import kill
 
 BAD = "fails"
 PUBSUB_TOPIC = "/waku/2/rs/0/0"

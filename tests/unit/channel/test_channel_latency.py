@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from random import Random
 
 import pytest
-from channel_world import World
 
 from reliable_channel.channel import MessageDelivered, MessageReceived, ReliableChannelConfig, SendingMessage
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.waku import WakuMessage
+from tests.unit.channel.channel_world import World
 
 POLL_MS = Settings().node.poll_interval_ms
 TARGET_MS = 1_200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from channel_world import World
 
 from reliable_channel.config import ChannelsSettings, PipelineSettings
 from reliable_channel.core.wire.hashing import keccak256
@@ -11,6 +10,7 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, encode_segment
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
+from tests.unit.channel.channel_world import World
 
 TOPIC = "/reliable-channel/1/talk/proto"
 BROKEN = encode_segment(Segment(keccak256(b"whole"), 9, 3, None, False, b"the ninth of three"))

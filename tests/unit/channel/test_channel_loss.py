@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import CHANNEL, TOPIC, World, drop, quick
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.memory import LinkFaults
 from reliable_channel.transport.store.model import StorePage
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, drop, quick
 
 SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
 WITH_PARITY = SegmentationConfig(

@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import CHANNEL, TOPIC, Recorder, World, quick
-from crashes import Crash, Fuse, MortalPersistence, kill
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -26,6 +24,8 @@ from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily,
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.store.model import StorePage, StoreQuery
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, World, quick
+from tests.unit.channel.crashes import Crash, Fuse, MortalPersistence, kill
 
 MINUTE = 60_000
 DAY = 24 * 60 * MINUTE

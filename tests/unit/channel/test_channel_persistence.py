@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from channel_world import World, quick
 
 from reliable_channel.channel import (
     ChangedConfigurationError,
@@ -25,6 +24,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.channel.persistence import StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
+from tests.unit.channel.channel_world import World, quick
 
 KEY = ChannelKey("/waku/2/rs/0/0", "/t/1/x/proto", "lobby", "alice")
 OTHER = replace(KEY, channel_id="other")

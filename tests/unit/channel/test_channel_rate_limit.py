@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Literal
 
 import pytest
-from channel_world import World, quick
 
 from reliable_channel.channel import (
     EphemeralMessageDropped,
@@ -20,6 +19,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from tests.unit.channel.channel_world import World, quick
 
 EPOCH_MS = 600_000
 

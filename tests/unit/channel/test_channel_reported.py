@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import CHANNEL, TOPIC, World, quick
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -22,6 +21,7 @@ from reliable_channel.channel.reports import MAX_UNDELIVERED, MAX_UNDELIVERED_BY
 from reliable_channel.channel.snapshot import event_states, restore_events
 from reliable_channel.channel.steps import PendingEvent
 from reliable_channel.core.wire.hashing import keccak256
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 
 
 def received(sequence: int = 0, message: bytes = b"hello", **changes: object) -> MessageReceived:

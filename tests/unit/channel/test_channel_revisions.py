@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from channel_world import SMALL_FILTER, World
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -20,6 +19,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.sds import Retransmission
 from reliable_channel.core.segmentation import SegmentationConfig
+from tests.unit.channel.channel_world import SMALL_FILTER, World
 
 EPOCH_MS = 600_000
 SEGMENTS = SegmentationConfig(segment_size_bytes=64)

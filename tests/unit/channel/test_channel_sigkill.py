@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from channel_world import CHANNEL, TOPIC, Recorder, quick
 
 from reliable_channel.channel import create_reliable_channel
 from reliable_channel.core.sds import Retransmission
@@ -24,6 +23,7 @@ from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, encode_waku_message
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, quick
 
 PUBSUB = "/waku/2/rs/0/0"
 LIVES = 8
@@ -45,14 +45,13 @@ class Child:
         self.heard: queue.Queue[str] = queue.Queue()
 
     def start(self) -> None:
-        here = Path(__file__).parent
         self.process = subprocess.Popen(
-            [sys.executable, str(here / "killable.py"), str(self.database)],
+            [sys.executable, "-m", "tests.unit.channel.killable", str(self.database)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            cwd=here,
+            cwd=Path(__file__).parents[3],
         )
         # A thread reads, so that neither side ever waits for the other's full pipe.
         self.heard = queue.Queue()

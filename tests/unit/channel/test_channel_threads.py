@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from channel_world import CHANNEL, TOPIC, quick
 
 from reliable_channel.channel import (
     MessageDelivered,
@@ -24,6 +23,7 @@ from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
 from tests.support.waiting import WAIT_S
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, quick
 
 
 class Pumped:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from channel_world import Recorder, World, quick
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.segmentation.lifetime import compute_lifetime
 from reliable_channel.transport.memory import LinkFaults
+from tests.unit.channel.channel_world import Recorder, World, quick
 
 MINUTE = 60_000
 NAMES = ("alice", "bob", "carol")

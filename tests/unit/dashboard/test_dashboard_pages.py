@@ -440,7 +440,7 @@ def test_a_table_that_grows_gives_another_page(sample_tables: Path, tmp_path: Pa
 def test_many_requests_share_one_look_at_the_tables(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     looked: list[str] = []
-    opened = page_cache.TableSnapshot
+    opened = page_cache.TableSnapshot  # type: ignore[attr-defined]
     monkeypatch.setattr(page_cache, "TableSnapshot", lambda paths: looked.append("look") or opened(paths))
     cache = PageCache(PathSettings(data_dir=str(sample_tables)), fresh_s=1, monotonic=lambda: now[0])
     lakes = [cache.lake() for _ in range(5)]

@@ -40,7 +40,7 @@ def test_a_new_record_is_a_change() -> None:
 def test_listeners_are_called_in_the_order_in_which_they_were_added(world: World) -> None:
     order: list[int] = []
     for number in range(3):
-        world.node.events.add_event_listener("message:sent", lambda event, number=number: order.append(number))
+        world.node.events.add_event_listener("message:sent", lambda event, number=number: order.append(number))  # type: ignore[misc]
     world.send()
     world.run()
     assert order == [0, 1, 2]

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
+from tests.unit.messaging.conftest_rest import MESSAGE, encoded, secured
 
 GUID = "9978c4f1-4465-4537-9d95-0cf016fb1080"
 

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.body_guard import BodyGuard
 from tests.support.messaging_world import World
+from tests.unit.messaging.conftest_rest import MESSAGE, encoded, secured
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"payload": ' + b"9" * 5_000 + b"}"])

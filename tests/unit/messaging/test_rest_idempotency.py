@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_rest import MESSAGE, encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -16,6 +15,7 @@ from reliable_channel.messaging import idempotency
 from reliable_channel.messaging.idempotency import IdempotencyKey, KeyStore
 from reliable_channel.messaging.store import RecordStore
 from tests.support.messaging_world import World
+from tests.unit.messaging.conftest_rest import MESSAGE, encoded, secured
 
 CHANNEL = {"channelId": "lobby", "contentTopic": "/reliable-channel/1/lobby/proto", "senderId": "alice"}
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest_rest import encoded, secured
 from starlette.testclient import TestClient
 
 from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, World
+from tests.unit.messaging.conftest_rest import encoded, secured
 
 
 def test_a_look_up_with_since_gives_only_what_is_new_and_a_cursor(client: TestClient, world: World) -> None:

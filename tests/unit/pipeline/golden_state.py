@@ -1,6 +1,6 @@
 """Stored states of the current versions, as files, for ``test_golden_state.py``; and the script that writes them.
 
-A new ``STATE_VERSION`` needs new files: ``.venv/bin/python tests/unit/pipeline/golden_state.py``. The rows stay.
+A new ``STATE_VERSION`` needs new files: ``.venv/bin/python -m tests.unit.pipeline.golden_state``. The rows stay.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from buckets import FakeBucket, text_of
-
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state, stream
@@ -24,6 +22,7 @@ from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.support.adapters import SETS, TOPIC, Adapters
+from tests.unit.pipeline.buckets import FakeBucket, text_of
 
 FILES = {name: Path(__file__).parents[2] / "vectors" / f"{name}_state.json.gz" for name in ("ack", "reassembly")}
 KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk")
@@ -94,7 +93,7 @@ def given_rows(file: dict[str, Any]) -> Given:
 def segment_rows(file: dict[str, Any]) -> list[SegmentRow]:
     """The rows of the reassembly job's file."""
     at = SegmentRow._fields.index("content")
-    return [SegmentRow(*row[:at], b64decode(row[at]), *row[at + 1 :]) for row in file["rows"]]
+    return [SegmentRow(*row[:at], b64decode(row[at]), *row[at + 1 :]) for row in file["rows"]]  # type: ignore[call-arg]
 
 
 def read(name: str) -> dict[str, Any]:

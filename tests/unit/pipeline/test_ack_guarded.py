@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import pytest
-from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.pipeline.result_files import PACKED, unpack
 from tests.support.ack_rows import KEY, NOW, content_row
 from tests.support.cuts import channels, cut
+from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
 BAD = "fails"
 DAY_MS = 24 * 3_600_000

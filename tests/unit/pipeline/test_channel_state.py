@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelKey
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PHASES, PLACE, channels, cut
+from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
 KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
 RULES = Rules(None, SdsParameters(), None)
@@ -38,7 +38,7 @@ class Worker:
         channels = Channels(bucket, 0, lambda key: rules, "query", self.live)
         found = [*stream.process(channels, iter([frame_of(key, some) for key, some in rows.items()]))]
         channels.close()
-        return [(type(result).__name__, result._asdict()) for result in found]
+        return [(type(result).__name__, result._asdict()) for result in found]  # type: ignore[attr-defined]
 
 
 def whole(key: ChannelKey, rows: list[InputRow], rules: Rules = RULES) -> list[Any]:
@@ -139,7 +139,7 @@ def test_the_journal_of_a_channel_stays_a_part_of_its_snapshot(kept: bool) -> No
         worker = worker if kept else Worker(LiveChannels())
         worker.batch(bucket, {key: talk(1, number)})
         stored = bucket.entries[name_of(key), channel_state._SNAPSHOT]
-        snapshot = channel_state.pb.ChannelSnapshotProto.FromString(stored).size if kept else len(stored)
+        snapshot = channel_state.pb.ChannelSnapshotProto.FromString(stored).size if kept else len(stored)  # type: ignore[attr-defined]
         assert bucket.channel_bytes() <= 1.3 * snapshot + channel_state.LEAST_JOURNAL_BYTES
         assert len(bucket.entries) <= channel_state.MOST_PAGES + 3
 
@@ -237,7 +237,7 @@ def test_settings_are_restored_as_they_were() -> None:
 def test_state_of_another_version_is_refused() -> None:
     bucket = FakeBucket()
     Worker(LiveChannels()).batch(bucket, {KEYS[0]: talk(1)})
-    head = channel_state.pb.BucketProto.FromString(bucket.stored_head or b"")
+    head = channel_state.pb.BucketProto.FromString(bucket.stored_head or b"")  # type: ignore[attr-defined]
     head.version = 3
     bucket.set_head(head.SerializeToString())
     with pytest.raises(RuntimeError, match=r"version 3 is unknown .* rebuild"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from buckets import NO_CHANNEL, FakeBucket, frame_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.result_files import Result
 from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PLACE
+from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
 KEY = ("p", "c", "talk")
 DAY_MS = 24 * 3_600_000

@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from buckets import text_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.pipeline.ack.records import InputRow, row_of
+from tests.unit.pipeline.buckets import text_of
 
 WIDE = st.none() | st.integers(0, 2**63 - 1)
 AT_US = 1_767_225_600_000_000

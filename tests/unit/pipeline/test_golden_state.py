@@ -12,8 +12,6 @@ from base64 import b64decode
 from typing import Any
 
 import pytest
-from buckets import FakeBucket
-from golden_state import bucket_of, given_rows, read, segment_rows, sets_of, state_of, unpacked
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.pipeline.ack import channel_state
@@ -21,11 +19,13 @@ from reliable_channel.pipeline.ack.channel_state import Rules
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.reassembly.sets import HashSets
 from tests.support.adapters import SETS
+from tests.unit.pipeline.buckets import FakeBucket
+from tests.unit.pipeline.golden_state import bucket_of, given_rows, read, segment_rows, sets_of, state_of, unpacked
 
 SETTINGS = -2
 """The number of the entries that hold settings: they are those of now, with their defaults."""
 
-REMEDY = "what is stored changed: raise STATE_VERSION, then run tests/unit/pipeline/golden_state.py"
+REMEDY = "what is stored changed: raise STATE_VERSION, then run python -m tests.unit.pipeline.golden_state"
 
 
 @pytest.fixture(scope="module")

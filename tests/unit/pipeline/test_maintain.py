@@ -76,7 +76,7 @@ def test_a_stream_that_appends_meanwhile_does_not_hinder_the_deletion(
 ) -> None:
     append(settings, 0, RETENTION_MS + 1)
     append(settings, 1, 0)
-    really = maintain.delete_rows
+    really = maintain.delete_rows  # type: ignore[attr-defined]
     attempts = []
 
     def late(table: DeltaTable, predicate: str, *, dry_run: bool) -> int:

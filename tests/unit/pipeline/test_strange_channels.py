@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from buckets import FakeBucket, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from reliable_channel.simulation.world import World, simulate
 from tests.support.ack_rows import content_row
 from tests.support.adapters import Adapters
 from tests.support.integrity import HOUR_MS, attack_scenario
+from tests.unit.pipeline.buckets import FakeBucket, text_of
 
 TOPIC, ELSEWHERE = "/reliable-channel/1/chat/proto", "/reliable-channel/1/files/proto"
 APART = 100

@@ -75,7 +75,7 @@ def test_of_two_drivers_the_second_is_refused_for_rows_of_the_driver_as_well(
 ) -> None:
     (file,) = files(paths, 0)
     rows = pq.read_table(Path(paths.table(SDS_MESSAGES.name)) / file.path)
-    opened, sinks = append.open_table, [BatchSink(paths, "query", 0), BatchSink(paths, "query", 0)]
+    opened, sinks = append.open_table, [BatchSink(paths, "query", 0), BatchSink(paths, "query", 0)]  # type: ignore[attr-defined]
 
     def and_meanwhile_the_other_one(paths: PathSettings, table: Table) -> DeltaTable:
         found = opened(paths, table)

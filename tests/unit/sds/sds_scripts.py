@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from sds_network import CHANNEL, SMALL, T0
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
+from tests.unit.sds.sds_network import CHANNEL, SMALL, T0
 
 IDS = [f"m{number}" for number in range(14)]
 SENDERS = ["alice", "bob", "carol", "dave"]

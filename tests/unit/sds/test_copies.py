@@ -7,12 +7,12 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import T0, message, of_type, opened
 
 from reliable_channel.core.sds import Delivered, DependencyLost, MissingDependency, RefetchDue, SdsChannel, SdsEvent
 from reliable_channel.core.sds.incoming import MAX_HELD_TIMES, PARTICIPANT_LOST_MS
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage
+from tests.unit.sds.sds_network import T0, message, of_type, opened
 
 CONTENT = b"mine"
 OWN = sds_message_id("alice", T0 + 3, CONTENT)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Acknowledged,
@@ -28,6 +27,7 @@ from reliable_channel.core.sds import (
     TrackingEnded,
 )
 from reliable_channel.core.wire.sds import HistoryEntry
+from tests.unit.sds.sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
 SWEEP = 5_000
 
@@ -279,7 +279,7 @@ def test_an_ephemeral_message_is_delivered_at_once_and_remembered_nowhere() -> N
     before = alice.to_bytes()
     for _ in range(2):
         step = alice.receive(message("typing", lamport=None, history=("unknown",)), T0 + 1)
-        assert [(type(event), event.content) for event in step.events] == [(EphemeralReceived, b"content")]
+        assert [(type(event), event.content) for event in step.events] == [(EphemeralReceived, b"content")]  # type: ignore[attr-defined]
     assert alice.to_bytes() == before
 
 

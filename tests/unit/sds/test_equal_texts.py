@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Acknowledged,
@@ -21,6 +20,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.events import SdsEvent
 from reliable_channel.core.wire.hashing import compute_joined_id, js_message_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage
+from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 OK = js_message_id(b"ok")
 
@@ -160,7 +160,7 @@ def test_a_participant_and_an_observer_judge_alike(order: list[str], data: st.Da
         found.append(
             [(e.sender_id, e.lamport_timestamp, e.digest, e.replaces, e.repeat) for e in events if type(e) is Delivered]
         )
-        found.append([(e.sender_id, e.winner) for e in events if type(e) is Conflict])
+        found.append([(e.sender_id, e.winner) for e in events if type(e) is Conflict])  # type: ignore[misc]
     assert found[:2] == found[2:]
     assert ("bob", lamport) in [each[:2] for each in found[0]]
 

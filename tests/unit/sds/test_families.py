@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import CHANNEL, T0, Network, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import Conflict, Delivered, RepairScheduled, SdsChannel, SendDelivered
 from reliable_channel.core.sds.filter import FLUSH_AT
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
+from tests.unit.sds.sds_network import CHANNEL, T0, Network, message, of_type, opened, small_config
 
 
 @pytest.mark.parametrize("filter_family", list(FilterFamily))

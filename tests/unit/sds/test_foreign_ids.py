@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sds_network import CHANNEL
 
 from reliable_channel.core.sds import Acknowledged, Evidence, SdsChannel, SdsParameters
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from tests.unit.sds.sds_network import CHANNEL
 
 T0 = 1_750_000_000_000
 
@@ -64,7 +64,7 @@ class Peer:
             released = [
                 each for each in self.buffer.values() if all(entry.message_id in known for entry in each.causal_history)
             ]
-            for each in released:
+            for each in released:  # type: ignore[attr-defined]
                 del self.buffer[each.message_id]
                 self._take(each)
 

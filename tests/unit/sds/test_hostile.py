@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import CHANNEL, SMALL, T0, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Acknowledged,
@@ -24,6 +23,7 @@ from reliable_channel.core.sds.verify import MAX_HASHED_BYTES, id_is_recomputed,
 from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, js_message_id, keccak256, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from tests.unit.sds.sds_network import CHANNEL, SMALL, T0, message, of_type, opened, small_config
 
 TOLERANCE_MS = 300_000
 

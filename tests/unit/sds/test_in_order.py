@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sds_network import CHANNEL, T0, message, opened
-from sds_scripts import Action, act, actions, configs
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.receiving import SdsReceiver
+from tests.unit.sds.sds_network import CHANNEL, T0, message, opened
+from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
 
 def whole_way(channel: SdsChannel) -> SdsChannel:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import CHANNEL, T0, message, opened
 
 from reliable_channel.core.sds import Delivered, DependencyLost, SdsChannel, SdsParameters
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage
+from tests.unit.sds.sds_network import CHANNEL, T0, message, opened
 
 FORMER_KEY = "\x00{length}\x00{id}{lamport}\x00{sender}"
 """The text under which further sends and unproven messages were once kept."""

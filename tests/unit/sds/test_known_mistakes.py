@@ -3,8 +3,6 @@ mistaken behaviour."""
 
 from __future__ import annotations
 
-from sds_network import T0, Network, filter_of, message, of_type, opened, small_config
-
 from reliable_channel.core.sds import (
     Acknowledged,
     Delivered,
@@ -14,6 +12,7 @@ from reliable_channel.core.sds import (
     SdsChannel,
     SegmentAcknowledged,
 )
+from tests.unit.sds.sds_network import T0, Network, filter_of, message, of_type, opened, small_config
 
 
 def test_ones_own_message_does_not_acknowledge() -> None:

@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import SMALL, T0, filter_of, message, of_type, opened
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
 from reliable_channel.core.sds import (
@@ -33,6 +32,7 @@ from reliable_channel.core.sds.outgoing import (
 )
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
+from tests.unit.sds.sds_network import SMALL, T0, filter_of, message, of_type, opened
 
 PAIRS = list(itertools.product(SegmentState, SegmentInput))
 WAITS = [5_000, 10_000, 20_000, 40_000, 80_000]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from sds_network import T0, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Delivered,
@@ -26,6 +25,7 @@ from reliable_channel.core.wire import bloom
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from tests.unit.sds.sds_network import T0, message, of_type, opened, small_config
 
 LONG = "\N{OLD ITALIC LETTER A}" * 1_024
 """The longest id that is allowed: 4 096 bytes."""
@@ -296,7 +296,7 @@ def test_a_filter_of_nim_sds_makes_nobody_hash_all_ids_at_once(grown: bool, monk
     usual = FilterFormat(FilterFamily.NIM, 1_000)
     observer = opened(None, filter_format=usual, before_observation=False)
     hashed: list[bytes] = []
-    real = bloom.fingerprint64
+    real = bloom.fingerprint64  # type: ignore[attr-defined]
     monkeypatch.setattr(bloom, "fingerprint64", lambda data: hashed.append(data) or real(data))
     ids = [f"{grown}{number:060}" for number in range(300)]
     for number, message_id in enumerate(ids):
@@ -318,7 +318,7 @@ def test_an_own_filter_hashes_few_ids_at_once(monkeypatch: pytest.MonkeyPatch) -
     """1 024 ids of 1 024 characters took 140 ms; a filter that is rebuilt takes the newest ones once more."""
     alice = opened(filter_format=FilterFormat(FilterFamily.NIM, 1_000))
     hashed: list[bytes] = []
-    real = bloom.fingerprint64
+    real = bloom.fingerprint64  # type: ignore[attr-defined]
     monkeypatch.setattr(bloom, "fingerprint64", lambda data: hashed.append(data) or real(data))
     rolled = 0
     for number in range(1_500):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sds_network import T0, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import Delivered, DependencyLost, MissingDependency, SdsChannel
 from reliable_channel.core.sds.log import NEWEST_RESERVE, SENIOR_ENTRIES, LogEntry, MessageLog
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
+from tests.unit.sds.sds_network import T0, message, of_type, opened, small_config
 
 MAX_ENTRIES = 320
 NAMES = MAX_ENTRIES + MAX_ENTRIES // 16 + 5

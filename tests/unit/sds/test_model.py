@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sds_network import Network, assert_causal, small_config
+
+from tests.unit.sds.sds_network import Network, assert_causal, small_config
 
 NAMES = ("alice", "bob", "carol")
 some_name = st.sampled_from(NAMES)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import T0, message, of_type, opened
 
 from reliable_channel.core.sds import Buffered, Conflict, Delivered, SdsChannel
 from reliable_channel.core.sds.incoming import MAX_SYNCS
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.wire.sds import WireFamily
+from tests.unit.sds.sds_network import T0, message, of_type, opened
 
 SYNC = message("sync-1", "nim", T0 + 1, content=None)
 

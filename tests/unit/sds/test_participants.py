@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import T0, filter_of, message, of_type, opened
 
 from reliable_channel.core.sds import Acknowledged, PossiblyAcknowledged, SdsChannel, TrackingEnded
+from tests.unit.sds.sds_network import T0, filter_of, message, of_type, opened
 
 
 def acknowledgements(channel: SdsChannel, by: str, number: int, now: int) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Conflict,
@@ -21,6 +20,7 @@ from reliable_channel.core.sds import (
     SdsParameters,
 )
 from reliable_channel.core.sds.events import SdsEvent
+from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 IDS = ("a", "b", "c", "d", "e", "f")
 ids = st.sampled_from(IDS)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sds_network import T0, Network, message, of_type, opened, small_config
 
 from reliable_channel.core.sds import (
     Delivered,
@@ -22,6 +21,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.sds.repair import in_response_group, repair_hash, request_offset, response_offset
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from tests.unit.sds.sds_network import T0, Network, message, of_type, opened, small_config
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sds_wire.json").read_text())["repair"]
 LONG = 10_000_000

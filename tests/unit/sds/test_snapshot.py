@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sds_network import CHANNEL, T0, message, of_type, opened, small_config
-from sds_scripts import Action, act, actions, configs
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import Delivered, SdsChannel, SdsParameters
 from reliable_channel.core.sds.snapshot import VERSION
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
+from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
+from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
 BLOBS = Path(__file__).parent / "blobs"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sds_network import CHANNEL, T0, Network, message, of_type, opened
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import (
@@ -19,6 +18,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
+from tests.unit.sds.sds_network import CHANNEL, T0, Network, message, of_type, opened
 
 HALF = {"jitter": lambda channel, participant, counter: 0.5, "acknowledge_within_ms": 0}
 INTERVAL = 30_000

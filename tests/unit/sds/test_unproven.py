@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from sds_network import T0, filter_of, message, of_type, opened
 
 from reliable_channel.core.sds import (
     Acknowledged,
@@ -26,6 +25,7 @@ from reliable_channel.core.sds.verify import SEARCHED_BYTES, id_verified
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sds_message_id, sha256
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Segment, encode_segment
+from tests.unit.sds.sds_network import T0, filter_of, message, of_type, opened
 
 X = sds_message_id("bob", T0 + 1, b"true")
 TRUE = message(X, "bob", T0 + 1, content=b"true")

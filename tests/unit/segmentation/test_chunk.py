@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from feeding import ALICE, send
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
+from tests.unit.segmentation.feeding import ALICE, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 

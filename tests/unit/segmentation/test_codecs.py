@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shards import cut, low_bytes, vectors, words
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig, get_codec
@@ -19,6 +18,7 @@ from reliable_channel.core.segmentation.codecs.leopard import _rows as leopard_r
 from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two
 from reliable_channel.core.segmentation.codecs.rows import CHUNK, Rows8, Rows16, chunks
 from reliable_channel.core.segmentation.codecs.transform import multiplications
+from tests.unit.segmentation.shards import cut, low_bytes, vectors, words
 
 LEOPARD = vectors("leopard_parity")["cases"]
 KLAUSPOST = vectors("klauspost_parity")["cases"]

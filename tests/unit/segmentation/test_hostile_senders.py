@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
 from reliable_channel.core.segmentation.rebuild import attempt
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, of_kind, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
 TIGHT = replace(CONFIG, max_open_sets=12, max_buffered_bytes=3_000)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from feeding import ALICE, Sent, completed, feed, send
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.core.segmentation import Dialect, Reassembler, SegmentationConfig, SegmentDuplicate
 from reliable_channel.core.wire.hashing import IdScheme, js_message_id
+from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 CONFIGS = {

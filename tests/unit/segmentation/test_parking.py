@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from feeding import ALICE, BOB, completed, feed, send
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.segmentation import Reassembler, SegmentationConfig
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, BOB, completed, feed, send
 
 CONFIG = SegmentationConfig(
     segment_size_bytes=64,

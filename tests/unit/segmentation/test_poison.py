@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from reliable_channel.core.segmentation import (
 from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
 from reliable_channel.core.wire.hashing import keccak256, sds_message_id
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, of_kind, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 PAYLOAD = bytes(range(256)) * 2 + b"the short last segment"  # 9 data and 4 parity segments

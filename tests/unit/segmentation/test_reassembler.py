@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from feeding import ALICE, BOB, completed, completed_sets, feed, held_segments, of_kind, send
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.wire.hashing import IdScheme, sds_message_id
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, BOB, completed, completed_sets, feed, held_segments, of_kind, send
 
 SMALL = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=0.5)
 DIALECTS = {
@@ -491,6 +491,6 @@ def status_go(payload, chunk, parity_count, stated=None):
     k, length, whole = -(-len(payload) // chunk), stated or len(payload), keccak256(payload)
     data = data_segments(payload, whole, chunk, k, parity_count, Dialect.V01, length)
     parity = parity_segments(data, chunk, parity_count, "klauspost")
-    from feeding import Sent
+    from tests.unit.segmentation.feeding import Sent
 
     return [Sent(encode_segment(each), f"go-{n}", 50 + n) for n, each in enumerate([*data, *parity])]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from feeding import ALICE, BOB, completed, completed_sets, feed, of_kind, send
-
 from reliable_channel.core.segmentation import (
     Dialect,
     EvictionReason,
@@ -18,6 +16,7 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.segmentation.held import MAX_COMPLETED_PER_KEY
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, BOB, completed, completed_sets, feed, of_kind, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from feeding import ALICE, BOB, Sent, completed, completed_sets, feed, held_segments, send
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import Dialect, Reassembler, SegmentationConfig
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, BOB, Sent, completed, completed_sets, feed, held_segments, send
 
 CONFIG = SegmentationConfig(
     segment_size_bytes=64,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from feeding import ALICE, Sent, completed, feed, of_kind, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from reliable_channel.core.segmentation.pending import MAX_OPEN_SENDS
 from reliable_channel.core.segmentation.work import HASH
 from reliable_channel.core.wire.hashing import IdScheme, keccak256
 from reliable_channel.core.wire.segment import encode_segment
+from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, of_kind, send
 
 CONFIG = SegmentationConfig()
 WITH_PARITY = SegmentationConfig(enable_reed_solomon=True, parity_rate=0.5)

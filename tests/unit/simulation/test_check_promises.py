@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from true_conversation import CHANNEL, faultless, true_conversation
 
 from reliable_channel.simulation.check.observed import (
     Acknowledgement,
@@ -18,6 +17,7 @@ from reliable_channel.simulation.check.observed import (
 )
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.truth import TrueDependency
+from tests.unit.simulation.true_conversation import CHANNEL, faultless, true_conversation
 
 Mutation = Callable[[Observed], Observed]
 

@@ -6,11 +6,11 @@ import io
 
 import pytest
 from rich.console import Console
-from true_conversation import CHANNEL, faultless, true_conversation
 
 from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.check.terminal import bar, next_steps, render
 from reliable_channel.simulation.check.verdicts import Judged
+from tests.unit.simulation.true_conversation import CHANNEL, faultless, true_conversation
 
 JUDGED = [
     Judged(CHANNEL, ("f0", "f1"), "missing", "segment_missing", "1 of 2 needed segments came"),

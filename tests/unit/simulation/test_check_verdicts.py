@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from true_conversation import CHANNEL, true_conversation
 
 from reliable_channel.simulation.check.verdicts import CAUSES, Judged, check_verdicts
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, TrueMessage, Truth
+from tests.unit.simulation.true_conversation import CHANNEL, true_conversation
 
 Mutation = Callable[[list[Judged]], list[Judged]]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_observer import PlainObserver
 
 from reliable_channel.core.aes_gcm import DecryptionRefusedError
 from reliable_channel.core.wire.malformed import Malformed
@@ -19,6 +18,7 @@ from reliable_channel.simulation.presets import custom_scenario, demo_scenario, 
 from reliable_channel.simulation.scenario import Fault, Scenario
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 from reliable_channel.simulation.world import World, simulate
+from tests.unit.simulation.plain_observer import PlainObserver
 
 
 @pytest.fixture(scope="module")
