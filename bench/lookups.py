@@ -49,8 +49,8 @@ def open_hashes() -> Iterator[Result]:
             OpenHashes().apply(_due(hashes)).write(paths, 0)
 
             def ask(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> int:
-                found = read_open_hashes(paths, 0)
-                return len(found.among(hashes[:2_000] + _OTHERS)) + len(found.due(_PLACE, 100))
+                open_hashes = read_open_hashes(paths, 0)
+                return len(open_hashes.select_open(hashes[:2_000] + _OTHERS)) + len(open_hashes.due(_PLACE, 100))
 
             def change(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> None:
                 read_open_hashes(paths, 0).apply(_due(hashes[:1_000])).write(paths, 1)

@@ -268,26 +268,16 @@ class ChannelMachine:
         send.failed = True
         self.sends.settle(send)
         channel, request, message = self.channel_id, send.send_id, send.payload_hash
+        event: MessageDeliveryError | MessageSendError
         if send.sent and self.config.delivery_error_event:
-            return [
-                Emit(
-                    MessageDeliveryError(
-                        channel_id=channel, at=now, request_id=request, message_id=message, error=error
-                    )
-                )
-            ]
-        return [
-            Emit(
-                MessageSendError(
-                    channel_id=channel,
-                    at=now,
-                    request_id=request,
-                    message_id=message,
-                    error=error,
-                    dispatched=send.sent,
-                )
+            event = MessageDeliveryError(
+                channel_id=channel, at=now, request_id=request, message_id=message, error=error
             )
-        ]
+        else:
+            event = MessageSendError(
+                channel_id=channel, at=now, request_id=request, message_id=message, error=error, dispatched=send.sent
+            )
+        return [Emit(event)]
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 

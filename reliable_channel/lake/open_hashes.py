@@ -63,7 +63,7 @@ class OpenHashes:
         least: int | None = pc.min(self._rows["due_us"]).as_py()
         return least
 
-    def among(self, hashes: Collection[bytes]) -> set[bytes]:
+    def select_open(self, hashes: Collection[bytes]) -> set[bytes]:
         """Those of ``hashes`` that are open."""
         return set(self._hashes_where(pc.is_in(self._rows["entire_message_hash"], _values(hashes))))
 

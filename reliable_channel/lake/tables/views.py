@@ -44,6 +44,8 @@ class View:
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
 _AGE_MS = "unix_millis(d.first_seen) - d.sender_timestamp_ns / 1e6"
+_IS_PLAUSIBLE = "BETWEEN -86400000 AND 30 * 86400000.0"
+"""Of the age of a sender's timestamp in ms: not more than 30 days before the arrival, nor a day after it."""
 _STATUS = {column.name: column for column in DELIVERY_STATUS.columns}
 _DELIVERED = {column.name: column for column in DELIVERED_MESSAGES.columns}
 
@@ -126,7 +128,7 @@ WITH ids AS (
 SELECT s.pubsub_topic, s.content_topic, s.channel_id, s.message_key, s.sender_id, s.verdict, s.cause, s.detail,
        s.settled, s.first_seen, s.delivered_at, d.delivery_seq, coalesce(s.cause = 'late', false) AS late,
        d.ephemeral, d.payload_bytes,
-       CASE WHEN {_AGE_MS} BETWEEN -86400000 AND 30 * 86400000.0
+       CASE WHEN {_AGE_MS} {_IS_PLAUSIBLE}
             THEN cast(round(unix_millis(s.delivered_at) - d.sender_timestamp_ns / 1e6) AS BIGINT) END AS latency_ms,
        unix_millis(s.delivered_at) - unix_millis(d.first_seen) AS waited_ms,
        coalesce(d.data_count, p.data_count) AS data_count, coalesce(d.parity_count, p.parity_count) AS parity_count,
@@ -172,7 +174,7 @@ WITH copies AS (
 ), envelopes AS (
     SELECT {_CHANNEL}, sender_id, sds_id, sds_kind, segment_kind, envelope_hash, entire_message_hash, content_bytes,
            min(event_time) AS first_seen,
-           min(CASE WHEN age_ms BETWEEN -86400000 AND 30 * 86400000.0
+           min(CASE WHEN age_ms {_IS_PLAUSIBLE}
                     THEN cast(floor(sender_timestamp_ns / 1e6) AS BIGINT) ELSE unix_millis(event_time) END) AS sent_ms
     FROM copies
     GROUP BY {_CHANNEL}, sender_id, sds_id, sds_kind, segment_kind, envelope_hash, entire_message_hash, content_bytes

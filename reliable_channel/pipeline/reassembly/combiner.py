@@ -95,7 +95,7 @@ class Combiner:
         yield from to_state.flush()
 
     def _combine(self, segments: _Segments, in_state: OpenHashes, to_state: _ToState) -> Iterator[pa.RecordBatch]:
-        open_hashes = in_state.among(segments.by_hash)
+        open_hashes = in_state.select_open(segments.by_hash)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
         done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.places())
         with ResultFiles(self._paths) as files:

@@ -50,9 +50,9 @@ def decoded(records: list[Record]) -> tuple[pa.StructArray, pa.StructArray]:
     types = (pa.binary(), pa.binary(), pa.binary(), pa.int64())
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
     judge = RecordDecoder(CHANNELS, PipelineSettings())
-    found = functions.decode_batch(judge, *arrays)
-    found.validate(full=True)
-    return found, functions.records([judge.decode(*record) for record in records])
+    decoded = functions.decode_batch(judge, *arrays)
+    decoded.validate(full=True)
+    return decoded, functions.records([judge.decode(*record) for record in records])
 
 
 def check(records: list[Record]) -> None:
@@ -75,10 +75,10 @@ def by_columns(records: list[Record]) -> int:
 def varints(draw: st.DrawFn) -> bytes:
     """Integers at the limits of their types; now and then in more bytes than they need."""
     edges = st.sampled_from([0, 1, 2, 127, 128, 2**31, 2**32 - 1, 2**32 + 5, 2**63, 2**64 - 1, 2**64 + 3, 2**70])
-    return written(draw(edges), draw(st.sampled_from([0] * 9 + [1, 3, 5, 9, 11])))
+    return encode_varint(draw(edges), draw(st.sampled_from([0] * 9 + [1, 3, 5, 9, 11])))
 
 
-def written(number: int, padding: int = 0) -> bytes:
+def encode_varint(number: int, padding: int = 0) -> bytes:
     out = bytearray()
     while number > 0x7F or padding:
         padding -= number <= 0x7F
@@ -109,20 +109,20 @@ def fields(draw: st.DrawFn, depth: int = 0) -> bytes:
     """Any field: of any wire type, repeated, unknown, with a false length, a group closed by another one's end."""
     number = draw(st.sampled_from(NUMBERS * 3 + (0, 8, 15, 16, 100, 2**29 - 1, 2**29, 2**40)))
     wire = draw(st.sampled_from([0, 0, 1, 2, 2, 2, 2, 3, 4, 5, 6]))
-    tag = written(number << 3 | wire, draw(st.sampled_from([0] * 9 + [1, 2, 5])))
+    tag = encode_varint(number << 3 | wire, draw(st.sampled_from([0] * 9 + [1, 2, 5])))
     if wire == 0:
         return tag + draw(varints())
     if wire == 2:
         inner = b"".join(draw(st.lists(fields(depth + 1), max_size=3))) if depth < 2 else b""
         value = draw(odd_texts) if draw(st.booleans()) else inner
         wrong = draw(st.sampled_from([0] * 20 + [-1, 1, 100, 2**32]))
-        return tag + written(max(0, len(value) + wrong), draw(st.sampled_from([0] * 9 + [1, 4]))) + value
+        return tag + encode_varint(max(0, len(value) + wrong), draw(st.sampled_from([0] * 9 + [1, 4]))) + value
     if wire == 3:
         inner = b"".join(draw(st.lists(fields(depth + 1), max_size=2))) if depth < 3 else b""
         return (
             tag
             + inner
-            + (written((number + draw(st.sampled_from([0, 0, 0, 1]))) << 3 | 4) if draw(st.booleans()) else b"")
+            + (encode_varint((number + draw(st.sampled_from([0, 0, 0, 1]))) << 3 | 4) if draw(st.booleans()) else b"")
         )
     return tag + draw(st.binary(min_size=8, max_size=8))[: {1: 8, 5: 4}.get(wire, 0)]
 

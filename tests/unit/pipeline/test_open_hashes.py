@@ -47,13 +47,13 @@ def test_every_micro_batch_finds_what_the_ones_before_it_left(
         if again:
             write(paths, number, dues)
         expected = {hash_: here for hash_, here in {**expected, **dues}.items() if here}
-        found = read_open_hashes(paths, number)
-        assert found.among(HASHES) == expected.keys()
-        assert found.count == sum(len(here) for here in expected.values())
-        assert found.next_due_us == min((at for here in expected.values() for at in here.values()), default=None)
+        open_hashes = read_open_hashes(paths, number)
+        assert open_hashes.select_open(HASHES) == expected.keys()
+        assert open_hashes.count == sum(len(here) for here in expected.values())
+        assert open_hashes.next_due_us == min((at for here in expected.values() for at in here.values()), default=None)
         for place in PLACES:
             due = {hash_ for hash_, here in expected.items() if here.get(place, 100) <= 50}
-            assert sorted(found.due(place, 50)) == sorted(due)
+            assert sorted(open_hashes.due(place, 50)) == sorted(due)
 
 
 def test_old_files_are_removed_and_those_of_a_replay_stay(paths: PathSettings) -> None:
@@ -75,4 +75,4 @@ def test_what_is_read_is_bounded_by_what_is_open(paths: PathSettings) -> None:
         write(paths, number, {HASHES[number % 4]: {PLACES[0]: number}})
     directory = Path(paths.checkpoint("reassembly"), "open_hashes")
     assert max(file.stat().st_size for file in directory.iterdir()) < 4_000
-    assert OpenHashes().among(HASHES) == set()
+    assert OpenHashes().select_open(HASHES) == set()

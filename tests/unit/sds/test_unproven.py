@@ -207,11 +207,11 @@ def test_a_sender_whose_ids_are_digests_of_the_content_is_acknowledged_before_it
     """LIP-173 gives up after five retransmissions, 5 s apart."""
     alice, made = opened(), digest(content).hex()
     verdicts(alice, message(made, "dave", T0 + 1, content=content), now=T0 + 20)
-    assert made in named_ids(alice, until=T0 + 30_000)
+    assert made in collect_named_ids(alice, until=T0 + 30_000)
     assert id_verified(message(made, "dave", T0 + 1, content=content + b"!"), WireFamily.SPEC) is False
 
 
-def named_ids(channel: SdsChannel, until: int) -> set[str]:
+def collect_named_ids(channel: SdsChannel, until: int) -> set[str]:
     """The ids that the sync messages of a participant name until then."""
     named: set[str] = set()
     while (due := channel.next_due()) is not None and due <= until:
