@@ -41,6 +41,7 @@ from reliable_channel.channel.outgoing import OutgoingQueue, StageReport
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import (
+    StoredHashes,
     StoreEnvelopes,
     StoreFailure,
     StoreQueries,
@@ -75,6 +76,7 @@ from reliable_channel.transport.base import (
     Received,
     RecordsGone,
     SendBufferFull,
+    Sent,
 )
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
@@ -84,7 +86,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoreFailure
+Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoredHashes | StoreFailure
 """A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
@@ -623,7 +625,9 @@ class ReliableChannel:
                 self._apply(given, outcomes)
         if self._arrivals and (self._draining or self._pause_over(now)):
             for _ in range(min(len(self._arrivals), MAX_INPUTS_PER_CYCLE)):
-                received = self._envelope_reader.decrypt(self._arrivals.take(), now)
+                envelope = self._arrivals.take()
+                self._queries.note_hash(envelope.message_hash, now)
+                received = self._envelope_reader.decrypt(envelope, now)
                 if isinstance(received, ChannelProblem):
                     self._report_queue.emit(received)
                 elif received is not None and not self._apply(received, outcomes):
@@ -635,6 +639,8 @@ class ReliableChannel:
     def _read_result(self, result: Result, now: int) -> Input | None:
         """Emit the events of a report; returns the input for the state machine, if any."""
         match result:
+            case StoredHashes():
+                self._queries.fetch_unknown(result)
             case StoreFailure():
                 self._report_queue.emit(self._problem("store_failed", result.detail, now))
             case RecordsGone():
@@ -645,6 +651,8 @@ class ReliableChannel:
             case RateLimitNear():
                 self._dispatch_reports.approach_limit(result, now)
             case _:
+                if isinstance(result, Sent):
+                    self._queries.note_hash(result.message_hash, now)
                 return self._dispatch_reports.apply(result, now)
         return None
 
@@ -703,7 +711,7 @@ class ReliableChannel:
                         self._queries.want_range(effect.start_ms)
             self._absorb(self._outgoing.pump(now))
             if not self._effects:
-                self._queries.query_wanted_range(now)
+                self._queries.run_due(now)
                 self._space.notify_all()
                 return
 

@@ -28,7 +28,8 @@ class ReliableChannelConfig:
     ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` sets
     another backend and overrides both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, query a store for missed
-    messages, at most ``query_window_ms`` back. ``auto_start``: creating the channel starts it.
+    messages, at most ``query_window_ms`` back; from then on check every ten minutes what arrived of what a store has.
+    ``auto_start``: creating the channel starts it.
     ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart; 0: as they
     arrive. ``verify_chunk_chain``: see :mod:`reliable_channel.core.segmentation.chunk`.
     ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in ``MessageDeliveryError``

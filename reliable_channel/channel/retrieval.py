@@ -1,7 +1,8 @@
 """Queries stores for missed envelopes through the node, on a thread of its own because a query waits for the network.
 
 It queries by message hash (the retrieval hint of a missing segment), or by content topic and time (query on connect,
-and missing segments without a hint). Answers are envelopes; SDS detects which are new.
+and missing segments without a hint). Answers are envelopes; SDS detects which are new. From time to time it queries the
+hashes alone, and fetches the envelopes that did not arrive.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.steps import Fetch
@@ -32,6 +34,11 @@ RANGE_PAUSE_SHARE = 0.1
 """The pause after a store query for the segments of overdue sets, as a share of the time it covered."""
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was received."""
+CHECK_PERIOD_MS = 600_000
+"""The time between two queries for the hashes of what was stored. SDS names a message in the next few only: who loses
+it and all of these learns of it from the store alone. (logos-delivery asks every 5 minutes, for all topics at once.)"""
+MAX_REMEMBERED_HASHES = 100_000
+"""Of envelopes that arrived or were sent: about 15 MB. What is forgotten may be fetched once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,14 @@ class StoreEnvelopes:
     """Envelopes that a store had."""
 
     envelopes: tuple[ReceivedEnvelope, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHashes:
+    """The hashes of what a store has, up to ``until_ms`` (Unix ms)."""
+
+    hashes: tuple[bytes, ...]
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,16 @@ class TimeRange:
         return self.start_ms <= other.end_ms and other.start_ms <= self.end_ms
 
 
-StoreResult = StoreEnvelopes | StoreFailure
+@dataclass(frozen=True, slots=True)
+class HashCheck:
+    """A query for the hashes of all envelopes on the content topic from ``start_ms`` (Unix ms) to ``now_ms``."""
+
+    start_ms: int
+    now_ms: int
+
+
+Question = tuple[bytes, ...] | TimeRange | HashCheck
+StoreResult = StoreEnvelopes | StoredHashes | StoreFailure
 
 
 class StoreRetrieval:
@@ -82,6 +106,8 @@ class StoreRetrieval:
         self.threaded = threaded
         self._hashes: dict[bytes, None] = {}
         self._ranges: deque[TimeRange] = deque()
+        self._check: HashCheck | None = None
+        self._fails = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self.ended = False
@@ -101,6 +127,12 @@ class StoreRetrieval:
             self._ranges.append(wanted)
         self._wake()
 
+    def check_hashes(self, check: HashCheck) -> None:
+        """Query for hashes alone, after all other queries."""
+        with self._changed:
+            self._check = check
+        self._wake()
+
     def run_pending(self) -> None:
         """Run the waiting queries in this thread."""
         while (work := self._next()) is not None:
@@ -112,6 +144,7 @@ class StoreRetrieval:
             self.ended = True
             self._hashes.clear()
             self._ranges.clear()
+            self._check = None
             self._changed.notify_all()
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
@@ -134,13 +167,13 @@ class StoreRetrieval:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self.ended and not self._hashes and not self._ranges:
+                while not self.ended and not self._hashes and not self._ranges and self._check is None:
                     self._changed.wait()
                 if self.ended:
                     return
             self.run_pending()
 
-    def _next(self) -> tuple[bytes, ...] | TimeRange | None:
+    def _next(self) -> Question | None:
         with self._changed:
             if self.ended:
                 return None
@@ -149,36 +182,51 @@ class StoreRetrieval:
                 for hint in hints:
                     del self._hashes[hint]
                 return hints
-            return self._ranges.popleft() if self._ranges else None
+            if self._ranges:
+                return self._ranges.popleft()
+            check, self._check = self._check, None
+            return check
 
-    def _ask(self, work: tuple[bytes, ...] | TimeRange) -> None:
+    def _ask(self, question: Question) -> None:
         try:
-            for page in self._pages(work):
-                envelopes = tuple(self._envelopes(page))
-                if envelopes:
-                    self.answered(StoreEnvelopes(envelopes))
+            if isinstance(question, HashCheck):
+                hashes = [entry.message_hash for page in self._pages(question) for entry in page.entries]
+                self.answered(StoredHashes(tuple(hashes), question.now_ms))
+            else:
+                for page in self._pages(question):
+                    envelopes = tuple(self._envelopes(page))
+                    if envelopes:
+                        self.answered(StoreEnvelopes(envelopes))
+            self._fails = False
         except ReliableChannelError as error:
-            self.answered(StoreFailure(error.cause[:300]))
+            self._fail(error.cause[:300], question)
         except Exception as error:  # of a node we do not know: a dead thread would never ask again
             _log.exception("a store query failed")
-            self.answered(StoreFailure(type(error).__name__))
+            self._fail(type(error).__name__, question)
 
-    def _pages(self, work: tuple[bytes, ...] | TimeRange) -> Iterator[StorePage]:
-        if isinstance(work, TimeRange):
-            query = StoreQuery(
-                pubsub_topic=self._pubsub_topic,
-                content_topics=(self._content_topic,),
-                start_time_ns=work.start_ms * 1_000_000,
-                end_time_ns=work.end_ms * 1_000_000,
-            )
-        else:
-            query = StoreQuery(hashes=work)
+    def _fail(self, detail: str, question: Question) -> None:
+        """Report a failure; that of a check only if the query before it did not fail, since checks never end."""
+        if not (self._fails and isinstance(question, HashCheck)):
+            self.answered(StoreFailure(detail))
+        self._fails = True
+
+    def _pages(self, question: Question) -> Iterator[StorePage]:
+        match question:
+            case TimeRange(start_ms, end_ms):
+                query = self._filter(start_time_ns=start_ms * 1_000_000, end_time_ns=end_ms * 1_000_000)
+            case HashCheck(start_ms, _):  # without an end: nodes return the data where one is given
+                query = self._filter(start_time_ns=start_ms * 1_000_000, include_data=False)
+            case hashes:
+                query = StoreQuery(hashes=hashes)
         for _ in range(MAX_PAGES):
             page = self._node.query_store(query)
             yield page
             if page.cursor is None or self.ended:
                 return
             query = query.after(page.cursor)
+
+    def _filter(self, **changes: Any) -> StoreQuery:
+        return StoreQuery(pubsub_topic=self._pubsub_topic, content_topics=(self._content_topic,), **changes)
 
     def _envelopes(self, page: StorePage) -> Iterator[ReceivedEnvelope]:
         for entry in page.entries:
@@ -198,12 +246,33 @@ class StoreQueries:
         self._last_range_without_hint = 0
         self._wanted_since: int | None = None
         self._pause_until = 0
+        self._known: dict[bytes, int] = {}  # hash -> when it was noted, Unix ms; oldest first
+        self._checked_until = 0
+        self._check_due: int | None = None
 
     def catch_up(self, last_active: int, now: int) -> None:
-        """Query what was missed since ``last_active``, if the configuration wants that."""
+        """Query what was missed since ``last_active``, and check for more from now on, if the configuration wants
+        that."""
         if self._config.query_on_connect:
             start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
             self._retrieval.ask_range(TimeRange(start, now))
+            if self._check_due is None:
+                self._checked_until = start
+                self._check_due = now + CHECK_PERIOD_MS
+
+    def note_hash(self, hint: bytes, now: int) -> None:
+        """Note an envelope that arrived or was sent: no check fetches it."""
+        if self._check_due is not None:
+            self._known.setdefault(hint, now)
+            if len(self._known) > MAX_REMEMBERED_HASHES:
+                del self._known[next(iter(self._known))]
+
+    def fetch_unknown(self, stored: StoredHashes) -> None:
+        """Fetch the envelopes that a store has and nobody brought."""
+        self._checked_until = stored.until_ms
+        for hint in stored.hashes:
+            if hint not in self._known:
+                self._retrieval.ask_hash(hint)
 
     def fetch(self, fetch: Fetch, now: int) -> None:
         """Query for one missing segment: by its hint, or the last hour."""
@@ -220,7 +289,17 @@ class StoreQueries:
         start = start_ms - CATCH_UP_MARGIN_MS
         self._wanted_since = start if self._wanted_since is None else min(start, self._wanted_since)
 
-    def query_wanted_range(self, now: int) -> None:
+    def run_due(self, now: int) -> None:
+        """Query what is due."""
+        if self._check_due is not None and self._check_due <= now:
+            start = max(self._checked_until - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
+            while self._known and next(iter(self._known.values())) < start:
+                del self._known[next(iter(self._known))]
+            self._check_due = now + CHECK_PERIOD_MS
+            self._retrieval.check_hashes(HashCheck(start, now))
+        self._query_wanted_range(now)
+
+    def _query_wanted_range(self, now: int) -> None:
         """Query the store for the time that overdue sets need, in one query for all. Anybody can open such sets: the
         pause after a query grows with the time it covered, so that all queries together cost ``1 / RANGE_PAUSE_SHARE``
         times the traffic of the channel at most."""
@@ -232,5 +311,6 @@ class StoreQueries:
         self._retrieval.ask_range(TimeRange(start, now))
 
     def next_due(self) -> int | None:
-        """When (ms) :meth:`query_wanted_range` must run next."""
-        return None if self._wanted_since is None else self._pause_until
+        """When (ms) :meth:`run_due` must run next."""
+        due = [self._check_due, None if self._wanted_since is None else self._pause_until]
+        return min((at for at in due if at is not None), default=None)

@@ -74,19 +74,14 @@ class RunDirectory:
 
 
 POINTS: dict[str, Callable[[RunDirectory], bool]] = {
-    "ingest planned a micro-batch, and wrote nothing yet": lambda p: (
-        p.batches("ingest", "offsets") >= 1 and p.commits("envelopes") == 1
-    ),
-    "ingest wrote envelopes or segments, and not yet both": lambda p: (
-        min(wrote := (p.commits("envelopes"), p.commits("sds_messages"))) >= 1 and wrote[0] != wrote[1]
-    ),
-    "reassembly commits its state": lambda p: p.has_state("reassembly") and p.batches("reassembly", "commits") == 0,
-    "ack wrote what was delivered, and the checkpoint does not know it": lambda p: (
-        p.commits("delivered_messages") >= 2 and p.batches("ack", "commits") == 0
-    ),
+    "ingest planned a micro-batch": lambda p: p.batches("ingest", "offsets") >= 1,
+    "ingest wrote envelopes or segments": lambda p: max(p.commits("envelopes"), p.commits("sds_messages")) >= 2,
+    "reassembly commits its state": lambda p: p.has_state("reassembly"),
+    "ack wrote what was delivered": lambda p: p.commits("delivered_messages") >= 2,
     "the closing tick is in the clock": lambda p: p.batches("ack", "commits") >= 1,
 }
-"""In the order in which a run comes by."""
+"""In the order in which a run comes by. Each holds from its moment on: a look that comes late still sees it. What is
+exact, a kill at every single append, is in ``tests/spark/test_crashes.py``."""
 
 FILLED_BEFORE = "reassembly commits its state"
 """On the way to this point the disk is filled once more: behind the micro-batch of ingest that the last kill broke off,

@@ -1,0 +1,111 @@
+"""The check of a store's hashes: it finds what no participant names any more, and fetches nothing that arrived."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reliable_channel.channel import retrieval
+from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.store.model import StorePage, StoreQuery
+from tests.unit.channel.channel_world import Recorder, World, quick
+
+SILENT = quick(sds={"max_retransmissions": 0, "sync_min_interval_ms": 0, "repair": False})
+"""A sender that says everything once."""
+
+
+class Store:
+    """Passes queries on to the network's store, notes them, and may fail."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._answer = world.node(name).query_store
+        self.fails = False
+        self.queries: list[StoreQuery] = []
+        self.entries: list[int] = []
+        world.node(name).query_store = self.query  # type: ignore[method-assign]
+
+    def query(self, query: StoreQuery) -> StorePage:
+        self.queries.append(query)
+        if self.fails:
+            raise EnvironmentFault("The store is away.", "Wait.")
+        page = self._answer(query)
+        self.entries.append(len(page.entries))
+        return page
+
+
+def join_two(**changes: Any) -> tuple[World, Recorder, Recorder, Store]:
+    """Alice, and Bob with the store that he asks."""
+    world = World()
+    store = Store(world, "bob")
+    alice, bob = world.join("alice", SILENT), world.join("bob", quick(**changes))
+    world.run(1_000)
+    store.queries.clear()
+    store.entries.clear()
+    return world, alice, bob, store
+
+
+def send_to_nobody(world: World, sender: Recorder) -> None:
+    world.blocked.add("bob")
+    sender.channel.send(b"lost")
+    world.run(1_000)
+    world.blocked.clear()
+
+
+def test_a_message_that_nobody_names_any_more_is_found_by_its_hash() -> None:
+    world, alice, bob, store = join_two()
+    for number in range(5):
+        alice.channel.send(b"message %d" % number)
+    bob.channel.send(b"of my own")
+    world.run(2_000)
+    send_to_nobody(world, alice)
+    alice.channel.close()
+    del world.recorders["alice"]
+    world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    assert bob.payloads[-1] == b"lost"
+    check, fetch = store.queries
+    assert not check.include_data
+    assert (len(fetch.hashes), store.entries[1]) == (1, 1)
+
+
+def test_a_check_that_failed_is_made_up_for_and_reported_once() -> None:
+    world, alice, bob, store = join_two(sds={"repair": False})
+    store.fails = True
+    send_to_nobody(world, alice)
+    del world.recorders["alice"]
+    world.run(3 * CHECK_PERIOD_MS, step_ms=1_000)
+    assert (len(store.queries), bob.problems()) == (3, ["store_failed"])
+    assert b"lost" not in bob.payloads
+    store.fails = False
+    world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    assert b"lost" in bob.payloads
+
+
+def test_a_channel_that_does_not_query_on_connect_checks_nothing() -> None:
+    world, alice, bob, store = join_two(query_on_connect=False, sds={"repair": False})
+    send_to_nobody(world, alice)
+    del world.recorders["alice"]
+    world.run(2 * CHECK_PERIOD_MS, step_ms=1_000)
+    assert (store.queries, bob.payloads) == ([], [])
+
+
+def test_hashes_that_are_forgotten_cost_a_second_copy_and_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "MAX_REMEMBERED_HASHES", 3)
+    world, alice, bob, store = join_two()
+    for number in range(6):
+        alice.channel.send(b"message %d" % number)
+    world.run(CHECK_PERIOD_MS + 2_000, step_ms=1_000)
+    assert bob.payloads == [b"message %d" % number for number in range(6)]
+    assert sum(len(query.hashes) for query in store.queries) >= 3
+
+
+def test_stopping_forgets_the_check_and_starting_asks_again() -> None:
+    world, alice, bob, store = join_two()
+    bob.channel.stop()
+    world.run(2 * CHECK_PERIOD_MS, step_ms=1_000)
+    assert store.queries == []
+    send_to_nobody(world, alice)
+    bob.channel.start()
+    world.run(1_000)
+    assert bob.payloads == [b"lost"]
