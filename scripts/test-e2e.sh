@@ -13,12 +13,12 @@ find tests -name package-lock.json -not -path '*/node_modules/*' | while read -r
     fi
 done
 # The generator of Python clients wants an older typer than we have: an environment of its own.
-clients=tests/clients
-if ! cmp -s $clients/requirements.lock $clients/.venv/.installed 2>/dev/null; then
-    rm -rf $clients/.venv
-    .venv/bin/python -m venv $clients/.venv
-    $clients/.venv/bin/pip install --quiet --require-hashes -r $clients/requirements.lock
-    cp $clients/requirements.lock $clients/.venv/.installed
+lock=tests/clients/requirements.lock venv=build/clients-venv
+if ! cmp -s $lock $venv/.installed 2>/dev/null; then
+    rm -rf $venv
+    .venv/bin/python -m venv $venv
+    $venv/bin/pip install --quiet --require-hashes -r $lock
+    cp $lock $venv/.installed
 fi
 if ! command -v chromium >/dev/null 2>&1; then
     echo "test-e2e: chromium was not found; the tests of the dashboard are skipped (Debian: chromium)." >&2

@@ -24,7 +24,7 @@ from tests.support.messaging_world import CONTENT, World
 HERE = Path(__file__).parent
 NODE = shutil.which("node")
 TOOLS = HERE / "node_modules"
-GENERATORS = HERE / ".venv" / "bin"
+GENERATORS = HERE.parents[1] / "build" / "clients-venv" / "bin"
 
 pytestmark = [
     pytest.mark.node,

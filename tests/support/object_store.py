@@ -89,7 +89,7 @@ def object_store(home: Path) -> Iterator[ObjectStore]:
 
 def _python() -> Path:
     """The Python that has moto."""
-    place, lock = HERE / ".venv", HERE / "requirements.lock"
+    place, lock = HERE.parents[1] / "build" / "object-store-venv", HERE / "requirements.lock"
     if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != lock.read_bytes():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
         install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(lock)]
