@@ -11,6 +11,9 @@ QUICK = not node and not waku and not nim and not slow and not faults
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
+# Compiled modules are kept, also where an image says otherwise: collecting the tests takes twice as long without.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-e2e test-node test-nim coverage fuzz soak bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
