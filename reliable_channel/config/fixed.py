@@ -1,4 +1,4 @@
-"""Names what the configuration does not set: constants of the code, which only tests and embedding programs change."""
+"""Names what the configuration does not set: bounds and timings, which only tests and embedding programs change."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _KEYS = {
-    "alerts": "webhook_timeout_ms",
-    "messaging": "attempt_timeout_ms",
-    "participant": "process_task_min_elapse_ms",
+    "alerts": "webhook_timeout_ms webhook_attempts most_open",
+    "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
+    "dashboard": "refresh_ms",
+    "kafka.broker": "heap",
+    "messaging": "attempt_timeout_ms store_settle_ms max_in_flight max_records max_record_bytes max_record_age_ms"
+    " max_pending_requests max_subscriptions",
+    "node": "max_body_bytes max_backoff_ms",
+    "participant": "process_task_min_elapse_ms max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
     "rate_limit": "approaching_share",
     "sds": "wire_family tracking sync_after_content sync_with_repairs repair_response_groups retrieve_frequency_ms"
-    " retrieve_backoff",
+    " retrieve_backoff retrieve_max_interval_ms wait_for_sent saturation_limit max_repair_requests_per_message"
+    " max_repair_answers sweep_in_buf_interval_ms unproven_id_ms lamport_tolerance_ms lamport_max_step"
+    " lamport_max_ahead_ms max_history_entries max_missing max_missing_per_sender max_missing_bytes"
+    " max_refetches_per_sweep max_refetches_per_sender_and_sweep max_waiting max_waiting_bytes max_log_entries"
+    " max_log_bytes max_repeats max_kept_bytes max_tracked max_participants max_finished_sends max_remembered"
+    " max_remembered_bytes",
     "sds.filter_format": "error_rate",
-    "segmentation": "codec",
-    "spark": "arrow_batch_rows log_level",
-    "store.audit": "after_ms within_ms",
+    "segmentation": "codec max_total_segments completed_memory_ms max_completed_sets max_open_sets"
+    " max_open_sets_per_sender max_buffered_bytes_per_sender max_rebuild_attempts max_work_per_segment",
+    "spark": "arrow_batch_rows snapshot_partitions",
+    "store": "attempts first_wait_ms longest_wait_ms",
+    "store.audit": "share after_ms within_ms",
+    "store.nodes": "max_body_bytes",
+    "store.server": "refresh_ms",
 }
 FIXED = frozenset(f"{section}.{key}" for section, keys in _KEYS.items() for key in keys.split())
 """Section and key, without the numbers of list entries."""

@@ -45,10 +45,10 @@ def test_the_local_file_uses_the_own_broker_and_the_cluster_file_another() -> No
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write(tmp_path, "kafka: {broker: {port: 1111, heap: 256m}}")
+    file = write(tmp_path, "kafka: {topics: {partitions: 7}, broker: {port: 1111}}")
     monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "2222")
-    broker = load(file).kafka.broker
-    assert (broker.port, broker.heap) == (2222, "256m")
+    kafka = load(file).kafka
+    assert (kafka.broker.port, kafka.topics.partitions) == (2222, 7)
 
 
 def test_the_environment_can_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
     [
         ("kafk: {}", ["kafk", "Sections are kafka"]),
         ("kafka: {brokr: {}}", ["kafka.brokr"]),
-        ("kafka: {broker: {prt: 1}}", ["kafka.broker.prt", "port, heap"]),
+        ("kafka: {broker: {prt: 1}}", ["kafka.broker.prt", "port"]),
         ("kafka: {broker: {port: none}}", ["kafka.broker.port", "'none'"]),
         ("kafka: {broker: {port: 70000}}", ["kafka.broker.port", "65536"]),
         ("kafka: {bootstrap_servers: nowhere}", ["kafka.bootstrap_servers", "'nowhere'"]),
