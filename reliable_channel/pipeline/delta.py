@@ -24,7 +24,7 @@ from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import BY_NAME, Table
-from reliable_channel.lake.tables.views import VIEWS
+from reliable_channel.lake.tables.views import FUNCTIONS, VIEWS
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
@@ -58,6 +58,8 @@ def create_views(spark: SparkSession, paths: PathSettings) -> None:
         if table.clock_rows:
             rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
         rows.createOrReplaceTempView(table.name)
+    for name, (function, _, returned) in FUNCTIONS.items():
+        spark.udf.register(name, function, returned)
     for view in VIEWS.values():
         spark.sql(view.create())
 

@@ -26,7 +26,7 @@ from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.read import in_our_time, open_at
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
-from reliable_channel.lake.tables.views import DUCKDB_MACROS, VIEWS, View
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, FUNCTIONS, VIEWS, View
 
 MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
@@ -37,6 +37,7 @@ _VIEWS = re.compile(
     r"(?:\b(?:from|join|describe|summarize)\s+|,\s*)\"?(?:main\.)?(" + "|".join(VIEWS) + r")\b", re.IGNORECASE
 )
 """A view where a table may be named; elsewhere its name is that of a column."""
+_DUCKDB_TYPES = {"BINARY": "BLOB", "ARRAY<STRING>": "VARCHAR[]", "DOUBLE": "DOUBLE"}
 _CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w+|\bpg_catalog\b", re.IGNORECASE)
 """What asks for the tables themselves."""
 
@@ -48,8 +49,11 @@ def names_in(sql: str) -> tuple[list[str], list[View]]:
 
 
 def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -> None:
-    """Create views, and the functions that Spark and DuckDB call by different names, over registered tables."""
+    """Create views over registered tables, with the functions that they call and DuckDB does not have."""
     connection.execute(DUCKDB_MACROS)
+    for name, (function, arguments, returned) in FUNCTIONS.items():
+        types = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]
+        connection.create_function(name, function, types[:-1], types[-1])
     for view in views:
         connection.execute(view.create())
 

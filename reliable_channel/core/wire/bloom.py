@@ -218,3 +218,38 @@ class FilterFormat:
         if len(words) != self.byte_count:
             return Malformed(Reason.SDS_FILTER_SIZE, f"a filter of {len(words)} bytes, not {self.byte_count}")
         return np.frombuffer(words, np.uint8)
+
+
+SATURATED = 0.6
+"""The share of set bits above which a filter says nothing: it is 0.49 at capacity."""
+
+
+def list_absent(field: bytes | None, message_ids: Sequence[str]) -> list[str] | None:
+    """The ids that a ``bloom_filter`` field of unknown family certainly does not contain, in the order given.
+
+    ``None`` when the field is no filter of the default size of any family. Filters of nim-sds do not say which hash
+    they use: absent is what is absent by both."""
+    filters = _read(field)
+    if not filters:
+        return None
+    absent = np.ones(len(message_ids), bool)
+    for filter_format, words in filters if message_ids else ():
+        places, masks = filter_format.places(message_ids)
+        absent &= ((words[places] & masks) == 0).any(axis=0)
+    return [message_id for message_id, is_absent in zip(message_ids, absent, strict=True) if is_absent]
+
+
+def false_positive_rate(field: bytes | None) -> float | None:
+    """How probably a ``bloom_filter`` field contains an id that was never inserted, 0 to 1, by the share of its bits
+    that is set. ``None`` when the field is no filter of the default size of any family, or saturated."""
+    for filter_format, words in _read(field):
+        saturation = filter_format.saturation(words)
+        return float(saturation**filter_format.hash_count) if saturation <= SATURATED else None
+    return None
+
+
+def _read(field: bytes | None) -> list[tuple[FilterFormat, Bytes]]:
+    """The field in every format in which it can be read."""
+    formats = [FilterFormat(family).of(field) for family in FilterFamily] if field else []
+    decoded = [(filter_format, filter_format.decode(field or b"")) for filter_format in formats]
+    return [(filter_format, words) for filter_format, words in decoded if not isinstance(words, Malformed)]

@@ -5,14 +5,17 @@ A view is no table: nothing is stored, and it has the rows that its tables have 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from reliable_channel.core.wire.bloom import false_positive_rate, list_absent
 from reliable_channel.lake.tables import BY_NAME
-from reliable_channel.lake.tables.ack import ACKS
+from reliable_channel.lake.tables.ack import ACKS, DELIVERIES
 from reliable_channel.lake.tables.columns import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SIGHTINGS
 from reliable_channel.lake.tables.ingest import SDS_MESSAGES
-from reliable_channel.lake.tables.model import Column, Table
+from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
 
 DUCKDB_MACROS = """\
@@ -21,6 +24,13 @@ CREATE TEMP MACRO size(items) AS len(items);
 CREATE TEMP MACRO explode(items) AS unnest(items);
 CREATE TEMP MACRO struct(a, b) AS row(a, b);"""
 """Functions of Spark that DuckDB calls by another name: with them one statement serves both."""
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
+    "absent_ids": (list_absent, ("BINARY", "ARRAY<STRING>"), "ARRAY<STRING>"),
+    "false_positive_rate": (false_positive_rate, ("BINARY",), "DOUBLE"),
+}
+"""Functions of Bloom filters that views call, in neither engine: name → function, types of arguments and result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +245,142 @@ SELECT pubsub_topic, content_topic, channel_id, sender_id, messages, since, last
 FROM senders""",  # noqa: S608 - text of our own only
 )
 
-VIEWS: dict[str, View] = {view.name: view for view in (MESSAGES, DISPATCHES, PEER_FORMATS)}
+_SETTLE_MS = 30_000
+_CUT_OFF = 3
+_CUT_OFF_MS = 60_000
+_RECENT = 1_000
+_MOST_PARTICIPANTS = 100
+_MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 AND {DAY_MS} THEN lamport_timestamp
+                        WHEN unix_millis(event_time) / 1e3 - lamport_timestamp BETWEEN 0 AND {DAY_MS} / 1e3
+                        THEN lamport_timestamp * 1000 ELSE unix_millis(event_time) END"""
+"""When a message was made: a copy that came late, as repairs do, shows what its sender knew then. Clocks of ms and of s
+are understood; one that is ahead counts as the time of arrival."""
+
+
+def participant_views_sql(where: str = "true") -> str:
+    """The query of the view ``participant_views`` over the rows of ``sds_messages``, ``deliveries`` and ``acks`` for
+    which the condition ``where`` on their common columns (channel key, ``event_time``) holds."""
+    shown = f"{_CHANNEL}, participant, shown_by"
+    return f"""\
+WITH sent AS (
+    SELECT {_CHANNEL}, sender_id, sds_id, min(sds_kind) AS sds_kind, min(event_time) AS seen,
+           min({_MADE_MS}) AS made_ms, coalesce(max(hex(entire_message_hash)), sds_id) AS message
+    FROM sds_messages WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where}
+    GROUP BY {_CHANNEL}, sender_id, sds_id
+), contents AS (
+    SELECT *, row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY seen DESC, sds_id) AS place
+    FROM (SELECT {_CHANNEL}, sds_id, min(seen) AS seen, min_by(sender_id, seen) AS sender_id, min(message) AS message
+          FROM sent JOIN (SELECT DISTINCT {_CHANNEL}, sds_id FROM deliveries
+                          WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where}) USING ({_CHANNEL}, sds_id)
+          WHERE sds_kind = 'content' GROUP BY {_CHANNEL}, sds_id)
+), participants AS (
+    SELECT {_CHANNEL}, sender_id, min(made_ms) AS joined_ms,
+           row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY count(*) DESC, sender_id) AS place
+    FROM sent GROUP BY {_CHANNEL}, sender_id
+), shown AS (
+    SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, made_ms, joined_ms
+    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id ORDER BY made_ms DESC, sds_id) AS newest
+          FROM sent)
+    JOIN participants USING ({_CHANNEL}, sender_id) WHERE newest = 1 AND place <= {_MOST_PARTICIPANTS}
+), filters AS (
+    SELECT {shown}, min_by(bloom_filter, event_time) AS bloom_filter
+    FROM shown JOIN (SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, bloom_filter, event_time
+                     FROM sds_messages WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where})
+               USING ({shown})
+    GROUP BY {shown}
+), pairs AS (
+    SELECT {shown}, made_ms, c.sds_id, c.sender_id, c.message, c.seen,
+           unix_millis(c.seen) <= made_ms - {_SETTLE_MS} AS was_there
+    FROM shown JOIN contents c USING ({_CHANNEL})
+    WHERE c.sender_id <> participant AND unix_millis(c.seen) > joined_ms AND c.place <= {_RECENT}
+), absent AS (
+    SELECT {shown}, explode(ids) AS sds_id
+    FROM (SELECT {shown}, absent_ids(bloom_filter, ids) AS ids
+          FROM filters JOIN (SELECT {shown}, array_agg(sds_id) AS ids FROM pairs WHERE was_there GROUP BY {shown})
+                       USING ({shown}))
+), acknowledged AS (
+    SELECT {_CHANNEL}, acknowledged_by AS participant, sds_id, bool_or(certainty = 'certain') AS is_certain
+    FROM acks WHERE {where} GROUP BY {_CHANNEL}, acknowledged_by, sds_id
+), states AS (
+    SELECT {shown}, made_ms, sds_id, sender_id, message, seen, was_there, coalesce(is_certain, false) AS has,
+           a.is_absent AND is_certain IS NULL AS lacks, was_there AND a.is_absent IS NULL AS is_in_filter
+    FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
+         LEFT JOIN acknowledged USING ({_CHANNEL}, participant, sds_id)
+), cut_off AS (
+    SELECT {shown}, sender_id, min(seen) AS seen
+    FROM (SELECT *, max(CASE WHEN was_there AND lacks IS NOT TRUE THEN seen END)
+                        OVER (PARTITION BY {shown}, sender_id) AS last_had FROM states)
+    WHERE lacks AND (last_had IS NULL OR seen > last_had)
+    GROUP BY {shown}, sender_id, made_ms
+    HAVING count(DISTINCT message) >= {_CUT_OFF} AND unix_millis(min(seen)) <= made_ms - {_CUT_OFF_MS}
+), counted AS (
+    SELECT {shown}, count(*) AS messages, count(*) FILTER (WHERE has) AS has, count(*) FILTER (WHERE lacks) AS lacks,
+           count(*) FILTER (WHERE is_in_filter AND NOT has) AS in_filter,
+           min(seen) FILTER (WHERE lacks) AS lacks_since, min_by(sds_id, seen) FILTER (WHERE lacks) AS oldest_missing
+    FROM states GROUP BY {shown}
+), cut_off_by AS (
+    SELECT {shown}, array_sort(array_agg(sender_id)) AS cut_off_from, min(seen) AS cut_off_since
+    FROM cut_off GROUP BY {shown}
+)
+SELECT pubsub_topic, content_topic, channel_id, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
+       coalesce(has, 0) AS has, coalesce(lacks, 0) AS lacks, coalesce(messages - has - lacks, 0) AS may_lack,
+       CASE WHEN rate IS NULL THEN 0 ELSE coalesce(in_filter, 0) END AS in_filter, rate AS false_positive_rate,
+       lacks_since, oldest_missing, cut_off_from, cut_off_since
+FROM shown JOIN (SELECT {shown}, false_positive_rate(bloom_filter) AS rate FROM filters) USING ({shown})
+     LEFT JOIN counted USING ({shown}) LEFT JOIN cut_off_by USING ({shown})"""  # noqa: S608 - text of our own only
+
+
+PARTICIPANT_VIEWS = View(
+    "participant_views",
+    "One row per participant of a channel: what it shows to have, and to lack, of the others' newest messages.",
+    (SDS_MESSAGES, DELIVERIES, ACKS),
+    (
+        *(_SENT[name] for name in CHANNEL_KEY),
+        Column("participant", "STRING", "SDS sender id; the 100 of a channel that say most", example="bob"),
+        Column(
+            "shown_by",
+            "STRING",
+            "SDS id of its newest message (content or sync), whose Bloom filter shows what it lacks",
+            example=_SENT["sds_id"].example,
+        ),
+        Column("made_ms", "BIGINT", "when that message was made", unit="ms since 1970", example="1767226185235"),
+        Column(
+            "messages",
+            "BIGINT",
+            "number of SDS messages of others with content, among the newest 1 000 of the channel that were delivered"
+            " here, since it was first heard",
+            example="120",
+        ),
+        Column("has", "BIGINT", "of these, it provably has: it named them in a causal history", example="71"),
+        Column(
+            "lacks",
+            "BIGINT",
+            "of these, it provably lacked when it made that message: they had been seen 30 s before, are not in its"
+            " filter, and it never acknowledged them",
+            example="37",
+        ),
+        Column("may_lack", "BIGINT", "the others: no evidence proves either", example="12"),
+        Column("in_filter", "BIGINT", "of may_lack, those in its filter, which only almost proves it", example="10"),
+        Column(
+            "false_positive_rate",
+            "DOUBLE",
+            "how probably a message that it lacks is in its filter all the same; null if the filter cannot be read",
+            example="0.00002",
+        ),
+        Column("lacks_since", "TIMESTAMP", "when the oldest of lacks was first seen", example="2026-01-01T00:01:12Z"),
+        Column("oldest_missing", "STRING", "SDS id of the oldest of lacks", example=_SENT["sds_id"].example),
+        Column(
+            "cut_off_from",
+            "ARRAY<STRING>",
+            "senders of whose newest messages it lacks every one: three or more, for a minute or longer; else null",
+            example='["carol"]',
+        ),
+        Column("cut_off_since", "TIMESTAMP", "when the oldest of those was first seen", example="2026-01-01T00:01:12Z"),
+    ),
+    participant_views_sql(),
+)
+
+VIEWS: dict[str, View] = {view.name: view for view in (MESSAGES, DISPATCHES, PEER_FORMATS, PARTICIPANT_VIEWS)}
 """All views by name."""
 
 QUERYABLE: dict[str, View | Table] = {**VIEWS, **BY_NAME}
