@@ -15,7 +15,10 @@ OBSERVER = "observer"
 def are_separated(partitions: tuple[Partition, ...], since_start_ms: int, sender: str, receiver: str) -> bool:
     """Whether a partition keeps the two apart at that time (ms after the start of the scenario)."""
     return any(
-        p.start_ms <= since_start_ms < p.end_ms and (sender in p.members) != (receiver in p.members) for p in partitions
+        p.start_ms <= since_start_ms < p.end_ms
+        and (sender in p.members) != (receiver in p.members)
+        and not (p.is_observed and receiver == OBSERVER)
+        for p in partitions
     )
 
 

@@ -73,11 +73,12 @@ PERFECT = LinkQuality(delay_ms=20, jitter_ms=0)
 @dataclass(frozen=True, slots=True)
 class Partition:
     """From ``start_ms`` to ``end_ms`` (after the start of the scenario) ``members`` and the rest do not receive each
-    other's envelopes. The observer is ``observer``."""
+    other's envelopes. The observer is ``observer``; with ``is_observed`` it receives those of both sides."""
 
     start_ms: int
     end_ms: int
     members: frozenset[str]
+    is_observed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

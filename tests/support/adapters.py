@@ -40,6 +40,8 @@ class Adapters:
         self._expiry_ms = expiry_ms
         self.tables = Observed()
         self.outputs: list[tuple[str, str]] = []
+        self.rows: list[Row] = []
+        """The outputs as rows."""
         self.rebuilt: list[Row] = []
         self.given_up: list[ReportedSet] = []
 
@@ -116,6 +118,7 @@ class Adapters:
     def _take(self, observer: ChannelObserver, row: InputRow) -> None:
         for output in observer.take(row):
             f = output._asdict()
+            self.rows.append(output)
             self.outputs.append((type(output).__name__, json.dumps(f, sort_keys=True, default=bytes.hex)))
             if isinstance(output, Ack):
                 certain = f["certainty"] == "certain"

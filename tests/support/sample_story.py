@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from reliable_channel.core.wire.bloom import FilterFormat
 from tests.support.sample_rows import Story
 from tests.support.sample_values import AS_OF, HOSTILE, KAFKA_TOPIC, START, STORE_NODES, at, digest, topic_of
 
@@ -102,8 +103,23 @@ def talk(story: Story) -> None:
         kafka_partition=0,
         kafka_offset=5,
     )
+    show_filters(story)
     fresh = story.message("talk last", "talk", "alice", 3590, lost=[0], after=["talk 57"])
     story.verdict(fresh, "unknown", "unsettled", settled=False)
+
+
+def show_filters(story: Story) -> None:
+    """The last three messages in talk have the Bloom filters of their senders. Carol's lacks what the others said from
+    number 30 to 35, and those after number 55 came too late for all of them."""
+    for number in (57, 58, 59):
+        message = story.messages[f"talk {number}"]
+        known = [story.messages[f"talk {n}"] for n in range(56)]
+        words = bytearray(FilterFormat().byte_count)
+        lacked = range(30, 36) if message.sender == "carol" else ()
+        FilterFormat().insert(words, [m.last.sds_id for n, m in enumerate(known) if n not in lacked])
+        for row in story.rows["sds_messages"]:
+            if row["sds_id"] == message.last.sds_id:
+                row["bloom_filter"] = bytes(words)
 
 
 def files(story: Story) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.wire._pb import sds_pb2 as pb
-from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat, false_positive_rate, list_absent
 from reliable_channel.core.wire.farmhash import fingerprint64
 from reliable_channel.core.wire.malformed import Malformed, Reason
 
@@ -135,3 +135,27 @@ def test_any_bytes_give_words_or_a_reason(data: bytes, family: FilterFamily) -> 
     filter_format = FilterFormat(family, capacity=100)
     decoded = filter_format.decode(data)
     assert isinstance(decoded, Malformed) or len(decoded) == filter_format.byte_count
+
+
+@pytest.mark.parametrize("family", FilterFamily)
+def test_a_field_of_unknown_family_shows_what_it_does_not_contain(family: FilterFamily) -> None:
+    known, unknown = [f"known {n}" for n in range(500)], [f"unknown {n}" for n in range(500)]
+    made = FilterFormat(family)
+    words = bytearray(made.byte_count)
+    made.insert(words, known)
+    field = made.encode(words)
+    assert list_absent(field, known + unknown) == unknown
+    assert list_absent(field, []) == []
+    assert false_positive_rate(field) == pytest.approx((500 * 10 / made.bit_count) ** 10, rel=0.3)
+
+
+@pytest.mark.parametrize("field", [None, b"", b"\xff", bytes(100), b"\x08\x01", FilterFormat(capacity=99).encode(b"")])
+def test_what_is_no_filter_shows_nothing(field: bytes | None) -> None:
+    assert list_absent(field, ["a"]) is None
+    assert false_positive_rate(field) is None
+
+
+def test_a_saturated_filter_contains_everything_and_has_no_rate() -> None:
+    field = b"\xff" * FilterFormat().byte_count
+    assert list_absent(field, ["a"]) == []
+    assert false_positive_rate(field) is None

@@ -1,5 +1,5 @@
-"""Builds the page of one channel: acknowledgements, missing messages, requests to stores, what each sender's rate limit
-was spent on, and its messages."""
+"""Builds the page of one channel: acknowledgements, who is behind, missing messages, requests to stores, what each
+sender's rate limit was spent on, and its messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables.views import participant_views_sql
 
 TABLES = (
     "clock",
@@ -37,6 +38,7 @@ def page(
     parts = {
         "figures": section(lake, ("delivery_status",), lambda: figures(lake, key, window)),
         "matrix": section(lake, ("deliveries", "acks"), lambda: acks_matrix(lake, key, window.since, window.until)),
+        "behind": section(lake, ("sds_messages", "deliveries", "acks"), lambda: behind(lake, key, window)),
         "missing": section(
             lake, ("refetch_requests",), lambda: missing_dependencies(lake, key, window, numbers["missing"])
         ),
@@ -87,6 +89,18 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
         "judged": totals["delivered"] + totals["missing"],
         "causes": rows,
     }
+
+
+def behind(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
+    """What each participant shows to have and to lack of the others' messages; who lacks most first."""
+    in_window = f"{key.where()} AND event_time > $since AND event_time <= $until"
+    return Rows.of(
+        lake,
+        f"SELECT * FROM ({participant_views_sql(in_window)}) ORDER BY lacks DESC, may_lack DESC, participant",  # noqa: S608 - our own
+        {**key.parameters, **window.bounds},
+        1,
+        PER_PART,
+    )
 
 
 def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, number: int) -> Rows:

@@ -52,7 +52,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -
     """Create views over registered tables, with the functions that they call and DuckDB does not have."""
     connection.execute(DUCKDB_MACROS)
     for name, (function, arguments, returned) in FUNCTIONS.items():
-        types = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]
+        types: list[Any] = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]
         connection.create_function(name, function, types[:-1], types[-1])
     for view in views:
         connection.execute(view.create())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from reliable_channel.lake.tables import DAY_MS, TABLES, Column, Table
-from reliable_channel.lake.tables.views import DUCKDB_MACROS, VIEWS, View
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, FUNCTIONS, VIEWS, View
 
 _HEAD = """# Tables
 
@@ -67,6 +67,7 @@ def _section(table: Table) -> str:
 
 
 def _view(view: View) -> str:
+    called = [f"`{name}`" for name in FUNCTIONS if f"{name}(" in view.sql]
     lines = [
         f"## {view.name}",
         "",
@@ -78,6 +79,15 @@ def _view(view: View) -> str:
         "",
         f"```text\n{DUCKDB_MACROS}\n{view.create()};\n```",
         "",
+        *(
+            [
+                f"{' and '.join(called)} are Python functions: `analysis.report.snapshot.create_views(connection, ())`"
+                " gives them, and the macros, to a DuckDB connection.",
+                "",
+            ]
+            if called
+            else []
+        ),
         "</details>",
         "",
     ]

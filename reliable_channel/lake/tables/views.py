@@ -271,7 +271,8 @@ WITH sent AS (
     SELECT *, row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY seen DESC, sds_id) AS place
     FROM (SELECT {_CHANNEL}, sds_id, min(seen) AS seen, min_by(sender_id, seen) AS sender_id, min(message) AS message
           FROM sent JOIN (SELECT DISTINCT {_CHANNEL}, sds_id FROM deliveries
-                          WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where}) USING ({_CHANNEL}, sds_id)
+                          WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where})
+                    USING ({_CHANNEL}, sds_id)
           WHERE sds_kind = 'content' GROUP BY {_CHANNEL}, sds_id)
 ), participants AS (
     SELECT {_CHANNEL}, sender_id, min(made_ms) AS joined_ms,

@@ -208,6 +208,14 @@ def test_the_matrix_says_who_acknowledged_whom(client: TestClient, sample_tables
     assert certain
 
 
+def test_a_channel_says_who_is_behind_and_since_when(client: TestClient) -> None:
+    text = client.get("/channel?" + urlencode({**key_of("talk"), "last": "all"})).text
+    behind = text.split('id="behind"')[1].split("</section>")[0]
+    assert "<bdi>carol</bdi> lacks 4 messages since 2026-11-01 12:30:00." in behind
+    assert behind.count(" lacks ") == 1
+    assert behind.split('id="behind-table"')[1].index("carol") < behind.split('id="behind-table"')[1].index("alice")
+
+
 def test_a_channel_says_what_the_envelopes_of_a_sender_were_for(client: TestClient, sample_tables: Path) -> None:
     messages = rows_of(DeltaTable(str(sample_tables / "sds_messages")))
     of_alice = [row for row in messages if row["channel_id"] == "files" and row["sender_id"] == "alice"]

@@ -1,0 +1,82 @@
+"""The view ``participant_views``: what it calls proven is true of simulated conversations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.simulation.foreign import Foreign
+from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Nap, Partition, Scenario, SizeMix
+from reliable_channel.simulation.world import World, simulate
+from tests.support.simulated_tables import write_simulated
+
+MINUTE_MS = 60_000
+WHO = ("alice", "bob", "carol", "dave")
+
+
+def conversation(seed: int, loss: float = 0.2, **more: Any) -> World:
+    """Four participants for six minutes; the observer hears less than everything, and some of it twice."""
+    plan = ChannelPlan(
+        channel_id="talk",
+        content_topic="/reliable-channel/1/chat/proto",
+        participants=WHO,
+        messages=70,
+        duration_ms=6 * MINUTE_MS,
+        segment_size=512,
+        sizes=SizeMix(short=0.7, medium=0.1, large=0.2, max_segments=3),
+        between=LinkQuality(loss=loss, reorder=loss),
+        to_observer=LinkQuality(loss=loss / 2, duplicate=loss),
+        repeats=0.0,
+        **more,
+    )
+    return simulate(Scenario(seed=seed, channels=(plan,), drain_ms=0))
+
+
+def check(world: World, place: Path) -> dict[str, dict[str, Any]]:
+    """Compare the view with the truth; its rows by participant."""
+    rows = write_simulated(place, world).select("SELECT * FROM participant_views")
+    received = {(each.sds_id, each.participant): each.at_ms for each in world.truth.heard}
+    segments = [each for each in world.truth.segments if each.message is not None]
+    for row in rows:
+        who, made = row["participant"], row["made_ms"]
+        by_then = [s for s in segments if s.sender != who and received.get((s.sds_id, who), made + 1) <= made]
+        others = [s for s in segments if s.sender != who and s.made_at_ms <= made]
+        assert row["has"] + row["lacks"] + row["may_lack"] == row["messages"]
+        assert row["has"] <= len([s for s in segments if (s.sds_id, who) in received])
+        assert row["lacks"] <= len(others) - len(by_then)
+        assert row["oldest_missing"] is None or received.get((row["oldest_missing"], who), made + 1) > made
+    return {row["participant"]: row for row in rows}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"loss": 0.0},
+        {"loss": 0.4},
+        {"partitions": (Partition(2 * MINUTE_MS, 9 * MINUTE_MS, frozenset({"carol", "dave"}), is_observed=True),)},
+        {"sleeps": (Nap("bob", MINUTE_MS, 5 * MINUTE_MS),), "joins_at": (("dave", 4 * MINUTE_MS),)},
+        {"foreign": (("alice", Foreign.JS_WAKU), ("bob", Foreign.JS_WAKU))},
+        {"foreign": (("alice", Foreign.NIM_SDS), ("bob", Foreign.NIM_SDS)), "family": WireFamily.NIM},
+    ],
+    ids=["no loss", "much loss", "a partition", "a sleeper and a newcomer", "js-waku", "nim-sds"],
+)
+def test_nobody_lacks_what_it_received_nor_has_what_it_never_did(more: dict[str, Any], tmp_path: Path) -> None:
+    for seed in range(3):
+        check(conversation(seed, **more), tmp_path / str(seed))
+
+
+def test_without_loss_nobody_lacks_anything(tmp_path: Path) -> None:
+    assert {row["lacks"] for row in check(conversation(1, loss=0.0), tmp_path).values()} == {0}
+
+
+def test_each_side_of_a_partition_lacks_what_the_other_sent_since(tmp_path: Path) -> None:
+    apart = Partition(2 * MINUTE_MS, 9 * MINUTE_MS, frozenset({"carol", "dave"}), is_observed=True)
+    world = conversation(5, loss=0.05, partitions=(apart,))
+    rows = check(world, tmp_path)
+    for who in WHO:
+        since_ms = rows[who]["lacks_since"].timestamp() * 1000 - world.scenario.start_ms
+        assert apart.start_ms < since_ms < apart.start_ms + MINUTE_MS
+        assert set(rows[who]["cut_off_from"]) <= ({"alice", "bob"} if who in apart.members else apart.members)
