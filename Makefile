@@ -48,7 +48,9 @@ fuzz: setup  ## hostile inputs against every boundary: SECONDS=60, SEED=… to r
 	@$(BIN)/python -W ignore -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
-	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider $(CORE_TESTS)
+	@$(BIN)/python -m coverage erase
+	@$(BIN)/python -m coverage run -m pytest -q -n 2 -p no:cacheprovider $(CORE_TESTS)
+	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 
 soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end
