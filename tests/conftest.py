@@ -21,20 +21,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SHARING = ("tests/spark/", "tests/kafka/", "tests/e2e/", "tests/object_store/")
-"""The tests here share the Spark session, the broker, or both cores."""
+GROUPS = {
+    "tests/kafka/test_unreadable.py": "spark",
+    "tests/spark/": "spark",
+    "tests/kafka/": "kafka",
+    "tests/object_store/": "kafka",
+    "tests/e2e/": "e2e",
+}
+"""Where a test's node id begins so, it belongs to that group: its tests share a Spark session, a broker, or runs of
+commands. The first that fits counts."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadgroup`` one worker runs all of ``SHARING``, while the others take the unit tests file by file.
-    (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)"""
+    """With ``--dist loadgroup`` one worker runs all tests of a group, the longest work, while the others take the
+    remaining tests file by file. (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)
+    """
     from xdist.scheduler import LoadFileScheduling
 
-    class OneWorkerForWhatIsShared(LoadFileScheduling):
+    class OneWorkerForEachGroup(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "shared" if nodeid.startswith(SHARING) else super()._split_scope(nodeid)
+            return next((name for start, name in GROUPS.items() if nodeid.startswith(start)), None) or (
+                super()._split_scope(nodeid)
+            )
 
-    return OneWorkerForWhatIsShared(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return OneWorkerForEachGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -44,10 +44,12 @@ def main(arguments: list[str]) -> int:
     """Run until the standard input ends."""
     spec = json.loads(arguments[0])
     pin_cores(spec["cores"])
+    import pyarrow.compute as pc
+
     from reliable_channel.core.sds import SdsParameters
     from reliable_channel.core.segmentation import SegmentationConfig
     from reliable_channel.lake.read import dataset_of, open_table
-    from reliable_channel.lake.tables import DELIVERED_MESSAGES
+    from reliable_channel.lake.tables import DELIVERED_MESSAGES, INCOMPLETE_MESSAGES
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
 
@@ -83,15 +85,18 @@ def main(arguments: list[str]) -> int:
         # the measured cores.
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "5")
 
-        def count_delivered() -> int:
-            return int(dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows())
+        def count_finished() -> int:
+            """Also what was given up: a producer may have paused between two segments for longer than sets live."""
+            delivered = dataset_of(open_table(settings.paths, DELIVERED_MESSAGES)).count_rows()
+            incomplete = dataset_of(open_table(settings.paths, INCOMPLETE_MESSAGES))
+            return int(delivered + incomplete.count_rows(filter=pc.field("status") == "given_up"))
 
         def watch() -> None:
             while not stop.wait(1):
                 collect(spark, progress)
                 ingest = [batch for _, batch in sorted(progress.get("ingest", {}).items())]
                 if "maximum" not in marks:
-                    if len(ingest) > 1 and count_delivered() >= wanted:
+                    if len(ingest) > 1 and count_finished() >= wanted:
                         after_the_first = spec["backlog_records"] - ingest[0]["input_rows"]
                         mark("maximum", after_the_first / (time.time() - began(ingest[1])))
                         marks["backlog"] = len(ingest)
