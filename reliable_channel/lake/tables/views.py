@@ -250,6 +250,9 @@ _CUT_OFF = 3
 _CUT_OFF_MS = 60_000
 _RECENT = 1_000
 _MOST_PARTICIPANTS = 100
+_MOST_SAMPLED = 20
+_SLOT_MS = 20_000
+_SPAN_MS = 900_000
 _MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 AND {DAY_MS} THEN lamport_timestamp
                         WHEN unix_millis(event_time) / 1e3 - lamport_timestamp BETWEEN 0 AND {DAY_MS} / 1e3
                         THEN lamport_timestamp * 1000 ELSE unix_millis(event_time) END"""
@@ -257,78 +260,114 @@ _MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 A
 are understood; one that is ahead counts as the time of arrival."""
 
 
-def participant_views_sql(where: str = "true") -> str:
+_SHOWN = f"{_CHANNEL}, participant, shown_by"
+_PARTICIPANTS = f"""\
+SELECT pubsub_topic, content_topic, channel_id, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
+       coalesce(has, 0) AS has, coalesce(lacks, 0) AS lacks, coalesce(messages - has - lacks, 0) AS may_lack,
+       coalesce(in_filter, 0) AS in_filter, rate AS false_positive_rate, lacks_since, oldest_missing,
+       cut_off_from, cut_off_since
+FROM filters LEFT JOIN (
+    SELECT {_SHOWN}, count(*) AS messages, count(*) FILTER (WHERE has) AS has, count(*) FILTER (WHERE lacks) AS lacks,
+           count(*) FILTER (WHERE is_in_filter AND NOT has) AS in_filter,
+           min(seen) FILTER (WHERE lacks) AS lacks_since, min_by(sds_id, seen) FILTER (WHERE lacks) AS oldest_missing
+    FROM states GROUP BY {_SHOWN}
+) USING ({_SHOWN}) LEFT JOIN (
+    SELECT {_SHOWN}, array_sort(array_agg(sender_id)) AS cut_off_from, min(cut_off_since) AS cut_off_since
+    FROM senders WHERE cut_off_since IS NOT NULL GROUP BY {_SHOWN}
+) USING ({_SHOWN})"""  # noqa: S608 - text of our own only
+_SENDERS = f"""\
+SELECT {_CHANNEL}, participant, made_ms, sender_id, known, settled, last_had_ms,
+       CASE WHEN cut_off_since IS NOT NULL THEN lacks_from_ms END AS cut_off_ms
+FROM senders"""  # noqa: S608
+
+
+def participant_views_sql(where: str = "true", every_ms: int | None = None) -> str:
     """The query of the view ``participant_views`` over the rows of ``sds_messages``, ``deliveries`` and ``acks`` for
-    which the condition ``where`` on their common columns (channel key, ``event_time``) holds."""
-    shown = f"{_CHANNEL}, participant, shown_by"
+    which the condition ``where`` on their common columns (channel key, ``event_time``) holds.
+
+    With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender, about
+    a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s. So its cost is bounded by the
+    time it looks at, not by the traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
+    (number of SDS messages that it had, and of those with evidence), last_had_ms (when the newest was made that it
+    had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut off)."""
+    shown = _SHOWN
+    if every_ms is None:
+        place, most, counted, time = "sds_id", _MOST_PARTICIPANTS, f"c.place <= {_RECENT}", "0"
+    else:
+        place, most = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED
+        counted, time = f"unix_millis(c.seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
+        counted += " AND unix_millis(c.seen) <= made_ms"
+    result = _SENDERS if every_ms else _PARTICIPANTS
     return f"""\
 WITH sent AS (
     SELECT {_CHANNEL}, sender_id, sds_id, min(sds_kind) AS sds_kind, min(event_time) AS seen,
            min({_MADE_MS}) AS made_ms, coalesce(max(hex(entire_message_hash)), sds_id) AS message
     FROM sds_messages WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where}
     GROUP BY {_CHANNEL}, sender_id, sds_id
+), delivered AS (
+    SELECT {_CHANNEL}, sds_id, min(seen) AS seen, min(made_ms) AS sent_ms, min_by(sender_id, seen) AS sender_id,
+           min(message) AS message
+    FROM sent JOIN (SELECT DISTINCT {_CHANNEL}, sds_id FROM deliveries
+                    WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where}) USING ({_CHANNEL}, sds_id)
+    WHERE sds_kind = 'content' GROUP BY {_CHANNEL}, sds_id
 ), contents AS (
     SELECT *, row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY seen DESC, sds_id) AS place
-    FROM (SELECT {_CHANNEL}, sds_id, min(seen) AS seen, min_by(sender_id, seen) AS sender_id, min(message) AS message
-          FROM sent JOIN (SELECT DISTINCT {_CHANNEL}, sds_id FROM deliveries
-                          WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where})
-                    USING ({_CHANNEL}, sds_id)
-          WHERE sds_kind = 'content' GROUP BY {_CHANNEL}, sds_id)
+    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id, {place} ORDER BY seen, sds_id) AS number
+          FROM delivered)
+    WHERE number = 1
 ), participants AS (
     SELECT {_CHANNEL}, sender_id, min(made_ms) AS joined_ms,
            row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY count(*) DESC, sender_id) AS place
     FROM sent GROUP BY {_CHANNEL}, sender_id
 ), shown AS (
-    SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, made_ms, joined_ms
-    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id ORDER BY made_ms DESC, sds_id) AS newest
-          FROM sent)
-    JOIN participants USING ({_CHANNEL}, sender_id) WHERE newest = 1 AND place <= {_MOST_PARTICIPANTS}
+    SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, seen AS shown_at, made_ms, joined_ms
+    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id, {time}
+                                       ORDER BY made_ms DESC, sds_id) AS newest FROM sent)
+    JOIN participants USING ({_CHANNEL}, sender_id) WHERE newest = 1 AND place <= {most}
 ), filters AS (
-    SELECT {shown}, min_by(bloom_filter, event_time) AS bloom_filter
-    FROM shown JOIN (SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, bloom_filter, event_time
-                     FROM sds_messages WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where})
-               USING ({shown})
-    GROUP BY {shown}
+    SELECT *, false_positive_rate(bloom_filter) AS rate
+    FROM (SELECT {shown}, shown_at, made_ms, joined_ms, min_by(bloom_filter, event_time) AS bloom_filter
+          FROM shown JOIN (SELECT {_CHANNEL}, sender_id AS participant, sds_id AS shown_by, bloom_filter, event_time
+                           FROM sds_messages
+                           WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where})
+                     USING ({shown})
+          GROUP BY {shown}, shown_at, made_ms, joined_ms)
 ), pairs AS (
-    SELECT {shown}, made_ms, c.sds_id, c.sender_id, c.message, c.seen,
+    SELECT {shown}, shown_at, made_ms, rate, c.sds_id, c.sender_id, c.message, c.seen, c.sent_ms,
            unix_millis(c.seen) <= made_ms - {_SETTLE_MS} AS was_there
-    FROM shown JOIN contents c USING ({_CHANNEL})
-    WHERE c.sender_id <> participant AND unix_millis(c.seen) > joined_ms AND c.place <= {_RECENT}
+    FROM filters JOIN contents c USING ({_CHANNEL})
+    WHERE c.sender_id <> participant AND unix_millis(c.seen) > joined_ms AND {counted}
 ), absent AS (
     SELECT {shown}, explode(ids) AS sds_id
     FROM (SELECT {shown}, absent_ids(bloom_filter, ids) AS ids
           FROM filters JOIN (SELECT {shown}, array_agg(sds_id) AS ids FROM pairs WHERE was_there GROUP BY {shown})
                        USING ({shown}))
 ), acknowledged AS (
-    SELECT {_CHANNEL}, acknowledged_by AS participant, sds_id, bool_or(certainty = 'certain') AS is_certain
+    SELECT {_CHANNEL}, acknowledged_by AS participant, sds_id, min(event_time) AS first_at,
+           min(event_time) FILTER (WHERE certainty = 'certain') AS certain_at
     FROM acks WHERE {where} GROUP BY {_CHANNEL}, acknowledged_by, sds_id
 ), states AS (
-    SELECT {shown}, made_ms, sds_id, sender_id, message, seen, was_there, coalesce(is_certain, false) AS has,
-           a.is_absent AND is_certain IS NULL AS lacks, was_there AND a.is_absent IS NULL AS is_in_filter
+    SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
+           coalesce(certain_at <= shown_at, false) AS has,
+           coalesce(a.is_absent AND coalesce(first_at > shown_at, true), false) AS lacks,
+           coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
+           coalesce(first_at <= shown_at, false) AS is_acknowledged
     FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
          LEFT JOIN acknowledged USING ({_CHANNEL}, participant, sds_id)
-), cut_off AS (
-    SELECT {shown}, sender_id, min(seen) AS seen
-    FROM (SELECT *, max(CASE WHEN was_there AND lacks IS NOT TRUE THEN seen END)
-                        OVER (PARTITION BY {shown}, sender_id) AS last_had FROM states)
-    WHERE lacks AND (last_had IS NULL OR seen > last_had)
-    GROUP BY {shown}, sender_id, made_ms
-    HAVING count(DISTINCT message) >= {_CUT_OFF} AND unix_millis(min(seen)) <= made_ms - {_CUT_OFF_MS}
-), counted AS (
-    SELECT {shown}, count(*) AS messages, count(*) FILTER (WHERE has) AS has, count(*) FILTER (WHERE lacks) AS lacks,
-           count(*) FILTER (WHERE is_in_filter AND NOT has) AS in_filter,
-           min(seen) FILTER (WHERE lacks) AS lacks_since, min_by(sds_id, seen) FILTER (WHERE lacks) AS oldest_missing
-    FROM states GROUP BY {shown}
-), cut_off_by AS (
-    SELECT {shown}, array_sort(array_agg(sender_id)) AS cut_off_from, min(seen) AS cut_off_since
-    FROM cut_off GROUP BY {shown}
+), senders AS (
+    SELECT {shown}, made_ms, sender_id, max(last_had_ms) AS last_had_ms,
+           min(sent_ms) FILTER (WHERE is_last) AS lacks_from_ms,
+           count(*) FILTER (WHERE is_known) AS known, count(*) FILTER (WHERE is_known OR lacks) AS settled,
+           CASE WHEN count(DISTINCT message) FILTER (WHERE is_last) >= {_CUT_OFF}
+                 AND unix_millis(min(seen) FILTER (WHERE is_last)) <= made_ms - {_CUT_OFF_MS}
+                THEN min(seen) FILTER (WHERE is_last) END AS cut_off_since
+    FROM (SELECT *, lacks AND (last_had_ms IS NULL OR sent_ms > last_had_ms) AS is_last
+          FROM (SELECT *, is_in_filter OR is_acknowledged AS is_known,
+                       max(CASE WHEN is_in_filter OR is_acknowledged THEN sent_ms END)
+                           OVER (PARTITION BY {shown}, sender_id) AS last_had_ms FROM states))
+    GROUP BY {shown}, made_ms, sender_id
 )
-SELECT pubsub_topic, content_topic, channel_id, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
-       coalesce(has, 0) AS has, coalesce(lacks, 0) AS lacks, coalesce(messages - has - lacks, 0) AS may_lack,
-       CASE WHEN rate IS NULL THEN 0 ELSE coalesce(in_filter, 0) END AS in_filter, rate AS false_positive_rate,
-       lacks_since, oldest_missing, cut_off_from, cut_off_since
-FROM shown JOIN (SELECT {shown}, false_positive_rate(bloom_filter) AS rate FROM filters) USING ({shown})
-     LEFT JOIN counted USING ({shown}) LEFT JOIN cut_off_by USING ({shown})"""  # noqa: S608 - text of our own only
+{result}"""  # noqa: S608 - text of our own only
 
 
 PARTICIPANT_VIEWS = View(
