@@ -19,6 +19,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
+from duckdb.func import FunctionNullHandling
 
 from reliable_channel.analysis.report import delta
 from reliable_channel.config import PathSettings
@@ -53,7 +54,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -
     connection.execute(DUCKDB_MACROS)
     for name, (function, arguments, returned) in FUNCTIONS.items():
         types: list[Any] = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]
-        connection.create_function(name, function, types[:-1], types[-1])
+        connection.create_function(name, function, types[:-1], types[-1], null_handling=FunctionNullHandling.SPECIAL)
     for view in views:
         connection.execute(view.create())
 

@@ -138,7 +138,9 @@ def _find_groups(contacts: _Contacts, apart: dict[tuple[str, str], list[int]]) -
         [frozenset({who}) for pair in apart for who in pair],
         lambda here, there: any(_are_in_touch(contacts, p, q, since_ms) for p in here for q in there),
     )
-    groups = _join(groups, lambda here, there: not any((p in here) != (q in here) and {p, q} <= here | there for p, q in apart))
+    groups = _join(
+        groups, lambda here, there: not any((p in here) != (q in here) and {p, q} <= here | there for p, q in apart)
+    )
     if len(groups) < 2:
         return ()
     listeners: dict[Group, set[str]] = {group: set() for group in groups}

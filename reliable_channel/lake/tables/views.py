@@ -285,9 +285,9 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
     """The query of the view ``participant_views`` over the rows of ``sds_messages``, ``deliveries`` and ``acks`` for
     which the condition ``where`` on their common columns (channel key, ``event_time``) holds.
 
-    With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender, about
-    a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s. So its cost is bounded by the
-    time it looks at, not by the traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
+    With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender,
+    about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s. So its cost is bounded by
+    the time it looks at, not by the traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
     (number of SDS messages that it had, and of those with evidence), last_had_ms (when the newest was made that it
     had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut off)."""
     shown = _SHOWN
@@ -297,7 +297,8 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
         place, most = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED
         counted, time = f"unix_millis(c.seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
         counted += " AND unix_millis(c.seen) <= made_ms"
-    result = _SENDERS if every_ms else _PARTICIPANTS
+    # What it acknowledged at any time it still has; over time, what it had acknowledged by then.
+    result, known = (_SENDERS, "<= shown_at") if every_ms else (_PARTICIPANTS, "IS NOT NULL")
     return f"""\
 WITH sent AS (
     SELECT {_CHANNEL}, sender_id, sds_id, min(sds_kind) AS sds_kind, min(event_time) AS seen,
@@ -348,10 +349,10 @@ WITH sent AS (
     FROM acks WHERE {where} GROUP BY {_CHANNEL}, acknowledged_by, sds_id
 ), states AS (
     SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
-           coalesce(certain_at <= shown_at, false) AS has,
-           coalesce(a.is_absent AND coalesce(first_at > shown_at, true), false) AS lacks,
+           coalesce(certain_at {known}, false) AS has,
+           coalesce(a.is_absent AND NOT coalesce(first_at {known}, false), false) AS lacks,
            coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
-           coalesce(first_at <= shown_at, false) AS is_acknowledged
+           coalesce(first_at {known}, false) AS is_acknowledged
     FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
          LEFT JOIN acknowledged USING ({_CHANNEL}, participant, sds_id)
 ), senders AS (

@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables.ingest import SDS_MESSAGES
 from reliable_channel.lake.tables.views import VIEWS
@@ -166,3 +167,19 @@ def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> N
     )
     assert (js_row["proven_ids"], nim_row["unproven_ids"], nim_row["history_length"]) == (2, 2, 10)
     assert formats["counts"]["bare"] == 1
+
+
+@pytest.mark.parametrize("field", [b"", b"\xff" * 100, b"\xff" * FilterFormat().byte_count, None])
+def test_a_filter_that_shows_nothing_leaves_the_rest_as_it_is(field: bytes | None, tmp_path: Path) -> None:
+    a_story = story()
+    for row in a_story.rows["sds_messages"]:
+        if row["channel_id"] == "talk" and row["sender_id"] == "carol":
+            row["bloom_filter"] = field
+    write(tmp_path, a_story)
+    rows = TableSnapshot(PathSettings(data_dir=str(tmp_path))).select(
+        "SELECT * FROM participant_views WHERE channel_id = 'talk'"
+    )
+    carol = next(row for row in rows if row["participant"] == "carol")
+    assert len(rows) == 3
+    assert (carol["lacks"], carol["in_filter"], carol["false_positive_rate"]) == (0, 0, None)
+    assert carol["has"] > 0 and carol["may_lack"] > 0
