@@ -1,7 +1,7 @@
 """The Messaging API (MESSAGING-API): send with retries, records, confirmation, health and events over any transport.
 
-``MessagingNode`` is the entry; ``rest`` serves it over HTTP. Names are loaded on first use, so that reading the
-configuration does not import transports.
+``MessagingNode`` is the entry, ``MessagingClient`` the same with the calls and events of LIP-168; ``rest`` serves both
+over HTTP. Names are loaded on first use, so that reading the configuration does not import transports.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from reliable_channel.messaging.client import MessageEnvelope, MessagingClient
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
     from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
     from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
@@ -28,7 +29,9 @@ _HOME = {
     "HealthStatus": "health",
     "KafkaFeed": "pipeline_feed",
     "Message": "codec",
+    "MessageEnvelope": "client",
     "MessageRecord": "records",
+    "MessagingClient": "client",
     "MessagingConfig": "config",
     "MessagingNode": "node",
     "Mode": "config",
@@ -47,7 +50,9 @@ __all__ = [
     "HealthStatus",
     "KafkaFeed",
     "Message",
+    "MessageEnvelope",
     "MessageRecord",
+    "MessagingClient",
     "MessagingConfig",
     "MessagingNode",
     "Mode",

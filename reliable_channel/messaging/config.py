@@ -29,8 +29,9 @@ def _multiaddr(value: str) -> str:
     return value
 
 
-def _content_topic(value: str) -> str:
-    """23/WAKU2-TOPICS: ``/application/version/name/encoding``, with an optional leading ``/generation``."""
+def check_content_topic(value: str) -> str:
+    """Return a content topic of 23/WAKU2-TOPICS: ``/application/version/name/encoding``, with an optional leading
+    ``/generation``. Raises ``ValueError``."""
     parts = value.split("/")
     if parts[0] != "" or len(parts) not in (5, 6) or not all(parts[1:]):
         raise ValueError("not a content topic such as /application/1/name/proto")
@@ -44,7 +45,7 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 Multiaddr = Annotated[str, Field(max_length=1_024), AfterValidator(_multiaddr)]
-ContentTopic = Annotated[str, Field(max_length=1_024), AfterValidator(_content_topic)]
+ContentTopic = Annotated[str, Field(max_length=1_024), AfterValidator(check_content_topic)]
 Shard = Annotated[int, Field(ge=0, le=1_023)]
 Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValidator(_distinct)]
 

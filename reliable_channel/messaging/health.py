@@ -6,6 +6,8 @@ One to three mesh peers are *unhealthy*, because the specified *minimally health
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reliable_channel.transport.health import Health, HealthState, Mode, judge_edge, judge_relay
 
 HealthStatus = HealthState
@@ -42,23 +44,17 @@ class HealthIndicator:
         return self.status is not HealthStatus.UNHEALTHY
 
     def would_change(self, report: Health) -> bool:
-        """Whether :meth:`observe` would change the state."""
-        return judge(self._mode, report) is not self.status
+        """Whether :meth:`observe` would change the state, or the peers that were counted."""
+        return replace(self._judged(report), detail=self.report.detail) != self.report
 
     def observe(self, report: Health) -> HealthStatus | None:
         """The new state if this report changes it, else None, so that ``health:change`` is emitted exactly once per
         change."""
-        status = judge(self._mode, report)
-        changed = status is not self.status
-        self.report = Health(
-            status,
-            report.detail,
-            report.relay_peers,
-            report.lightpush_peers,
-            report.filter_peers,
-            report.store_peers,
-        )
-        if not changed:
+        before, self.report = self.status, self._judged(report)
+        if self.status is before:
             return None
         self.change_seq += 1
-        return status
+        return self.status
+
+    def _judged(self, report: Health) -> Health:
+        return replace(report, state=judge(self._mode, report))

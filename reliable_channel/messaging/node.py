@@ -48,6 +48,7 @@ from reliable_channel.transport.base import (
     Sent,
 )
 from reliable_channel.transport.clock import Clock, SystemClock
+from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health
 
 
@@ -78,6 +79,8 @@ class MessagingNode(RecordLookups):
         self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self.port.announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
         self._health = HealthIndicator(config.mode)
+        self.health_reports: Dispatcher[Health] = Dispatcher()
+        """Listeners of the health whenever its state or a number of peers has changed."""
         self._send_worker = Worker("messaging-send", self._clock, self._send_due, self._sender.next_due)
         self._store_worker = Worker(
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
@@ -316,12 +319,14 @@ class MessagingNode(RecordLookups):
                 return
         with self._ledger.step():
             status = self._health.observe(report)
+            judged = self._health.report
+            self._ledger.after(lambda: self.health_reports.emit(judged))
             if status is None:
                 return
             self._sender.set_usable(self._health.usable)
             self._confirmation.set_usable(self._health.usable)
             self._ledger.emit(EventName.HEALTH_CHANGE, status)
-            changed = HealthChanged(self._health.report)
+            changed = HealthChanged(judged)
             self._ledger.after(lambda: self.port.announce(changed))
         self._send_worker.wake()
         self._store_worker.wake()

@@ -21,6 +21,43 @@ if TYPE_CHECKING:
     from reliable_channel.messaging.node import MessagingNode
 
 
+class TopicSubscriptions:
+    """Content topics that one caller has subscribed to at a messaging node, each once. Thread-safe."""
+
+    def __init__(self, messaging: MessagingNode) -> None:
+        self._messaging = messaging
+        self._ids: dict[str, SubscriptionId] = {}
+        self._lock = threading.Lock()
+
+    def add(self, content_topic: str) -> None:
+        """Subscribe; a topic subscribed already stays as it is. Raises ``UnsupportedTopicError`` and
+        ``SubscriptionLimitError``."""
+        if content_topic in self:
+            return
+        decoder = PlainDecoder(self._messaging.pubsub_topic_for(content_topic), content_topic)
+        own = self._messaging.subscribe(decoder)
+        with self._lock:
+            kept = self._ids.setdefault(content_topic, own)
+        if kept != own:  # another thread was faster
+            self._messaging.unsubscribe(own)
+
+    def remove(self, content_topic: str) -> bool:
+        """Unsubscribe; False for a topic that is not subscribed."""
+        with self._lock:
+            ended = self._ids.pop(content_topic, None)
+        if ended is not None:
+            self._messaging.unsubscribe(ended)
+        return ended is not None
+
+    def content_topics(self) -> frozenset[str]:
+        """All of them."""
+        with self._lock:
+            return frozenset(self._ids)
+
+    def __contains__(self, content_topic: str) -> bool:
+        return content_topic in self._ids
+
+
 class NodePort:
     """A :class:`~reliable_channel.transport.base.Node` over a messaging node and its ``transport``. Envelopes become
     requests with records and retries; a subscription by content topics is one of the messaging node's. Thread-safe."""
@@ -32,8 +69,7 @@ class NodePort:
         self._messaging = messaging
         self._transport = transport
         self._listeners: Dispatcher[NodeEvent] = Dispatcher()
-        self._topics: dict[str, SubscriptionId] = {}
-        self._lock = threading.Lock()
+        self._topics = TopicSubscriptions(messaging)
 
     def start(self) -> None:
         """Start the messaging node."""
@@ -68,20 +104,15 @@ class NodePort:
         ``SubscriptionLimitError``."""
         if isinstance(content_topics, str):
             raise LocalError("subscribe takes a collection of content topics, not one text.")
-        for topic in dict.fromkeys(content_topics):
-            if topic not in self._topics:
-                subscription_id = self._messaging.subscribe(PlainDecoder(self.pubsub_topic_for(topic), topic))
-                with self._lock:
-                    self._topics[topic] = subscription_id
+        for topic in content_topics:
+            self._topics.add(topic)
 
     def unsubscribe(self, content_topics: Collection[str]) -> None:
         """Unsubscribe; topics not subscribed are ignored."""
         if isinstance(content_topics, str):
             raise LocalError("unsubscribe takes a collection of content topics, not one text.")
-        with self._lock:
-            ended = [self._topics.pop(topic) for topic in dict.fromkeys(content_topics) if topic in self._topics]
-        for subscription_id in ended:
-            self._messaging.unsubscribe(subscription_id)
+        for topic in content_topics:
+            self._topics.remove(topic)
 
     def query_store(self, query: StoreQuery) -> StorePage:
         """One page from a store. Raises ``StoreUnavailable``."""

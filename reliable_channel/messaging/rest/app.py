@@ -13,13 +13,15 @@ from starlette.concurrency import run_in_threadpool
 
 from reliable_channel import __version__
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.messaging.client import MessagingClient
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
 from reliable_channel.messaging.rest.body_guard import BodyGuard
 from reliable_channel.messaging.rest.channels import ChannelSessions, channel_routes
 from reliable_channel.messaging.rest.longpoll import LongPoll
+from reliable_channel.messaging.rest.messaging_v1 import MessagingEvents, messaging_v1_routes
 from reliable_channel.messaging.rest.routes import messaging_routes
-from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.http.guard import allowed_hosts as host_names
 
@@ -40,8 +42,8 @@ def create_app(
     run_node: bool = True,
 ) -> FastAPI:
     """The application. With ``run_node`` the node starts and stops with it (it is not closed). ``channels`` gives the
-    configuration of a reliable channel on a content topic; None leaves their paths out. ``clock`` and
-    ``threaded=False`` are theirs, for tests; ``app.state.sessions`` then has ``step()``."""
+    configuration of a reliable channel on a content topic; None leaves their paths out. ``clock``, and
+    their ``threaded=False``, are for tests; ``app.state.sessions`` then has ``step()``."""
     poll = LongPoll(node.events, MAX_WAITING)
     sessions = None if channels is None else ChannelSessions(node, channels, poll, clock=clock, threaded=threaded)
 
@@ -74,6 +76,8 @@ def create_app(
     rules = AccessRules(host_names(allowed_hosts), "api.allowed_hosts", token, refusal=errors.refusal)
     app.add_middleware(AccessGuard, rules=rules)
     app.include_router(messaging_routes(node, poll))
+    client = MessagingClient(node)
+    app.include_router(messaging_v1_routes(client, MessagingEvents(client, poll, clock or SystemClock()), poll))
     app.state.sessions = sessions
     app.state.poll = poll
     if sessions is not None:

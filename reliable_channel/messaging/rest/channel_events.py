@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
 from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent
+from reliable_channel.messaging.client import HealthEvent, MessageEvent
 
 Base64Text = Annotated[str, Field(json_schema_extra={"format": "byte"})]
 
@@ -34,7 +35,7 @@ class _Event(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-def event_out(event: ChannelEvent) -> dict[str, Any]:
+def event_out(event: ChannelEvent | MessageEvent | HealthEvent) -> dict[str, Any]:
     """An event as JSON: camelCase names, bytes in base64."""
     return {"event": event.name, **{to_camel(key): _plain(value) for key, value in asdict(event).items()}}
 

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -28,9 +28,9 @@ from reliable_channel.channel.events import ChannelEvent
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
-from reliable_channel.messaging.rest.channel_events import EventOut
-from reliable_channel.messaging.rest.channel_log import ChannelLog
+from reliable_channel.messaging.rest.channel_events import EventOut, event_out
 from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, not_found
+from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.parameters import (
@@ -41,14 +41,7 @@ from reliable_channel.messaging.rest.parameters import (
     check_query,
     idempotency_key,
 )
-from reliable_channel.messaging.rest.streams import (
-    MOST_AT_ONCE,
-    STREAM,
-    LastEventId,
-    StreamEvent,
-    event_stream,
-    start_of,
-)
+from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
 
 _log = logging.getLogger(__name__)
@@ -117,7 +110,7 @@ class StateAnswer(Wire):
 @dataclass(frozen=True)
 class _Open:
     channel: ReliableChannel
-    log: ChannelLog
+    log: EventLog
     evidence: ChannelEvidence
     keyed: threading.Lock = field(default_factory=threading.Lock)
     """Held by sends with an Idempotency-Key, so that two simultaneous calls with one key send once."""
@@ -148,7 +141,7 @@ class ChannelSessions:
         with self._lock:
             if len(self._open) >= MAX_CHANNELS:
                 raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
-        log = ChannelLog()
+        log = EventLog()
         try:
             channel = create_reliable_channel(
                 self._node.port,
@@ -240,9 +233,9 @@ class ChannelSessions:
         for one in self.handles():
             self.close(one.id)
 
-    def _keeper(self, log: ChannelLog) -> Callable[[ChannelEvent], None]:
+    def _keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
         def keep(event: ChannelEvent) -> None:
-            log.add(event)
+            log.add(event_out(event))
             self._poll.notify()
 
         return keep
@@ -338,13 +331,4 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
     )
     def channel_event_stream(id_: Handle, since: Since = None, last_event_id: LastEventId = None) -> Response:
         """Server-sent events: the events of a channel. An event named `lost` counts those no longer available."""
-        log = sessions.find(id_).log
-
-        def look(cursor: int | None) -> Iterator[StreamEvent]:
-            events, lost = log.after(cursor or 0, MOST_AT_ONCE)
-            if lost:
-                yield StreamEvent((cursor or 0) + lost, {"lostEvents": lost}, "lost")
-            for event in events:
-                yield StreamEvent(event["cursor"], event)
-
-        return event_stream(poll, look, start_of(last_event_id, since))
+        return log_stream(poll, sessions.find(id_).log, start_of(last_event_id, since))

@@ -8,12 +8,13 @@ connections alive.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header
 from starlette.responses import StreamingResponse
 
+from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
 
 KEEP_ALIVE_S = 15.0
@@ -78,3 +79,16 @@ def event_stream(
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+
+
+def log_stream(poll: LongPoll, log: EventLog, after: int | None) -> StreamingResponse:
+    """The events of a log as :func:`event_stream`; one named ``lost`` counts those no longer available."""
+
+    def look(cursor: int | None) -> Iterator[StreamEvent]:
+        events, lost = log.after(cursor or 0, MOST_AT_ONCE)
+        if lost:
+            yield StreamEvent((cursor or 0) + lost, {"lostEvents": lost}, "lost")
+        for event in events:
+            yield StreamEvent(event["cursor"], event)
+
+    return event_stream(poll, look, after)

@@ -17,8 +17,9 @@ from reliable_channel.channel.events import MessageReceived
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.channel_log import ChannelLog
+from reliable_channel.messaging.rest.channel_events import event_out
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS
+from reliable_channel.messaging.rest.event_log import EventLog
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"
@@ -155,12 +156,12 @@ def test_channels_are_bounded_in_number(client: TestClient) -> None:
 
 
 def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
-    log = ChannelLog(max_events=2)
+    log = EventLog(max_events=2)
     event = MessageReceived(
         channel_id="c", at=1, message=b"\xff", message_id="m", sender_id="s", content_topic=TOPIC, sequence=1
     )
     for _ in range(5):
-        log.add(event)
+        log.add(event_out(event))
     found, lost = log.after(1, None)
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="

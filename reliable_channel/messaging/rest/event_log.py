@@ -1,4 +1,4 @@
-"""Numbers and keeps the latest events of one channel for long polling, bounded in number and bytes; the oldest are
+"""Numbers and keeps the latest events of one source for long polling, bounded in number and bytes; the oldest are
 dropped first."""
 
 from __future__ import annotations
@@ -7,14 +7,11 @@ import threading
 from collections import deque
 from typing import Any
 
-from reliable_channel.channel.events import ChannelEvent
-from reliable_channel.messaging.rest.channel_events import event_out
-
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 * 1024 * 1024
 
 
-class ChannelLog:
+class EventLog:
     """Events as JSON values under their running number, from 1. Thread-safe."""
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
@@ -25,10 +22,9 @@ class ChannelLog:
         self._last = 0
         self._lock = threading.Lock()
 
-    def add(self, event: ChannelEvent) -> None:
-        """Keep one event."""
-        shown = event_out(event)
-        size = 500 + len(shown.get("message") or "")
+    def add(self, shown: dict[str, Any]) -> None:
+        """Keep one event, as JSON."""
+        size = 500 + _text_bytes(shown)
         with self._lock:
             self._last += 1
             self._events.append((self._last, {"cursor": self._last, **shown}, size))
@@ -43,3 +39,12 @@ class ChannelLog:
             first = self._events[0][0] if self._events else self._last + 1
         lost = max(0, first - since - 1)
         return (events if take is None else events[:take]), lost
+
+
+def _text_bytes(value: Any) -> int:
+    """The bytes of the texts in a JSON value."""
+    if isinstance(value, dict):
+        return sum(map(_text_bytes, value.values()))
+    if isinstance(value, list):
+        return sum(map(_text_bytes, value))
+    return len(value) if isinstance(value, str) else 0
