@@ -95,6 +95,14 @@ def test_a_generated_python_client_sends_reads_and_knows_the_types_of_events(
         found = events.sync(opened.id, client=client, wait=10_000)
         assert {type(event).__name__ for event in found} <= set(dir(models))
         assert found and all(hasattr(event, "cursor") for event in found)
+        v1 = importlib.import_module("messaging_client.api.messaging_v1.send_envelope")
+        sent = v1.sync(client=client, body=models.EnvelopeRequest(payload=payload, content_topic=CONTENT))
+        world.run()
+        told = importlib.import_module("messaging_client.api.messaging_v1.send_events_of")
+        events = told.sync(sent.request_id, client=client).events
+        assert [event.kind for event in events] == ["propagated", "sent"]
+        received = importlib.import_module("messaging_client.api.messaging_v1.received_events").sync(client=client)
+        assert [one.message.content_topic for one in received] == [CONTENT]
 
 
 def test_a_generated_python_client_of_the_store_compiles(world: World, tmp_path: Path) -> None:

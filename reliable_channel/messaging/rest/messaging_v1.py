@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -46,6 +46,9 @@ MAX_RECEIVED = 50
 MAX_REQUESTS = 10_000
 MAX_EVENTS_OF_REQUEST = 100
 
+_OK: dict[int | str, dict[str, Any]] = {
+    200: {"description": "`OK`", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 _KINDS = {MessageSentEvent: "sent", MessagePropagatedEvent: "propagated", MessageErrorEvent: "error"}
 
 ContentTopics = Annotated[list[Text], Field(max_length=1_000, examples=[["/my-app/1/chat/proto"]])]
@@ -183,17 +186,17 @@ def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: 
     """The router of one client."""
     routes = APIRouter(prefix="/messaging/v1", tags=["messaging v1"], dependencies=[Depends(check_query)])
 
-    @routes.post("/subscriptions", responses=document_errors(408, 413, 415), response_class=PlainTextResponse)
-    def subscribe_topics(body: ContentTopics) -> str:
+    @routes.post("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
+    def subscribe_topics(body: ContentTopics) -> Response:
         """Subscribe to content topics; those subscribed already are left as they are."""
         client.subscribe(body)
-        return "OK"
+        return PlainTextResponse("OK")
 
-    @routes.delete("/subscriptions", responses=document_errors(408, 413, 415), response_class=PlainTextResponse)
-    def unsubscribe_topics(body: ContentTopics) -> str:
+    @routes.delete("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
+    def unsubscribe_topics(body: ContentTopics) -> Response:
         """Unsubscribe from content topics; those not subscribed are ignored."""
         client.unsubscribe(client.content_topics.intersection(body))
-        return "OK"
+        return PlainTextResponse("OK")
 
     @routes.post("/messages", responses=document_errors(404, 408, 409, 413, 415, 429))
     def send_envelope(body: EnvelopeRequest, key: IdempotencyHeader = None) -> RequestIdentifier:

@@ -63,8 +63,12 @@ def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | No
 @schema.hook
 def map_body(context: Any, body: Any) -> Any:
     """Supported topics now and then, so that calls also get through."""
-    if isinstance(body, dict) and isinstance(body.get("pubsubTopic"), str) and len(body["pubsubTopic"]) % 2:
-        body["pubsubTopic"] = PUBSUB
+    if isinstance(body, dict):
+        for name, supported in (("pubsubTopic", PUBSUB), ("contentTopic", CONTENT)):
+            if isinstance(body.get(name), str) and len(body[name]) % 2:
+                body[name] = supported
+    if isinstance(body, list) and len(body) % 2:
+        return [CONTENT]
     return body
 
 
