@@ -101,6 +101,7 @@ def test_a_generated_python_client_sends_reads_and_knows_the_types_of_events(
         told = importlib.import_module("messaging_client.api.messaging_v1.send_events_of")
         events = told.sync(sent.request_id, client=client).events
         assert [event.kind for event in events] == ["propagated", "sent"]
+        world.arrives()
         received = importlib.import_module("messaging_client.api.messaging_v1.received_events").sync(client=client)
         assert [one.message.content_topic for one in received] == [CONTENT]
 
