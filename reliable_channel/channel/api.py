@@ -194,7 +194,7 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
     envelope without reliability. Raises ``ChannelClosedError`` when no such channel is open on this node."""
     inner = envelope.message_envelope
     if not envelope.channel_id:
-        return node.send(WakuMessage(inner.payload, inner.content_topic, version=0, ephemeral=True))
+        return node.send(WakuMessage(inner.payload, inner.content_topic, version=0, meta=inner.meta, ephemeral=True))
     channel = channels_of(node).find(envelope.channel_id, inner.content_topic)
     if channel is None:
         raise ChannelClosedError(

@@ -221,11 +221,13 @@ class NodeConfig(ChannelDefaults):
 
 @dataclass(frozen=True, slots=True)
 class MessageEnvelope:
-    """A message for the Messaging API."""
+    """A message for the Messaging API (LIP-168, *MessageEnvelope*). ``meta``, at most 64 bytes, is logos-delivery's
+    addition; a reliable channel sets its own."""
 
     content_topic: str
     payload: bytes
     ephemeral: bool = False
+    meta: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reliable_channel.messaging.client import MessageEnvelope, MessagingClient
+    from reliable_channel.channel.config import MessageEnvelope
+    from reliable_channel.messaging.client import MessagingClient
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
     from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
     from reliable_channel.messaging.events import CustomEvent, EventName, EventSource

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
+from reliable_channel.channel.config import MessageEnvelope
 from reliable_channel.core.errors import LocalError, ReliableChannelError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.config import Mode, check_content_topic
@@ -22,16 +23,6 @@ from reliable_channel.messaging.records import NOT_STORED, MessageRecord
 from reliable_channel.transport.base import NodeEvent, RequestId, SendFailed, Sent
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import HEALTHY_SERVICE_PEERS, MINIMAL_MESH_PEERS, Health, HealthState
-
-
-@dataclass(frozen=True, slots=True)
-class MessageEnvelope:
-    """What ``send`` takes (LIP-168, *MessageEnvelope*). ``meta``, at most 64 bytes, is logos-delivery's addition."""
-
-    content_topic: str
-    payload: bytes
-    ephemeral: bool = False
-    meta: bytes | None = None
 
 
 class ConnectionStatus(StrEnum):
@@ -51,7 +42,7 @@ class TopicHealth(StrEnum):
     NOT_SUBSCRIBED = "NOT_SUBSCRIBED"
 
 
-class _Event:
+class _NamedEvent:
     name: ClassVar[str]
 
     @property
@@ -61,7 +52,7 @@ class _Event:
 
 
 @dataclass(frozen=True)
-class MessageReceivedEvent(_Event):
+class MessageReceivedEvent(_NamedEvent):
     """A message of a subscribed content topic arrived, for the first time. ``message_hash``: ``0x`` and 64 hex
     digits, as in all events."""
 
@@ -71,7 +62,7 @@ class MessageReceivedEvent(_Event):
 
 
 @dataclass(frozen=True)
-class MessageSentEvent(_Event):
+class MessageSentEvent(_NamedEvent):
     """A store has the message; without store confirmation, and for an ephemeral message, a Waku node accepted it."""
 
     name = "message_sent"
@@ -80,7 +71,7 @@ class MessageSentEvent(_Event):
 
 
 @dataclass(frozen=True)
-class MessagePropagatedEvent(_Event):
+class MessagePropagatedEvent(_NamedEvent):
     """A Waku node accepted the message."""
 
     name = "message_propagated"
@@ -89,7 +80,7 @@ class MessagePropagatedEvent(_Event):
 
 
 @dataclass(frozen=True)
-class MessageErrorEvent(_Event):
+class MessageErrorEvent(_NamedEvent):
     """The message was given up: no Waku node accepted it, no store has it, or it was cancelled."""
 
     name = "message_error"
@@ -99,7 +90,7 @@ class MessageErrorEvent(_Event):
 
 
 @dataclass(frozen=True)
-class ConnectionStatusChange(_Event):
+class ConnectionStatusChange(_NamedEvent):
     """``EventConnectionStatusChange``."""
 
     name = "connection_status_change"
@@ -107,7 +98,7 @@ class ConnectionStatusChange(_Event):
 
 
 @dataclass(frozen=True)
-class ContentTopicHealthChange(_Event):
+class ContentTopicHealthChange(_NamedEvent):
     """``EventContentTopicHealthChange``."""
 
     name = "content_topic_health_change"
@@ -116,7 +107,7 @@ class ContentTopicHealthChange(_Event):
 
 
 @dataclass(frozen=True)
-class ShardTopicHealthChange(_Event):
+class ShardTopicHealthChange(_NamedEvent):
     """``EventShardTopicHealthChange``; ``topic`` is the pubsub topic."""
 
     name = "shard_topic_health_change"

@@ -13,10 +13,10 @@ from fastapi import APIRouter, Depends, Path, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import Field, StrictBool
 
+from reliable_channel.channel.config import MessageEnvelope
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.client import (
     HealthEvent,
-    MessageEnvelope,
     MessageErrorEvent,
     MessageEvent,
     MessagePropagatedEvent,
@@ -72,7 +72,7 @@ class EnvelopeRequest(Wire):
     meta: Meta | None = None
 
 
-class SendEvent(Wire):
+class SendEventRecord(Wire):
     """An event of one request. ``messageHash`` is empty when there was no attempt."""
 
     kind: Literal["sent", "propagated", "error"]
@@ -81,11 +81,11 @@ class SendEvent(Wire):
     timestamp: int = Field(description="Unix time in ns by the server's clock", json_schema_extra={"format": "int64"})
 
 
-class SendEvents(Wire):
+class SendStatus(Wire):
     """The events of one request since the last call, oldest first."""
 
     request_id: str
-    events: list[SendEvent]
+    events: list[SendEventRecord]
 
 
 class EnvelopeOut(Wire):
@@ -114,23 +114,23 @@ class MessagingEvents:
         self.log = EventLog()
         self._poll = poll
         self._clock = clock
-        self._sends: OrderedDict[str, deque[SendEvent]] = OrderedDict()
+        self._sends: OrderedDict[str, deque[SendEventRecord]] = OrderedDict()
         self._received: deque[ReceivedMessage] = deque(maxlen=MAX_RECEIVED)
         self._lock = threading.Lock()
         client.message_events.on(object, call=self._on_message)
         client.health_events.on(object, call=self._keep)
 
-    def take_sends(self) -> list[SendEvents]:
+    def take_sends(self) -> list[SendStatus]:
         """The events of all requests, which are then forgotten."""
         with self._lock:
             taken, self._sends = self._sends, OrderedDict()
-        return [SendEvents(request_id=request_id, events=list(events)) for request_id, events in taken.items()]
+        return [SendStatus(request_id=request_id, events=list(events)) for request_id, events in taken.items()]
 
-    def take_send(self, request_id: str) -> SendEvents | None:
+    def take_send(self, request_id: str) -> SendStatus | None:
         """The events of one request, which are then forgotten; None when there are none."""
         with self._lock:
             events = self._sends.pop(request_id, None)
-        return None if events is None else SendEvents(request_id=request_id, events=list(events))
+        return None if events is None else SendStatus(request_id=request_id, events=list(events))
 
     def take_received(self) -> list[ReceivedMessage]:
         """The received messages, which are then forgotten."""
@@ -153,7 +153,7 @@ class MessagingEvents:
     def _add_send(self, event: MessageSentEvent | MessagePropagatedEvent | MessageErrorEvent) -> None:
         events = self._sends.setdefault(event.request_id, deque(maxlen=MAX_EVENTS_OF_REQUEST))
         events.append(
-            SendEvent.model_validate(
+            SendEventRecord.model_validate(
                 {
                     "kind": _KINDS[type(event)],
                     "message_hash": event.message_hash or "",
@@ -206,12 +206,12 @@ def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: 
         return RequestIdentifier(request_id=client.send(envelope, key=given))
 
     @routes.get("/events/send", responses=document_errors(), response_model_exclude_none=True)
-    def send_events() -> list[SendEvents]:
+    def send_events() -> list[SendStatus]:
         """The events of all requests since the last call. Each is returned once."""
         return events.take_sends()
 
     @routes.get("/events/send/{requestId}", responses=document_errors(404), response_model_exclude_none=True)
-    def send_events_of(request_id: SentRequest) -> SendEvents:
+    def send_events_of(request_id: SentRequest) -> SendStatus:
         """The events of one request since the last call. Each is returned once."""
         taken = events.take_send(request_id)
         if taken is None:

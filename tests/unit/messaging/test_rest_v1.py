@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 from reliable_channel.messaging.rest import messaging_v1
 from reliable_channel.messaging.rest.messaging_v1 import MAX_RECEIVED
 from reliable_channel.transport.health import Health, HealthState
+from tests.support.event_streams import Stream, serving
 from tests.support.messaging_world import CONTENT, OTHER, World
 from tests.unit.messaging.conftest_rest import encoded, secured
-from tests.unit.messaging.test_rest_streams import Stream, serving
 
 V1 = "/messaging/v1"
 ENVELOPE = {"contentTopic": CONTENT, "payload": encoded(b"hello")}
