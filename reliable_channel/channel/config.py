@@ -56,10 +56,7 @@ class ReliableChannelConfig:
     max_journal_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        if self.history_backend not in ("memory", "sqlite"):
-            raise ConfigurationError(f"history_backend is {self.history_backend!r}.", "Use memory or sqlite.")
-        if self.history_backend == "sqlite" and self.persistence is None and self.database is None:
-            raise ConfigurationError("history_backend sqlite has no database.", "Name the file with database.")
+        _check_backend(self)
         for name in ("query_window_ms", "process_task_min_elapse_ms", "send_timeout_ms"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} is negative.", "Use 0 or more.")
@@ -151,13 +148,28 @@ class ReliableChannelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdsConfig(SdsParameters):
-    """``SdsConfig`` of RELIABLE-CHANNEL-API: that of the protocol core, and the backend that keeps the state."""
+    """``SdsConfig`` of RELIABLE-CHANNEL-API: that of the protocol core, and the backend that keeps the state, named as
+    in the March 2026 revision (``history_backend``, with its ``database``) or given (``persistence``)."""
 
+    history_backend: Literal["memory", "sqlite"] = "memory"
+    database: Path | str | None = None
     persistence: Persistence | None = None
+
+    def __post_init__(self) -> None:
+        SdsParameters.__post_init__(self)
+        _check_backend(self)
 
     def core(self) -> SdsParameters:
         """What the protocol core takes."""
         return SdsParameters(**{one.name: getattr(self, one.name) for one in fields(SdsParameters)})
+
+
+def _check_backend(config: ReliableChannelConfig | SdsConfig) -> None:
+    """Raise ``ConfigurationError`` for a backend that does not exist, or has no file."""
+    if config.history_backend not in ("memory", "sqlite"):
+        raise ConfigurationError(f"history_backend is {config.history_backend!r}.", "Use memory or sqlite.")
+    if config.history_backend == "sqlite" and config.persistence is None and config.database is None:
+        raise ConfigurationError("history_backend sqlite has no database.", "Name the file with database.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,14 +197,15 @@ class ChannelDefaults:
 
     def _persistence(self) -> Persistence | None:
         """The backend of SDS and segmentation."""
-        given = [getattr(config, "persistence", None) for config in (self.sds_config, self.segmentation_config)]
-        backends = [backend for backend in given if backend is not None]
-        if len(backends) == 2 and backends[0] is not backends[1]:
+        of_sds = getattr(self.sds_config, "persistence", None)
+        of_segmentation = getattr(self.segmentation_config, "persistence", None)
+        other = of_sds is not None or getattr(self.sds_config, "history_backend", "memory") == "sqlite"
+        if of_segmentation is not None and other and of_sds is not of_segmentation:
             raise ConfigurationError(
                 "sds_config and segmentation_config have different backends.",
                 "Give both the same, or one of them none: one journal holds the state of both.",
             )
-        return backends[0] if backends else None
+        return of_sds or of_segmentation
 
     def apply_to(self, config: ReliableChannelConfig) -> ReliableChannelConfig:
         """The configuration of a channel on this node."""
@@ -200,6 +213,8 @@ class ChannelDefaults:
         if persistence is not None and config.persistence is None and config.history_backend == "memory":
             config = replace(config, persistence=persistence)
         sds, segmentation = self.sds_config, self.segmentation_config
+        if isinstance(sds, SdsConfig) and config.persistence is None and config.history_backend == "memory":
+            config = replace(config, history_backend=sds.history_backend, database=sds.database)
         if sds is not None and config.sds == SdsParameters():
             config = replace(config, sds=sds.core() if isinstance(sds, SdsConfig) else sds)
         if segmentation is not None and config.segmentation == SegmentationConfig():

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from reliable_channel.config.presets import Preset
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import WireFamily
@@ -63,14 +64,16 @@ class ChannelTopic(Section):
 class ParticipantSettings(Section):
     """The behaviour of this project's participants: commands, ``jobs/send.py`` and the channels of ``api serve``.
 
-    ``query_on_connect`` (at the start what was missed, then every ten minutes hashes) unset: on if ``store.nodes``
-    names any. ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this far apart.
-    ``verify_chunk_chain``: chunks are used only in a verified chain (the March 2026 revision).
+    ``preset``: a revision of the Reliable Channel API whose values count where ``sds``, ``rate_limit`` and this section
+    give none. ``query_on_connect`` (at the start what was missed, then every ten minutes hashes) unset: on if
+    ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this
+    far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the March 2026 revision).
     ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in
     ``reliable:message:delivery-error`` (LIP-173); if false in ``reliable:message:send-error``. ``max_queued_bytes``:
     how many bytes may wait for the node before ``send`` blocks, for at most ``send_timeout_ms``.
     """
 
+    preset: Preset | None = None
     query_on_connect: bool | None = None
     query_window_ms: Milliseconds = 86_400_000
     process_task_min_elapse_ms: Milliseconds = 0

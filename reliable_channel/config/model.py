@@ -19,6 +19,7 @@ from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
+from reliable_channel.config.presets import apply_preset
 from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.core.rate_limit import RateLimitConfig
@@ -168,6 +169,11 @@ class Settings(BaseSettings):
     bridge: BridgeSettings = BridgeSettings()
     messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
     api: ApiSettings = ApiSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, given: Any) -> Any:
+        return apply_preset(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _keep_sets_long_enough(self) -> Settings:

@@ -71,7 +71,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
             dialect = next(one for one in Dialect if one in accepted)
         segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)
         files = files or known.decryption_key_files
-    own = settings.participant.model_dump()
+    own = settings.participant.model_dump(exclude={"preset"})
     if own["query_on_connect"] is None:
         own["query_on_connect"] = bool(settings.store.nodes)
     return ReliableChannelConfig(

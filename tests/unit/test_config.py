@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import StoreNodeSettings, load
 from reliable_channel.config.fixed import FIXED
 from reliable_channel.config.loading import _annotation, _keys
+from reliable_channel.config.presets import Preset
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.runtime.participant import topic_config
 
 SECRET = "hunter2-and-more"
 
@@ -317,3 +320,35 @@ def test_a_constant_in_the_environment_is_named_with_its_variable(monkeypatch: p
     monkeypatch.setenv("RELIABLE_CHANNEL__SDS__TRACKING", "1")
     with pytest.raises(ConfigurationError, match=r"RELIABLE_CHANNEL__SDS__TRACKING: sds\.tracking is no setting"):
         load("local")
+
+
+PRESETS = {
+    "april_2026": ReliableChannelConfig.of_april_2026(),
+    "march_2026": ReliableChannelConfig.of_march_2026(),
+    "first_revision": ReliableChannelOptions().config(),
+}
+
+
+def test_every_preset_is_tested() -> None:
+    assert set(PRESETS) == set(Preset)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_by_name_has_the_rules_of_its_revision(tmp_path: Path, name: str) -> None:
+    settings = load(write(tmp_path, f"participant: {{preset: {name}, query_on_connect: true}}"))
+    config = topic_config(settings, "/my-app/1/plain/proto")
+    assert config == PRESETS[name]
+    assert load(write(tmp_path, settings.to_yaml())) == settings
+
+
+def test_what_is_given_counts_before_the_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PARTICIPANT__PRESET", "march_2026")
+    text = "{sds: {retransmission: adaptive}, participant: {delivery_error_event: true}}"
+    settings = load(write(tmp_path, text))
+    assert (settings.sds.retransmission, settings.participant.delivery_error_event) == ("adaptive", True)
+    assert (settings.rate_limit.enabled, settings.participant.verify_chunk_chain) == (True, True)
+
+
+def test_an_unknown_preset_is_refused_by_name(tmp_path: Path) -> None:
+    sentence = refusal(write(tmp_path, "participant: {preset: june_2026}"))
+    assert "participant.preset" in sentence and "march_2026" in sentence

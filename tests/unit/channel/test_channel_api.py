@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from reliable_channel.channel import (
@@ -25,6 +27,7 @@ from reliable_channel.channel import (
     SegmentSent,
     SendingMessage,
     SendState,
+    SqlitePersistence,
     close_channel,
     create_node,
     create_reliable_channel,
@@ -310,6 +313,25 @@ def test_a_node_has_a_segmentation_with_the_backend_that_keeps_incomplete_messag
     NodeConfig(node=node, sds_config=SdsConfig(persistence=kept), segmentation_config=segmentation)
     with pytest.raises(ConfigurationError, match="different backends"):
         NodeConfig(node=node, sds_config=SdsConfig(persistence=MemoryPersistence()), segmentation_config=segmentation)
+
+
+def test_the_state_is_kept_where_the_sds_configuration_of_the_node_names(world: World, tmp_path: Path) -> None:
+    sds = SdsConfig(history_backend="sqlite", database=tmp_path / "kept.sqlite")
+    node = create_node(NodeConfig(node=world.network.node("dora"), sds_config=sds))
+    with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
+        channel.send(b"hello")
+        channel.step()
+        key = ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora")
+        stored = SqlitePersistence.share(str(tmp_path / "kept.sqlite")).load(key)
+    assert stored.snapshot is not None or stored.journal
+    with pytest.raises(ConfigurationError, match="Name the file with database"):
+        SdsConfig(history_backend="sqlite")
+    with pytest.raises(ConfigurationError, match="Use memory or sqlite"):
+        SdsConfig(history_backend="postgres")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="different backends"):
+        NodeConfig(
+            node=node, sds_config=sds, segmentation_config=NodeSegmentationConfig(persistence=MemoryPersistence())
+        )
 
 
 def test_what_a_channel_configures_itself_stands_before_the_node(world: World) -> None:
