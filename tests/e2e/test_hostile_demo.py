@@ -13,7 +13,7 @@ from reliable_channel.simulation.truth import MessageOutcome, Truth
 from tests.e2e.demo_runs import COMMAND, ROOT
 from tests.support.waiting import WAIT_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 
 def test_it_ends_with_tables_that_match_the_truth(tmp_path: Path) -> None:

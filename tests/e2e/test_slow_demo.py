@@ -12,7 +12,7 @@ from reliable_channel.simulation.check.tables import read_table
 from tests.e2e.demo_runs import COMMAND, ROOT
 from tests.support.waiting import WAIT_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 
 def test_sets_are_overdue_and_completed_late_or_given_up(tmp_path: Path) -> None:

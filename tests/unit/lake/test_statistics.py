@@ -119,7 +119,7 @@ def write(writer: str, paths: PathSettings, files: list[list[dict[str, Any]]]) -
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(files=st.lists(st.lists(rows, min_size=1, max_size=3), min_size=1, max_size=3))
 @example(files=[[EMPTY | {"text": LAST, "flag": True, "number": float("nan")}]])
 @example(files=[[EMPTY | {"text": LAST * 40, "number": -0.0}, EMPTY]])

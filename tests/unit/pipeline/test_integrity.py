@@ -30,7 +30,9 @@ def differences(scenario: Scenario) -> list[str]:
 @pytest.mark.parametrize("attack", [*ATTACKS, *NAMED_ONLY])
 def test_one_attack_on_every_envelope_changes_no_honest_row(attack: str, heard: bool) -> None:
     for seed in range(2):
-        scenario = attack_scenario(seed, (attack,), per_envelope=1.0, heard=heard)
+        # A flood that everybody hears is thousands of envelopes of a dozen messages.
+        messages = 4 if attack == "flood" else 12
+        scenario = attack_scenario(seed, (attack,), per_envelope=1.0, heard=heard, messages=messages)
         assert differences(scenario) == []
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings, Settings, load
@@ -44,6 +44,7 @@ def on_disk(paths: PathSettings) -> int:
     return len([*Path(paths.table(SDS_MESSAGES.name)).glob("*.parquet")])
 
 
+@settings(max_examples=25)  # each is up to a dozen commits
 @given(batches=st.lists(st.integers(0, 5), max_size=12))
 def test_a_micro_batch_is_in_the_table_once_however_often_it_runs(
     batches: list[int], tmp_path_factory: pytest.TempPathFactory

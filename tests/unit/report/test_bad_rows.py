@@ -7,6 +7,7 @@ import html
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,15 @@ def test_every_page_of_the_dashboard_answers(spoiled: Path) -> None:
     app = create_app(PathSettings(data_dir=str(spoiled)))
     client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
     seen: set[str] = set()
+    times: Counter[str] = Counter()
     waiting = ["/?last=all", "/channels?last=all", "/messages?last=all", "/quarantine?last=all", "/alerts"]
-    while waiting and len(seen) < 150:
+    while waiting:
         address = waiting.pop(0)
-        if address in seen:
+        page = address.partition("?")[0]
+        if address in seen or times[page] == 6:
             continue
         seen.add(address)
+        times[page] += 1
         answer = client.get(address)
         assert answer.status_code < 500, address
         if "html" in answer.headers["content-type"]:
