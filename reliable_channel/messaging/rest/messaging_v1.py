@@ -9,9 +9,10 @@ import threading
 from collections import OrderedDict, deque
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import Field, StrictBool
+from starlette.exceptions import HTTPException
 
 from reliable_channel.channel.config import MessageEnvelope
 from reliable_channel.core.wire.waku import WakuMessage
@@ -182,9 +183,18 @@ def _envelope_out(message: WakuMessage) -> EnvelopeOut:
     )
 
 
+async def refuse_links(request: Request) -> None:
+    """Refuse a browser that follows a link of another site, which the access guard allows: here a ``GET`` takes events
+    away."""
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise HTTPException(403, "Pages of other sites are not answered.")
+
+
 def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: LongPoll) -> APIRouter:
     """The router of one client."""
-    routes = APIRouter(prefix="/messaging/v1", tags=["messaging v1"], dependencies=[Depends(check_query)])
+    routes = APIRouter(
+        prefix="/messaging/v1", tags=["messaging v1"], dependencies=[Depends(check_query), Depends(refuse_links)]
+    )
 
     @routes.post("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
     def subscribe_topics(body: ContentTopics) -> Response:

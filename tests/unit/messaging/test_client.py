@@ -78,6 +78,14 @@ def test_after_unsubscribing_nothing_is_received(world: World, heard: Heard) -> 
     assert heard.client.content_topics == {OTHER}
 
 
+def test_a_subscription_before_the_start_takes_effect_with_it(world: World, heard: Heard) -> None:
+    world.node.stop()
+    heard.client.subscribe([CONTENT])
+    world.node.start(background=False)
+    world.arrives(b"one")
+    assert [event.message.payload for event in heard.messages] == [b"one"]
+
+
 def test_topics_that_fail_are_named_and_the_others_are_subscribed(heard: Heard) -> None:
     with pytest.raises(SubscriptionsError, match="not a content topic") as caught:
         heard.client.subscribe(["nonsense", CONTENT])
@@ -156,6 +164,9 @@ def test_a_message_that_no_store_has_ends_in_an_error(new_world: Callable[..., W
     request_id = heard.client.send(MessageEnvelope(CONTENT, b"hello"))
     world.run(400_000)
     assert heard.of(request_id) == ["message_propagated", "message_error"]
+    world.network.store.add(PUBSUB, world.record(request_id).message)
+    world.run(70_000)
+    assert heard.of(request_id) == ["message_propagated", "message_error", "message_sent"]
 
 
 def test_a_cancelled_request_ends_in_an_error(world: World, heard: Heard) -> None:

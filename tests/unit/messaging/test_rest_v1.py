@@ -152,6 +152,14 @@ def test_the_limits_and_the_guard_hold_here_too(world: World) -> None:
             assert plain.status_code == 415
 
 
+def test_no_link_on_a_page_takes_events_away(client: TestClient) -> None:
+    request_id = send(client)
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.get("/health", headers=headers).status_code == 200, "other calls may be links"
+    for path in ("send", f"send/{request_id}", "received"):
+        assert client.get(f"{V1}/events/{path}", headers=headers).status_code == 403
+
+
 def test_all_events_come_on_the_stream_and_go_on_after_a_break(world: World) -> None:
     with serving(world) as (address, _):
         stream = Stream(address, f"{V1}/events/stream")
