@@ -115,6 +115,8 @@ def run(command: list[str], title: str | None, total: int = 0) -> Done:
 
 def install(arguments: list[str], title: str, total: int = 0) -> None:
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    if not sys.dont_write_bytecode:  # else nobody would ever compile them
+        command.append("--no-compile")  # a third of pip's CPU time; Python compiles what it imports
     done = run([*command, *arguments], title, total)
     if done.status == 0:
         return
