@@ -22,14 +22,20 @@ from reliable_channel.analysis.alerts.rules import (
     QuarantineRate,
     Rule,
     SilentChannel,
+    Split,
     TopicInPartitions,
 )
 from reliable_channel.analysis.figures import LOSS, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.splits import find_splits, read_contacts
 from reliable_channel.lake.tables import CHANNEL_KEY
 
 PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
+_MOST_CHANNELS = 200
+"""In which splits are looked for, the busiest first, because strangers can create channels."""
+_SPLIT_EVERY_MS = 300_000
+"""How often the past of a channel is looked at; the newest message of each participant always is."""
 _PASSED = "kind <> 'closing'"
 
 
@@ -165,6 +171,21 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
     ]
 
 
+def _split(lake: TableSnapshot, rule: Split, window: dict[str, Any]) -> list[Reading]:
+    until = window["until"]
+    now_ms = until.timestamp() * 1000
+    readings = []
+    contacts = read_contacts(lake, "event_time > $since AND event_time <= $until", window, _SPLIT_EVERY_MS)
+    for key, rows in sorted(contacts.items(), key=lambda item: -len(item[1]))[:_MOST_CHANNELS]:
+        split = next(iter(find_splits(lake, key, rows, _SPLIT_EVERY_MS)[-1:]), None)
+        if split is not None and split.is_open(now_ms):
+            since = dt.datetime.fromtimestamp(split.since_ms / 1000, dt.UTC)
+            sizes = " and ".join(str(len(group)) for group in split.groups)
+            detail = f"groups of {sizes} participants lack each other's messages since {since:%Y-%m-%d %H:%M:%S}"
+            readings.append(Reading(_channel(key._asdict()), now_ms - split.since_ms, detail))
+    return sorted(readings, key=lambda reading: -reading.value)
+
+
 def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
     rows = lake.select(
@@ -202,6 +223,7 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
     SilentChannel: _silent_channel,
     TopicInPartitions: _topic_in_partitions,
     Budget: _budget,
+    Split: _split,
 }
 
 

@@ -103,6 +103,19 @@ class Budget(_Above):
     epoch_size_ms: PositiveMilliseconds = 600_000
 
 
+class Split(_Rule):
+    """Time since a channel split: groups of its participants each of which lacks all newer messages of the other, ms
+    from the oldest message that a group lacks to the recorded clock. It ends when a message crosses, or when there was
+    no evidence of it for 15 minutes."""
+
+    kind: Literal["split"]
+    above_ms: PositiveMilliseconds = 60_000
+
+    @property
+    def threshold(self) -> float:
+        return float(self.above_ms)
+
+
 class Metric(_Above):
     """A metric of ``pipeline_metrics`` per query: its newest value, or its sum or maximum over the window (by the wall
     clock of the newest row)."""
@@ -125,8 +138,17 @@ class ClockStopped(_Rule):
         return float(self.above_ms)
 
 
-Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | Metric | ClockStopped
-KINDS = ("loss_rate", "quarantine_rate", "silent_channel", "topic_in_partitions", "budget", "metric", "clock_stopped")
+Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | Split | Metric | ClockStopped
+KINDS = (
+    "loss_rate",
+    "quarantine_rate",
+    "silent_channel",
+    "topic_in_partitions",
+    "budget",
+    "split",
+    "metric",
+    "clock_stopped",
+)
 
 _ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="kind")])
 

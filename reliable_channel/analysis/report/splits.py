@@ -3,17 +3,18 @@ other's.
 
 Two participants are **apart** when each is cut off from the other (``cut_off_from`` of the view ``participant_views``):
 its Bloom filter proves that it lacks all of the other's newest messages. They are **in touch** when one has a message
-that the other made since the split began. The groups are who is in touch; there is a split when two groups are left.
-Somebody who hears everything, or of whom nothing is proven, is in no group.
+that the other made since they are apart. The groups are who is in touch, directly or through others; there is a split
+when somebody of one group is apart from somebody of another.
 
-Names are free: only participants that have acknowledged each other before are ever apart, so nobody splits a channel by
-inventing participants. Who writes in the names of the participants themselves can (docs/security.md).
+Names are free. So only the channel's **circle** counts: the participants that have acknowledged each other's messages,
+directly or through others, since the first acknowledgement that is known. Nobody splits a channel by inventing
+participants that the others never acknowledged (docs/security.md: what a stranger can do).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import Any, NamedTuple
 
@@ -35,6 +36,10 @@ class Split:
     since_ms: int
     shown_ms: int
     healed_ms: int | None = None
+
+    def is_open(self, now_ms: float) -> bool:
+        """Whether it is shown by evidence that is new enough, and not healed."""
+        return self.healed_ms is None and now_ms < self.shown_ms + STALE_MS
 
 
 class _Contact(NamedTuple):
@@ -60,29 +65,34 @@ def read_contacts(
 
 def find_splits(lake: TableSnapshot, key: ChannelFilter, rows: list[dict[str, Any]], every_ms: int) -> list[Split]:
     """The splits of a channel, oldest first, from its rows of :func:`read_contacts`."""
-    apart = {pair for at in _follow(rows, every_ms) for pair in _list_apart(at[1], lambda _: True)}
-    if not apart:
+    if not any(_list_apart(contacts) for _, contacts in _follow(rows, every_ms)):
         return []
-    met = {
-        (row["acknowledged_by"], row["sender_id"])
-        for row in lake.select(
-            f"SELECT DISTINCT acknowledged_by, sender_id FROM acks WHERE {key.where()}",  # noqa: S608 - our own
-            key.parameters,
-        )
-    }
+    acknowledgements = lake.select(
+        f"""SELECT acknowledged_by, sender_id FROM acks WHERE {key.where()}
+            GROUP BY ALL ORDER BY min(event_time), acknowledged_by""",  # noqa: S608 - our own
+        key.parameters,
+    )
+    circle = find_circle((row["acknowledged_by"], row["sender_id"]) for row in acknowledgements)
     splits: list[Split] = []
-    current: Split | None = None
     for now_ms, contacts in _follow(rows, every_ms):
-        current = _continue(current, contacts, now_ms, lambda pair: pair in met and pair[::-1] in met)
-        if current and splits and splits[-1].since_ms == current.since_ms:
-            splits.pop()
-        if current:
-            splits.append(current)
-            current = None if current.healed_ms else current
+        last = splits.pop() if splits and splits[-1].is_open(now_ms) else None
+        split = _update(last, {who: about for who, about in contacts.items() if who in circle}, now_ms)
+        splits += [split] if split else []
     return splits
 
 
-def _follow(rows: list[dict[str, Any]], every_ms: int) -> Iterable[tuple[int, _Contacts]]:
+def find_circle(acknowledgements: Iterable[tuple[str, str]]) -> Group:
+    """The participants that acknowledged each other, directly or through others, from pairs (acknowledged by, sender)
+    in the order of their times: of several such circles the oldest."""
+    pairs = dict.fromkeys(acknowledgements)
+    circles = _join(
+        [frozenset(pair) for pair in pairs if pair[::-1] in pairs], lambda here, there: not here.isdisjoint(there)
+    )
+    oldest = next((pair[0] for pair in pairs if pair[::-1] in pairs), None)
+    return next((circle for circle in circles if oldest in circle), frozenset())
+
+
+def _follow(rows: list[dict[str, Any]], every_ms: int) -> Iterator[tuple[int, _Contacts]]:
     """The newest evidence of each participant, after each time in which there was any."""
     newest: dict[str, tuple[int, dict[str, _Contact]]] = {}
     for _, together in groupby(rows, lambda row: row["made_ms"] // every_ms):
@@ -92,77 +102,60 @@ def _follow(rows: list[dict[str, Any]], every_ms: int) -> Iterable[tuple[int, _C
         yield now_ms, {who: about for who, (made_ms, about) in newest.items() if made_ms > now_ms - STALE_MS}
 
 
-def _list_apart(contacts: _Contacts, have_met: Callable[[tuple[str, str]], bool]) -> dict[tuple[str, str], list[int]]:
+def _update(split: Split | None, contacts: _Contacts, now_ms: int) -> Split | None:
+    """The open split, or a new one, as of this evidence; ``None`` if there is none."""
+    apart = _list_apart(contacts)
+    groups = _find_groups(contacts, apart)
+    if groups and split is None:
+        return Split(groups, min(map(min, apart.values())), now_ms)
+    if split is None:
+        return None
+    if groups:
+        most = max(groups, split.groups, key=lambda several: sum(map(len, several)))
+        return replace(split, groups=most, shown_ms=now_ms)
+    has_healed = any(_touch(contacts, split.since_ms)(*pair) for pair in combinations(split.groups, 2))
+    return replace(split, healed_ms=now_ms) if has_healed else split
+
+
+def _list_apart(contacts: _Contacts) -> dict[Group, tuple[int, int]]:
     """The pairs that are cut off from each other, and since when each of the two is."""
     pairs = {}
-    for one, other in combinations(sorted(contacts), 2):
-        since = [
-            contact.cut_off_ms
-            for contact in (contacts[one].get(other), contacts[other].get(one))
-            if contact is not None and contact.cut_off_ms is not None
-        ]
-        if len(since) == 2 and have_met((one, other)):
-            pairs[one, other] = since
+    for one, other in combinations(contacts, 2):
+        here, there = contacts[one].get(other), contacts[other].get(one)
+        if here and there and here.cut_off_ms is not None and there.cut_off_ms is not None:
+            pairs[frozenset({one, other})] = here.cut_off_ms, there.cut_off_ms
     return pairs
 
 
-def _continue(
-    current: Split | None, contacts: _Contacts, now_ms: int, have_met: Callable[[tuple[str, str]], bool]
-) -> Split | None:
-    """The split as of this evidence: a new one, the current one with what is new, healed, or ``None``."""
-    apart = _list_apart(contacts, have_met)
-    groups = _find_groups(contacts, apart)
-    if len(groups) > 1:
-        if current is None:
-            return Split(groups, min(min(since) for since in apart.values()), now_ms)
-        most = max(groups, current.groups, key=lambda several: sum(map(len, several)))
-        return Split(most, current.since_ms, now_ms)
-    if current is None:
-        return None
-    if any(
-        _are_in_touch(contacts, one, other, current.since_ms)
-        for here, there in combinations(current.groups, 2)
-        for one in here
-        for other in there
-    ):
-        return Split(current.groups, current.since_ms, current.shown_ms, now_ms)
-    return current if now_ms < current.shown_ms + STALE_MS else None
-
-
-def _find_groups(contacts: _Contacts, apart: dict[tuple[str, str], list[int]]) -> tuple[Group, ...]:
-    """The groups of those who are apart from anybody, with the listeners of each; one or none if there is no split."""
+def _find_groups(contacts: _Contacts, apart: dict[Group, tuple[int, int]]) -> tuple[Group, ...]:
+    """Two or more groups, or none if there is no split."""
     if not apart:
         return ()
-    since_ms = max(max(since) for since in apart.values())
-    groups = _join(
-        [frozenset({who}) for pair in apart for who in pair],
-        lambda here, there: any(_are_in_touch(contacts, p, q, since_ms) for p in here for q in there),
-    )
-    groups = _join(
-        groups, lambda here, there: not any((p in here) != (q in here) and {p, q} <= here | there for p, q in apart)
-    )
-    if len(groups) < 2:
-        return ()
-    listeners: dict[Group, set[str]] = {group: set() for group in groups}
-    for who in contacts.keys() - frozenset().union(*groups):
-        heard = [group for group in groups if any(_are_in_touch(contacts, who, p, since_ms) for p in group)]
-        if len(heard) == 1:
-            listeners[heard[0]].add(who)
-    return tuple(sorted((group | listeners[group] for group in groups), key=sorted))
+    in_touch = _join([frozenset({who}) for who in contacts], _touch(contacts, max(map(max, apart.values()))))
+    # Those of whom nothing is proven are in no group; groups that nobody is known to be apart from stay together.
+    known = [group for group in in_touch if any(group & pair for pair in apart)]
+    groups = _join(known, lambda here, there: not any(pair & here and pair & there for pair in apart))
+    return tuple(sorted(groups, key=sorted)) if len(groups) > 1 else ()
+
+
+def _touch(contacts: _Contacts, since_ms: int) -> Callable[[Group, Group], bool]:
+    """Whether anybody of one group has a message that anybody of the other made at that time or later."""
+
+    def are_in_touch(here: Group, there: Group) -> bool:
+        pairs = [(one, other) for one in here for other in there]
+        for one, other in [*pairs, *((other, one) for one, other in pairs)]:
+            contact = contacts.get(one, {}).get(other)
+            if contact and contact.last_had_ms is not None and contact.last_had_ms >= since_ms:
+                return True
+        return False
+
+    return are_in_touch
 
 
 def _join(groups: list[Group], belong_together: Callable[[Group, Group], bool]) -> list[Group]:
     """Unite groups until no two of them belong together."""
     united: list[Group] = []
     for group in groups:
-        joined = [other for other in united if group & other or belong_together(group, other)]
+        joined = [other for other in united if belong_together(group, other)]
         united = [other for other in united if other not in joined] + [group.union(*joined)]
     return united if len(united) == len(groups) else _join(united, belong_together)
-
-
-def _are_in_touch(contacts: _Contacts, one: str, other: str, since_ms: int) -> bool:
-    """Whether one of the two has a message that the other made at that time or later."""
-    return any(
-        contact is not None and contact.last_had_ms is not None and contact.last_had_ms >= since_ms
-        for contact in (contacts.get(one, {}).get(other), contacts.get(other, {}).get(one))
-    )
