@@ -16,7 +16,14 @@ from starlette.exceptions import HTTPException
 
 from reliable_channel import __version__
 from reliable_channel.analysis.dashboard import alerts, channel, channels, message, messages, overview, quarantine
-from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES, MESSAGE_TABLES, PAGE_FIGURES, Figure, svg
+from reliable_channel.analysis.dashboard.figures import (
+    MESSAGE_FIGURES,
+    MESSAGE_TABLES,
+    PAGE_FIGURES,
+    Figure,
+    known_shares,
+    svg,
+)
 from reliable_channel.analysis.dashboard.guard import SVG_POLICY, dashboard_access
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.render import Renderer, address
@@ -271,6 +278,21 @@ def _add_pictures(app: FastAPI, answers: Answers) -> None:
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)
         return answers.picture(request, MESSAGE_TABLES, (theme, width), make)
+
+    @app.get("/charts/channel/shares.svg")
+    def _channel_chart(
+        request: Request,
+        pubsub_topic: OptionalText = None,
+        content_topic: OptionalText = None,
+        channel_id: OptionalText = None,
+        last: Window_ = "24h",
+        theme: Annotated[Theme, Query()] = "light",
+        width: Annotated[Width, Query()] = "wide",
+    ) -> Response:
+        key = ChannelFilter(pubsub_topic, content_topic, channel_id)
+        return answers.picture(
+            request, channel.TABLES, (theme, width), lambda lake: known_shares(lake, window(lake, last), key)
+        )
 
     @app.get("/charts/{name}.svg")
     def _chart(

@@ -3,8 +3,9 @@ and charts are those of the report."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from reliable_channel.analysis.report.investigate import MessageFacts, timeline
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.source import Window as Rows
+from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts
 
 MOST_ROWS = 200
 """The maximum number of rows in the table below a picture."""
@@ -38,6 +40,7 @@ class Figure:
     rows: list[tuple[Any, ...]]
     draw: Callable[[int], Any]
     more: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def source(lake: TableSnapshot, window: TimeWindow, message: MessageFacts | None = None) -> TableWindow:
@@ -187,6 +190,50 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
         rows,
         draw,
     )
+
+
+def known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilter) -> Figure:
+    """How much of a channel each participant knew over time, and its splits."""
+    where = f"{key.where()} AND event_time > $since AND event_time <= $until"
+    parameters = {**key.parameters, **window.bounds}
+    (span,) = lake.select(
+        f"SELECT min(event_time) AS first, max(event_time) AS last FROM deliveries WHERE {where}",  # noqa: S608 - our own
+        parameters,
+    )
+    seconds = max(60, window.bin_s(span["first"], span["last"]))
+    rows = read_contacts(lake, where, parameters, seconds * 1000).get(key, [])
+    bins: dict[tuple[int, str], list[int]] = {}
+    for row in rows:
+        numbers = bins.setdefault((row["made_ms"] // 1000 // seconds * seconds, row["participant"]), [0, 0])
+        numbers[0] += row["known"]
+        numbers[1] += row["settled"]
+    columns = [
+        (dt.datetime.fromtimestamp(second, dt.UTC), who, has, of) for (second, who), (has, of) in bins.items() if of
+    ]
+
+    def draw(width: int) -> Any:
+        from reliable_channel.analysis.dashboard.known_chart import chart
+
+        return chart(pd.DataFrame(columns, columns=["time", "participant", "known", "settled"]), seconds, window.now)
+
+    figure = _figure(
+        "Share of the channel known",
+        f"Marks of {len({who for _, who in bins})} participants over time, by the share of the others' messages known.",
+        ("time (UTC)", "participant", "known", "of"),
+        [(text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns],
+        draw,
+    )
+    return replace(figure, notes=tuple(map(_describe_split, find_splits(lake, key, rows, seconds * 1000))))
+
+
+def _describe_split(split: Split) -> str:
+    since, shown, healed = (
+        text.moment(None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC))[:19]
+        for ms in (split.since_ms, split.shown_ms, split.healed_ms)
+    )
+    sides = "; ".join(", ".join(text.name(who, 24) for who in sorted(group)) for group in split.groups)
+    ended = f"healed by {healed}" if split.healed_ms else f"last shown at {shown}"
+    return f"Split since {since}, {ended}. The groups that lack each other's messages: {sides}."
 
 
 PAGE_FIGURES: Mapping[str, tuple[Callable[[TableSnapshot, TimeWindow], Figure], tuple[str, ...]]] = {
