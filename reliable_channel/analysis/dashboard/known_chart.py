@@ -9,6 +9,8 @@ import pandas as pd
 
 from reliable_channel.analysis.report.charts.look import (
     BLUE,
+    ORANGE,
+    SKY,
     VERMILION,
     Chart,
     answers,
@@ -34,7 +36,7 @@ def chart(bins: pd.DataFrame, seconds: int, until: dt.datetime | None = None) ->
         f"{r.participant}: {r.known} of {r.settled} messages, {r.time:%Y-%m-%d %H:%M:%S}"
         for r in shown.itertuples(False)
     ]
-    how = f"Of what the others sent in the 15 minutes before its newest message; one mark for {every(seconds)}."
+    how = f"Of what the others sent in the 5 minutes before its newest message; one mark for {every(seconds)}."
     drawn = (
         alt.Chart(shown, title=title_params(title, how))
         .mark_rect(stroke="white", strokeWidth=0.4)
@@ -45,7 +47,7 @@ def chart(bins: pd.DataFrame, seconds: int, until: dt.datetime | None = None) ->
             y=alt.Y("participant:N", title=None, sort="ascending"),
             color=alt.Color(
                 "share:Q",
-                scale=alt.Scale(domain=[0, 0.5, 1], range=[VERMILION, "#F0C0A0", BLUE]),
+                scale=alt.Scale(type="threshold", domain=[0.25, 0.5, 0.75], range=[VERMILION, ORANGE, SKY, BLUE]),
                 legend=alt.Legend(orient="bottom", title="share known", format=".0%"),
             ),
         )

@@ -253,6 +253,7 @@ _MOST_PARTICIPANTS = 100
 _MOST_SAMPLED = 20
 _SLOT_MS = 20_000
 _SPAN_MS = 900_000
+_NEW_MS = 300_000
 _MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 AND {DAY_MS} THEN lamport_timestamp
                         WHEN unix_millis(event_time) / 1e3 - lamport_timestamp BETWEEN 0 AND {DAY_MS} / 1e3
                         THEN lamport_timestamp * 1000 ELSE unix_millis(event_time) END"""
@@ -288,8 +289,9 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
     With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender,
     about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s. So its cost is bounded by
     the time it looks at, not by the traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
-    (number of SDS messages that it had, and of those with evidence), last_had_ms (when the newest was made that it
-    had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut off)."""
+    (number of SDS messages of the last 5 minutes that it had, and of those with evidence), last_had_ms (when the newest
+    was made that it had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut
+    off)."""
     shown = _SHOWN
     if every_ms is None:
         place, most, counted, time = "sds_id", _MOST_PARTICIPANTS, f"c.place <= {_RECENT}", "0"
@@ -358,7 +360,8 @@ WITH sent AS (
 ), senders AS (
     SELECT {shown}, made_ms, sender_id, max(last_had_ms) AS last_had_ms,
            min(sent_ms) FILTER (WHERE is_last) AS lacks_from_ms,
-           count(*) FILTER (WHERE is_known) AS known, count(*) FILTER (WHERE is_known OR lacks) AS settled,
+           count(*) FILTER (WHERE is_known AND sent_ms > made_ms - {_NEW_MS}) AS known,
+           count(*) FILTER (WHERE (is_known OR lacks) AND sent_ms > made_ms - {_NEW_MS}) AS settled,
            CASE WHEN count(DISTINCT message) FILTER (WHERE is_last) >= {_CUT_OFF}
                  AND unix_millis(min(seen) FILTER (WHERE is_last)) <= made_ms - {_CUT_OFF_MS}
                 THEN min(seen) FILTER (WHERE is_last) END AS cut_off_since

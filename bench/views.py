@@ -1,0 +1,88 @@
+"""Measures the view ``participant_views`` and the search for splits over 100 000 SDS messages of one channel, all with
+Bloom filters: CPU seconds of one core, beside reading the filters alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from bench.registry import SIZES, Result, bench
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.splits import find_splits, read_contacts
+from reliable_channel.config import PathSettings
+from reliable_channel.core.sds.filter import OwnFilter
+from reliable_channel.core.wire.bloom import FilterFormat
+from reliable_channel.lake.create import create_table
+from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.tables import ACKS, DELIVERIES, SDS_MESSAGES, Table
+
+MESSAGES, SENDERS, CHUNK = 100_000, 5, 5_000
+EVERY_MS = 60_000
+START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
+KEY = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/bench/1/views/proto", "channel_id": "views"}
+
+
+@bench
+def who_is_behind() -> Iterator[Result]:
+    """Measure both over a day of one channel: ten messages a minute and sender, everything heard by everybody."""
+    messages = SIZES.scale_count(MESSAGES)
+    with tempfile.TemporaryDirectory(prefix="bench-views-") as place:
+        _make_tables(Path(place), messages)
+        lake = TableSnapshot(PathSettings(data_dir=place), patience_s=600)
+        reading = _measure(lambda: lake.select("SELECT sum(octet_length(bloom_filter)) FROM sds_messages"))
+        yield Result(f"reading the filters of {messages:,} messages", reading, "s")
+        behind = _measure(lambda: lake.select("SELECT * FROM participant_views"))
+        yield Result(f"participant_views over {messages:,} messages", behind, "s")
+
+        def find() -> None:
+            for key, rows in read_contacts(lake, "true", {}, EVERY_MS).items():
+                assert not find_splits(lake, key, rows, EVERY_MS)
+
+        splits = _measure(find)
+        yield Result(f"splits over {messages:,} messages, every minute", splits, "s")
+        yield Result(
+            "participant_views / reading the filters", behind / reading, "ratio", 3.0, True, "reading the filters"
+        )
+        yield Result("splits / reading the filters", splits / reading, "ratio", 20.0, True, "reading the filters")
+
+
+def _measure(run: Callable[[], Any]) -> float:
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+def _make_tables(place: Path, messages: int) -> None:
+    for table in (SDS_MESSAGES, DELIVERIES, ACKS):
+        create_table(place / table.name, table)
+    own = OwnFilter(FilterFormat())
+    ids = [f"{number:064x}" for number in range(messages)]
+    for first in range(0, messages, CHUNK):
+        rows: dict[Table, list[dict[str, Any]]] = {SDS_MESSAGES: [], DELIVERIES: [], ACKS: []}
+        for number in range(first, min(first + CHUNK, messages)):
+            if own.count >= FilterFormat().capacity:
+                own.roll_over(ids[number - FilterFormat().capacity // 2 : number])
+            at = START + dt.timedelta(milliseconds=number * 60_000 // (10 * SENDERS))
+            sender = f"sender {number % SENDERS}"
+            common = {**KEY, "sds_id": ids[number], "sender_id": sender, "event_time": at, "kafka_topic": "t"}
+            common |= {"kafka_partition": 0, "kafka_offset": number, "sds_kind": "content", "segment_kind": "bare"}
+            lamport = int(at.timestamp() * 1000)
+            rows[SDS_MESSAGES].append({**common, "bloom_filter": own.encode(), "lamport_timestamp": lamport})
+            rows[DELIVERIES].append({**common, "row_seq": number, "first_seen": at})
+            rows[ACKS] += [
+                {**common, "sds_id": named, "sender_id": f"sender {(number - back) % SENDERS}",
+                 "acknowledged_by": sender, "evidence": "causal_history", "certainty": "certain"}
+                for back in (1, 2) for named in ids[number - back : number - back + 1]
+            ]  # fmt: skip
+            own.insert(ids[number])
+        for table, made in rows.items():
+            complete = [{name: row.get(name) for name in table.names()} for row in made]
+            batch = pa.Table.from_pylist(complete, schema=arrow_schema(table))
+            write_deltalake(str(place / table.name), batch, mode="append")
