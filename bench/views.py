@@ -21,7 +21,7 @@ from reliable_channel.core.sds.filter import OwnFilter
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import ACKS, DELIVERIES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import ACKS, SDS_MESSAGES, Table
 
 MESSAGES, SENDERS, CHUNK = 100_000, 5, 5_000
 EVERY_MS = 60_000
@@ -60,12 +60,12 @@ def _measure(run: Callable[[], Any]) -> float:
 
 
 def _make_tables(place: Path, messages: int) -> None:
-    for table in (SDS_MESSAGES, DELIVERIES, ACKS):
+    for table in (SDS_MESSAGES, ACKS):
         create_table(place / table.name, table)
     own = OwnFilter(FilterFormat())
     ids = [f"{number:064x}" for number in range(messages)]
     for first in range(0, messages, CHUNK):
-        rows: dict[Table, list[dict[str, Any]]] = {SDS_MESSAGES: [], DELIVERIES: [], ACKS: []}
+        rows: dict[Table, list[dict[str, Any]]] = {SDS_MESSAGES: [], ACKS: []}
         for number in range(first, min(first + CHUNK, messages)):
             if own.count >= FilterFormat().capacity:
                 own.roll_over(ids[number - FilterFormat().capacity // 2 : number])
@@ -75,7 +75,6 @@ def _make_tables(place: Path, messages: int) -> None:
             common |= {"kafka_partition": 0, "kafka_offset": number, "sds_kind": "content", "segment_kind": "bare"}
             lamport = int(at.timestamp() * 1000)
             rows[SDS_MESSAGES].append({**common, "bloom_filter": own.encode(), "lamport_timestamp": lamport})
-            rows[DELIVERIES].append({**common, "row_seq": number, "first_seen": at})
             rows[ACKS] += [
                 {**common, "sds_id": named, "sender_id": f"sender {(number - back) % SENDERS}",
                  "acknowledged_by": sender, "evidence": "causal_history", "certainty": "certain"}

@@ -14,8 +14,8 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, load
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import ACKS, CLOCK, DELIVERIES, SDS_MESSAGES, Table
-from reliable_channel.pipeline.ack.output_rows import Ack, Delivery
+from reliable_channel.lake.tables import ACKS, CLOCK, SDS_MESSAGES, Table
+from reliable_channel.pipeline.ack.output_rows import Ack
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.world import World
@@ -23,7 +23,7 @@ from tests.support.adapters import TOPIC, Adapters
 
 
 def write_simulated(place: Path, world: World) -> TableSnapshot:
-    """``sds_messages``, ``deliveries``, ``acks`` and ``clock`` of a world whose channels have one family."""
+    """``sds_messages``, ``acks`` and ``clock`` of a world whose channels have one family."""
     plans = world.scenario.channels
     topics = tuple(ChannelTopic(content_topic=plan.content_topic, family=plan.family) for plan in plans)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
@@ -40,7 +40,6 @@ def write_simulated(place: Path, world: World) -> TableSnapshot:
             at = {"kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset, "event_time": record.at_ms * 1000}
             records.append({**{name: getattr(row, name, None) for name in SDS_MESSAGES.names()}, **at})
     write(place, SDS_MESSAGES, ({**row, "causal_history": [], "repair_request": []} for row in records))
-    write(place, DELIVERIES, (row._asdict() for row in adapters.rows if isinstance(row, Delivery)))
     write(place, ACKS, (row._asdict() for row in adapters.rows if isinstance(row, Ack)))
     last = records[-1]["event_time"]
     write(place, CLOCK, [{"kafka_topic": TOPIC, "kafka_partition": 0, "query_id": "q", "batch_id": 0, "kind": "batch",

@@ -39,8 +39,8 @@ def page(
     parts = {
         "figures": section(lake, ("delivery_status",), lambda: figures(lake, key, window)),
         "matrix": section(lake, ("deliveries", "acks"), lambda: acks_matrix(lake, key, window.since, window.until)),
-        "behind": section(lake, ("sds_messages", "deliveries", "acks"), lambda: behind(lake, key, window)),
-        "shares": section(lake, ("sds_messages", "deliveries", "acks"), lambda: known_shares(lake, window, key)),
+        "behind": section(lake, ("sds_messages", "acks"), lambda: behind(lake, key, window)),
+        "shares": section(lake, ("sds_messages", "acks"), lambda: known_shares(lake, window, key)),
         "missing": section(
             lake, ("refetch_requests",), lambda: missing_dependencies(lake, key, window, numbers["missing"])
         ),

@@ -197,7 +197,7 @@ def known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilter) ->
     where = f"{key.where()} AND event_time > $since AND event_time <= $until"
     parameters = {**key.parameters, **window.bounds}
     (span,) = lake.select(
-        f"SELECT min(event_time) AS first, max(event_time) AS last FROM deliveries WHERE {where}",  # noqa: S608 - our own
+        f"SELECT min(event_time) AS first, max(event_time) AS last FROM sds_messages WHERE {where}",  # noqa: S608 - our own
         parameters,
     )
     seconds = max(60, window.bin_s(span["first"], span["last"]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from reliable_channel.core.wire.bloom import false_positive_rate, list_absent
 from reliable_channel.lake.tables import BY_NAME
-from reliable_channel.lake.tables.ack import ACKS, DELIVERIES
+from reliable_channel.lake.tables.ack import ACKS
 from reliable_channel.lake.tables.columns import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SIGHTINGS
 from reliable_channel.lake.tables.ingest import SDS_MESSAGES
@@ -245,6 +245,7 @@ SELECT pubsub_topic, content_topic, channel_id, sender_id, messages, since, last
 FROM senders""",  # noqa: S608 - text of our own only
 )
 
+_TOLERANCE_MS = 300_000
 _SETTLE_MS = 30_000
 _CUT_OFF = 3
 _CUT_OFF_MS = 60_000
@@ -261,6 +262,8 @@ _MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 A
 are understood; one that is ahead counts as the time of arrival."""
 
 
+_IS_AHEAD = f"lamport_timestamp - unix_millis(event_time) BETWEEN {_TOLERANCE_MS} AND {DAY_MS}"
+"""What participants refuse, and so lack without fault (docs/sds.md, *Lamport timestamps*)."""
 _SHOWN = f"{_CHANNEL}, participant, shown_by"
 _PARTICIPANTS = f"""\
 SELECT pubsub_topic, content_topic, channel_id, participant, shown_by, made_ms, coalesce(messages, 0) AS messages,
@@ -283,12 +286,13 @@ FROM senders"""  # noqa: S608
 
 
 def participant_views_sql(where: str = "true", every_ms: int | None = None) -> str:
-    """The query of the view ``participant_views`` over the rows of ``sds_messages``, ``deliveries`` and ``acks`` for
-    which the condition ``where`` on their common columns (channel key, ``event_time``) holds.
+    """The query of the view ``participant_views`` over the rows of ``sds_messages`` and ``acks`` for which the condition
+    ``where`` on their common columns (channel key, ``event_time``) holds.
 
     With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender,
-    about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s. So its cost is bounded by
-    the time it looks at, not by the traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
+    about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s, rather one that somebody
+    acknowledged, because strangers send in its name too. So its cost is bounded by the time it looks at, not by the
+    traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
     (number of SDS messages of the last 5 minutes that it had, and of those with evidence), last_had_ms (when the newest
     was made that it had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut
     off)."""
@@ -304,19 +308,20 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
     return f"""\
 WITH sent AS (
     SELECT {_CHANNEL}, sender_id, sds_id, min(sds_kind) AS sds_kind, min(event_time) AS seen,
-           min({_MADE_MS}) AS made_ms, coalesce(max(hex(entire_message_hash)), sds_id) AS message
+           min({_MADE_MS}) AS made_ms, coalesce(bool_or({_IS_AHEAD}), false) AS is_ahead,
+           coalesce(max(hex(entire_message_hash)), sds_id) AS message
     FROM sds_messages WHERE sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE AND {where}
     GROUP BY {_CHANNEL}, sender_id, sds_id
-), delivered AS (
+), messages AS (
     SELECT {_CHANNEL}, sds_id, min(seen) AS seen, min(made_ms) AS sent_ms, min_by(sender_id, seen) AS sender_id,
            min(message) AS message
-    FROM sent JOIN (SELECT DISTINCT {_CHANNEL}, sds_id FROM deliveries
-                    WHERE sds_kind = 'content' AND segment_kind IS NOT NULL AND {where}) USING ({_CHANNEL}, sds_id)
-    WHERE sds_kind = 'content' GROUP BY {_CHANNEL}, sds_id
+    FROM sent WHERE sds_kind = 'content' AND NOT is_ahead GROUP BY {_CHANNEL}, sds_id
 ), contents AS (
     SELECT *, row_number() OVER (PARTITION BY {_CHANNEL} ORDER BY seen DESC, sds_id) AS place
-    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id, {place} ORDER BY seen, sds_id) AS number
-          FROM delivered)
+    FROM (SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, sender_id, {place}
+                                       ORDER BY is_acknowledged IS NULL, seen, sds_id) AS number
+          FROM messages LEFT JOIN (SELECT {_CHANNEL}, sds_id, true AS is_acknowledged FROM acks WHERE {where}
+                                   GROUP BY {_CHANNEL}, sds_id) USING ({_CHANNEL}, sds_id))
     WHERE number = 1
 ), participants AS (
     SELECT {_CHANNEL}, sender_id, min(made_ms) AS joined_ms,
@@ -377,7 +382,7 @@ WITH sent AS (
 PARTICIPANT_VIEWS = View(
     "participant_views",
     "One row per participant of a channel: what it shows to have, and to lack, of the others' newest messages.",
-    (SDS_MESSAGES, DELIVERIES, ACKS),
+    (SDS_MESSAGES, ACKS),
     (
         *(_SENT[name] for name in CHANNEL_KEY),
         Column("participant", "STRING", "SDS sender id; the 100 of a channel that say most", example="bob"),
@@ -391,8 +396,8 @@ PARTICIPANT_VIEWS = View(
         Column(
             "messages",
             "BIGINT",
-            "number of SDS messages of others with content, among the newest 1 000 of the channel that were delivered"
-            " here, since it was first heard",
+            "number of SDS messages of others with content, among the newest 1 000 of the channel that were seen here,"
+            " since it was first heard",
             example="120",
         ),
         Column("has", "BIGINT", "of these, it provably has: it named them in a causal history", example="71"),
