@@ -286,8 +286,8 @@ FROM senders"""  # noqa: S608
 
 
 def participant_views_sql(where: str = "true", every_ms: int | None = None) -> str:
-    """The query of the view ``participant_views`` over the rows of ``sds_messages`` and ``acks`` for which the condition
-    ``where`` on their common columns (channel key, ``event_time``) holds.
+    """The query of the view ``participant_views`` over the rows of ``sds_messages`` and ``acks`` for which the
+    condition ``where`` on their common columns (channel key, ``event_time``) holds.
 
     With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender,
     about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s, rather one that somebody
