@@ -55,7 +55,7 @@ def page(
 
 def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
     """Whether any table contains the channel."""
-    tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies")
+    tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies", "sds_messages")
     conditions = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
     return bool(lake.select(f"SELECT {' OR '.join(conditions)} AS known", key.parameters)[0]["known"])
 
