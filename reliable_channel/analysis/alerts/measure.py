@@ -22,7 +22,7 @@ from reliable_channel.analysis.alerts.rules import (
     QuarantineRate,
     Rule,
     SilentChannel,
-    Split,
+    SplitChannel,
     TopicInPartitions,
 )
 from reliable_channel.analysis.figures import LOSS, VERDICTS, drops, records
@@ -171,7 +171,7 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
     ]
 
 
-def _split(lake: TableSnapshot, rule: Split, window: dict[str, Any]) -> list[Reading]:
+def _split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> list[Reading]:
     until = window["until"]
     now_ms = until.timestamp() * 1000
     readings = []
@@ -223,7 +223,7 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
     SilentChannel: _silent_channel,
     TopicInPartitions: _topic_in_partitions,
     Budget: _budget,
-    Split: _split,
+    SplitChannel: _split,
 }
 
 

@@ -103,7 +103,7 @@ class Budget(_Above):
     epoch_size_ms: PositiveMilliseconds = 600_000
 
 
-class Split(_Rule):
+class SplitChannel(_Rule):
     """Time since a channel split: groups of its participants each of which lacks all newer messages of the other, ms
     from the oldest message that a group lacks to the recorded clock. It ends when a message crosses, or when there was
     no evidence of it for 15 minutes."""
@@ -138,7 +138,7 @@ class ClockStopped(_Rule):
         return float(self.above_ms)
 
 
-Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | Split | Metric | ClockStopped
+Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | SplitChannel | Metric | ClockStopped
 KINDS = (
     "loss_rate",
     "quarantine_rate",
