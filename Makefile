@@ -21,7 +21,7 @@ help:  ## list the targets
 		printf '%-18s %s\n' "$$name" "$$text"; done
 
 setup:  ## virtual environment, locked dependencies, jars; a second time repeats nothing
-	@scripts/setup.sh
+	@PYTHONDONTWRITEBYTECODE=$(PYTHONDONTWRITEBYTECODE) scripts/setup.sh
 
 demo: setup  ## play a conversation through a real Kafka and the jobs; a delivery report checked against the truth
 	@$(BIN)/reliable-channel demo
