@@ -7,6 +7,7 @@ uses; another one ends the run. In the end the program answers as the user of th
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -19,6 +20,8 @@ CONTEXT = Path(__file__).resolve().parents[1]
 SUITE = "bookworm"
 PACKAGES = "python3,python3-venv,ca-certificates"
 START = {"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive"}
+PASSED_ON = ("PIP_CERT", "PIP_INDEX_URL", "SSL_CERT_FILE", "HTTPS_PROXY", "HTTP_PROXY")
+"""What a network may ask for; the files are those of the root, whose base may be given."""
 PROBES = (["reliable-channel", "--version"], ["reliable-channel", "config", "show"], ["java", "-version"])
 
 
@@ -35,15 +38,19 @@ class Stage:
 
     def __init__(self, base: Path, root: Path) -> None:
         subprocess.run(["cp", "-a", "--reflink=auto", str(base), str(root)], check=True)
-        self.root, self.environment, self.directory, self.user = root, dict(START), "/", "0:0"
+        self.root, self.directory, self.user = root, "/", "0:0"
+        self.environment = START | {name: os.environ[name] for name in PASSED_ON if name in os.environ}
 
     def run(self, command: list[str]) -> None:
         """Run a command in the root, as its user. Raises ``CalledProcessError``."""
         inside = f"mkdir -p {self.directory} && cd {self.directory} && exec {shlex.join(command)}"
+        # Java's package needs /proc, apt a terminal; the mounts end with the command.
+        mounts = f"mount -t proc proc {self.root}/proc && mount --rbind /dev {self.root}/dev"
         chroot = ["chroot", f"--userspec={self.user}", str(self.root), "/bin/sh", "-c", inside]
+        apart = ["unshare", "--mount", "--pid", "--fork", "/bin/sh", "-c", f"{mounts} && exec {shlex.join(chroot)}"]
         print("+", shlex.join(command), flush=True)
         home = {"HOME": "/root" if self.user == "0:0" else self.directory}
-        subprocess.run(chroot, check=True, env={**home, **self.environment})
+        subprocess.run(apart, check=True, env={**home, **self.environment})
 
     def set_environment(self, arguments: str) -> None:
         """ENV."""

@@ -57,7 +57,7 @@ def next_steps(data_dir: str) -> str:
     lines = {
         "report": "what was delivered, what is missing and why (--html FILE: with charts)",
         "dashboard": "the same as pages in a browser",
-        "sql": "your own questions; docs/questions.md has twenty",
+        "sql": "your own questions; docs/questions.md has examples",
     }
     width = max(map(len, lines))
     return "\n".join(["", *(f"  {name} {c:{width}} --tables {tables}   # {what}" for c, what in lines.items())])
