@@ -77,7 +77,8 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class HashCheck:
-    """A query for the hashes of all envelopes on the content topic from ``start_ms`` (Unix ms) to ``now_ms``."""
+    """A query for the hashes of all envelopes on the content topic from ``start_ms`` (Unix ms) to ``now_ms``. Store v1,
+    which can be queried for no hash, returns the envelopes."""
 
     start_ms: int
     now_ms: int
@@ -189,14 +190,13 @@ class StoreRetrieval:
 
     def _ask(self, question: Question) -> None:
         try:
+            hashes: list[bytes] = []
+            for page in self._pages(question):
+                if envelopes := tuple(self._envelopes(page)):
+                    self.answered(StoreEnvelopes(envelopes))
+                hashes += [entry.message_hash for entry in page.entries if entry.message is None]
             if isinstance(question, HashCheck):
-                hashes = [entry.message_hash for page in self._pages(question) for entry in page.entries]
                 self.answered(StoredHashes(tuple(hashes), question.now_ms))
-            else:
-                for page in self._pages(question):
-                    envelopes = tuple(self._envelopes(page))
-                    if envelopes:
-                        self.answered(StoreEnvelopes(envelopes))
             self._fails = False
         except ReliableChannelError as error:
             self._fail(error.cause[:300], question)

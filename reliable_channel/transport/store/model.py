@@ -64,7 +64,8 @@ class StoreQuery:
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """One stored envelope. ``message`` and ``pubsub_topic`` are ``None`` when the query did not include data.
+    """One stored envelope. ``message`` and ``pubsub_topic`` are ``None`` when the query did not include data, except
+    from nodes with Store v1 only.
 
     ``verified`` means that the hash was recomputed from the message and matched; answers of an old store protocol
     without ``meta`` cannot be verified."""

@@ -214,7 +214,10 @@ class RestStoreNode:
             return None
         if stated_hash not in hash_candidates(pubsub_topic, message):
             return None
-        return self._fitting(query, StoreEntry(stated_hash, message, pubsub_topic, verified=True))
+        entry = StoreEntry(stated_hash, message, pubsub_topic, verified=True)
+        if not self._fits(query, entry):
+            return None
+        return entry if query.include_data else StoreEntry(stated_hash, verified=True)
 
     def _page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
         entries: list[StoreEntry | None] = []
@@ -225,7 +228,8 @@ class RestStoreNode:
                 continue
             # v1 returns no meta, so the hash of what was sent with one is lost (docs/spec/waku-rest.md *Store v3*).
             computed = hash_candidates(query.pubsub_topic, message)[0]
-            entries.append(self._fitting(query, StoreEntry(computed, message, query.pubsub_topic, verified=False)))
+            entry = StoreEntry(computed, message, query.pubsub_topic, verified=False)
+            entries.append(entry if self._fits(query, entry) else None)
         return self._sort_page(query, entries, self._remember_v1(body.get("cursor")))
 
     def _remember_v1(self, cursor: Any) -> bytes | None:
@@ -241,19 +245,17 @@ class RestStoreNode:
         self._v1_cursors[name] = place
         return name
 
-    def _fitting(self, query: StoreQuery, entry: StoreEntry) -> StoreEntry | None:
+    def _fits(self, query: StoreQuery, entry: StoreEntry) -> bool:
         message = entry.message
         if message is None:
-            return entry
+            return True
         at = message.timestamp or 0
-        if (
-            (query.pubsub_topic is not None and entry.pubsub_topic != query.pubsub_topic)
-            or (query.content_topics and message.content_topic not in query.content_topics)
-            or (query.start_time_ns is not None and at < query.start_time_ns)
-            or (query.end_time_ns is not None and at > query.end_time_ns)
-        ):
-            return None
-        return entry if query.include_data else StoreEntry(entry.message_hash, verified=entry.verified)
+        return (
+            (query.pubsub_topic is None or entry.pubsub_topic == query.pubsub_topic)
+            and (not query.content_topics or message.content_topic in query.content_topics)
+            and (query.start_time_ns is None or at >= query.start_time_ns)
+            and (query.end_time_ns is None or at <= query.end_time_ns)
+        )
 
     def _sort_page(self, query: StoreQuery, given: list[StoreEntry | None], cursor: bytes | None) -> StorePage:
         kept = {entry.message_hash: entry for entry in given if entry is not None}

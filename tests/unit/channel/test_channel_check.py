@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ class Store:
 
     def __init__(self, world: World, name: str) -> None:
         self._answer = world.node(name).query_store
-        self.fails = False
+        self.fails = self.is_v1 = False
         self.queries: list[StoreQuery] = []
         self.entries: list[int] = []
         world.node(name).query_store = self.query  # type: ignore[method-assign]
@@ -30,7 +31,8 @@ class Store:
         self.queries.append(query)
         if self.fails:
             raise EnvironmentFault("The store is away.", "Wait.")
-        page = self._answer(query)
+        assert not (self.is_v1 and query.hashes)
+        page = self._answer(replace(query, include_data=query.include_data or self.is_v1))
         self.entries.append(len(page.entries))
         return page
 
@@ -80,6 +82,18 @@ def test_a_check_that_failed_is_made_up_for_and_reported_once() -> None:
     store.fails = False
     world.run(CHECK_PERIOD_MS, step_ms=1_000)
     assert b"lost" in bob.payloads
+
+
+def test_a_store_that_can_be_queried_for_no_hash_gives_the_envelopes_themselves() -> None:
+    world, alice, bob, store = join_two(sds={"repair": False})
+    store.is_v1 = True
+    alice.channel.send(b"received")
+    world.run(1_000)
+    send_to_nobody(world, alice)
+    del world.recorders["alice"]
+    world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    assert (bob.payloads, bob.problems()) == ([b"received", b"lost"], [])
+    assert len(store.queries) == 1
 
 
 def test_a_channel_that_does_not_query_on_connect_checks_nothing() -> None:

@@ -52,12 +52,13 @@ def test_all_pages_together_give_every_message_once(dialect: str, forward: bool)
     assert all(entry.verified for page in pages for entry in page.entries)
 
 
-def test_store_v1_gives_the_messages_without_claiming_their_hashes() -> None:
+@pytest.mark.parametrize("include_data", [True, False])
+def test_store_v1_gives_the_messages_without_claiming_their_hashes(include_data: bool) -> None:
     network, messages = filled(20)
     with FakeWakuNode("go-waku", network) as node:
         node.store = True
         node.faults.paths, node.faults.status = "/store/v3/", 404
-        pages = list(client(node).pages(everything()))
+        pages = list(client(node).pages(everything(include_data=include_data)))
     found = [entry for page in pages for entry in page.entries]
     assert [e.message.payload for e in found if e.message] == [m.payload for m in messages]
     assert not any(entry.verified for entry in found)
