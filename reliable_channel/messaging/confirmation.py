@@ -135,8 +135,7 @@ class Confirmation:
             pubsub_topic=pubsub_topic,
             content_topics=topics,
             start_time_ns=(oldest - CLOCK_SKEW_MS) * NS_PER_MS,
-            end_time_ns=(now + CLOCK_SKEW_MS) * NS_PER_MS,
-            include_data=False,
+            include_data=False,  # without an end time: nodes return the data where one is given
         )
         pages = 0
         for page in self._pages(query):
