@@ -6,7 +6,8 @@ The senders of a simulation record their actions, so that messages without a tra
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.scenario import Fault
@@ -56,7 +57,7 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
             ids[segment.channel_id, segment.message].append(segment.sds_id)
     forged = {(attack.channel_id, attack.sds_id) for attack in truth.attacks}
     differences: list[Difference] = []
-    for message in truth.messages:
+    for message in _as_observed(truth):
         mine = [row for sds_id in ids[message.channel_id, message.number] for row in rows[message.channel_id, sds_id]]
         mine = list(dict.fromkeys(mine))
         what = _wrong(message, mine)
@@ -79,6 +80,14 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
             what = "is called missing, and only one hostile sender names it"
             differences.append(Difference(PROMISE, row.channel_id, ", ".join(row.sds_ids), what))
     return differences
+
+
+def _as_observed(truth: Truth) -> Iterator[TrueMessage]:
+    """The messages, without the fault of a cut segment where that was lost on the way."""
+    cut = {(s.channel_id, s.message) for s in truth.segments if s.observed_copies and s.arrived_at_ms is None}
+    for message in truth.messages:
+        lost = message.fault == Fault.UNDECODABLE and (message.channel_id, message.number) not in cut
+        yield replace(message, fault=None) if lost else message
 
 
 def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[str, str]]) -> bool:

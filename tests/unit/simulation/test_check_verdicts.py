@@ -77,6 +77,22 @@ def test_what_is_older_than_the_observation_may_stay_unknown() -> None:
     assert check_verdicts(truth, rows) == []
 
 
+@pytest.mark.parametrize(("copies", "expected"), [(0, "segment_missing"), (1, "undecodable")])
+def test_a_segment_that_would_have_been_cut_and_never_arrived_is_only_missing(copies: int, expected: str) -> None:
+    truth = example()
+    messages = [replace(m, fault="undecodable") if i == LOST else m for i, m in enumerate(truth.messages)]
+    cut = next(s for s in truth.segments if s.message == messages[LOST].number and s.arrived_at_ms is None)
+    segments = [replace(s, observed_copies=copies) if s is cut else s for s in truth.segments]
+    truth = replace(truth, messages=messages, segments=segments)
+    accepted = [
+        cause
+        for cause in ("segment_missing", "undecodable")
+        if not check_verdicts(truth, changed(LOST, cause=cause)(right(truth)))
+    ]
+    assert expected in accepted
+    assert copies == 0 or accepted == [expected]
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_it_is_found_when(name: str) -> None:
     mutate, expected = MUTATIONS[name]
