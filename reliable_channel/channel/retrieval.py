@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +113,10 @@ class StoreRetrieval:
         self._thread: threading.Thread | None = None
         self.ended = False
 
-    def ask_hash(self, hint: bytes) -> None:
-        """Query for one envelope."""
+    def ask_hashes(self, hints: Iterable[bytes]) -> None:
+        """Query for these envelopes, as many in one query as a store takes."""
         with self._changed:
-            self._hashes[hint] = None
+            self._hashes.update(dict.fromkeys(hints))
         self._wake()
 
     def ask_range(self, wanted: TimeRange) -> None:
@@ -270,14 +270,12 @@ class StoreQueries:
     def fetch_unknown(self, stored: StoredHashes) -> None:
         """Fetch the envelopes that a store has and nobody brought."""
         self._checked_until = stored.until_ms
-        for hint in stored.hashes:
-            if hint not in self._known:
-                self._retrieval.ask_hash(hint)
+        self._retrieval.ask_hashes(hint for hint in stored.hashes if hint not in self._known)
 
     def fetch(self, fetch: Fetch, now: int) -> None:
         """Query for one missing segment: by its hint, or the last hour."""
         if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
-            self._retrieval.ask_hash(fetch.retrieval_hint)
+            self._retrieval.ask_hashes([fetch.retrieval_hint])
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             self._last_range_without_hint = now
             self._retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))

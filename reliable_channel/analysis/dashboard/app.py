@@ -21,7 +21,7 @@ from reliable_channel.analysis.dashboard.figures import (
     MESSAGE_TABLES,
     PAGE_FIGURES,
     Figure,
-    known_shares,
+    read_known_shares,
     svg,
 )
 from reliable_channel.analysis.dashboard.guard import SVG_POLICY, dashboard_access
@@ -291,7 +291,7 @@ def _add_pictures(app: FastAPI, answers: Answers) -> None:
     ) -> Response:
         key = ChannelFilter(pubsub_topic, content_topic, channel_id)
         return answers.picture(
-            request, channel.TABLES, (theme, width), lambda lake: known_shares(lake, window(lake, last), key)
+            request, channel.TABLES, (theme, width), lambda lake: read_known_shares(lake, window(lake, last), key)
         )
 
     @app.get("/charts/{name}.svg")

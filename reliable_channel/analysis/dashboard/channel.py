@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliable_channel.analysis.dashboard.figures import known_shares
+from reliable_channel.analysis.dashboard.figures import read_known_shares
 from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
@@ -40,7 +40,7 @@ def page(
         "figures": section(lake, ("delivery_status",), lambda: figures(lake, key, window)),
         "matrix": section(lake, ("deliveries", "acks"), lambda: acks_matrix(lake, key, window.since, window.until)),
         "behind": section(lake, ("sds_messages", "acks"), lambda: behind(lake, key, window)),
-        "shares": section(lake, ("sds_messages", "acks"), lambda: known_shares(lake, window, key)),
+        "shares": section(lake, ("sds_messages", "acks"), lambda: read_known_shares(lake, window, key)),
         "missing": section(
             lake, ("refetch_requests",), lambda: missing_dependencies(lake, key, window, numbers["missing"])
         ),

@@ -192,7 +192,7 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
     )
 
 
-def known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilter) -> Figure:
+def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilter) -> Figure:
     """How much of a channel each participant knew over time, and its splits."""
     where = f"{key.where()} AND event_time > $since AND event_time <= $until"
     parameters = {**key.parameters, **window.bounds}

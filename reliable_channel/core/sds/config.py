@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
+from reliable_channel.core.wire.bloom import SATURATED, FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, WireFamily
 
 NIM_SETTINGS = {
@@ -64,7 +64,7 @@ class SdsParameters:
     wait_for_sent: bool = False
     """True: the wait for an acknowledgement starts when the owner calls ``record_sent()``, not at ``send()``."""
     possible_acks_threshold: int = 2
-    saturation_limit: float = 0.6
+    saturation_limit: float = SATURATED
     """A filter with a larger share of its bits set acknowledges nothing."""
     tracking: Tracking | None = None
     """``None``: own messages for a participant, everyone's for an observer."""

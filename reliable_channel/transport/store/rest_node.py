@@ -13,6 +13,7 @@ from typing import Any
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import hash_candidates
 from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
 from reliable_channel.transport.store.model import MAX_PAGE_SIZE, StoreEntry, StorePage, StoreQuery
@@ -214,10 +215,11 @@ class RestStoreNode:
             return None
         if stated_hash not in hash_candidates(pubsub_topic, message):
             return None
-        entry = StoreEntry(stated_hash, message, pubsub_topic, verified=True)
-        if not self._fits(query, entry):
+        if not _fits(query, pubsub_topic, message):
             return None
-        return entry if query.include_data else StoreEntry(stated_hash, verified=True)
+        if not query.include_data:
+            return StoreEntry(stated_hash, verified=True)
+        return StoreEntry(stated_hash, message, pubsub_topic, verified=True)
 
     def _page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
         entries: list[StoreEntry | None] = []
@@ -229,7 +231,7 @@ class RestStoreNode:
             # v1 returns no meta, so the hash of what was sent with one is lost (docs/spec/waku-rest.md *Store v3*).
             computed = hash_candidates(query.pubsub_topic, message)[0]
             entry = StoreEntry(computed, message, query.pubsub_topic, verified=False)
-            entries.append(entry if self._fits(query, entry) else None)
+            entries.append(entry if _fits(query, query.pubsub_topic, message) else None)
         return self._sort_page(query, entries, self._remember_v1(body.get("cursor")))
 
     def _remember_v1(self, cursor: Any) -> bytes | None:
@@ -245,18 +247,6 @@ class RestStoreNode:
         self._v1_cursors[name] = place
         return name
 
-    def _fits(self, query: StoreQuery, entry: StoreEntry) -> bool:
-        message = entry.message
-        if message is None:
-            return True
-        at = message.timestamp or 0
-        return (
-            (query.pubsub_topic is None or entry.pubsub_topic == query.pubsub_topic)
-            and (not query.content_topics or message.content_topic in query.content_topics)
-            and (query.start_time_ns is None or at >= query.start_time_ns)
-            and (query.end_time_ns is None or at <= query.end_time_ns)
-        )
-
     def _sort_page(self, query: StoreQuery, given: list[StoreEntry | None], cursor: bytes | None) -> StorePage:
         kept = {entry.message_hash: entry for entry in given if entry is not None}
         entries = list(kept.values())
@@ -266,6 +256,16 @@ class RestStoreNode:
             raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the cursor does not move")
         refused = sum(entry is None for entry in given)
         return StorePage(tuple(entries), cursor, self.name, refused)
+
+
+def _fits(query: StoreQuery, pubsub_topic: str, message: WakuMessage) -> bool:
+    at = message.timestamp or 0
+    return (
+        (query.pubsub_topic is None or pubsub_topic == query.pubsub_topic)
+        and (not query.content_topics or message.content_topic in query.content_topics)
+        and (query.start_time_ns is None or at >= query.start_time_ns)
+        and (query.end_time_ns is None or at <= query.end_time_ns)
+    )
 
 
 def _flag(value: bool) -> str:
