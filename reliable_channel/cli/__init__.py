@@ -42,7 +42,7 @@ HELP_NAMES = ["-h", "--help"]
 PANELS = {
     "Begin": ("setup", "demo", "simulate"),
     "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild"),
-    "Look at what it found": ("report", "dashboard", "sql", "tables", "notebooks"),
+    "Look at what it found": ("report", "dashboard", "sql", "tables", "notebooks", "what-if"),
     "Take part": ("send", "listen", "channel", "api"),
     "Connect": ("bridge", "kafka", "store", "config", "files", "jars"),
 }

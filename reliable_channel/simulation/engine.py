@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import replace
 
-from reliable_channel.core.sds import DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
+from reliable_channel.core.sds import Delivered, DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.simulation.bad_input import relay_headers
 from reliable_channel.simulation.faults import Treatment, treatment
@@ -58,8 +58,13 @@ class _Play:
         self.journal.joined = {name: self.start + joins.get(name, 0) for name in plan.participants}
         self.faults = dict(plan.faults)
         self.treatments: dict[str, Treatment] = {}
+        given = {(a, b): quality for a, b, quality in plan.links}
         self.links = {
-            (a, b): Link(plan.to_observer if b == OBSERVER else plan.between, scenario.seed, (plan.channel_id, a, b))
+            (a, b): Link(
+                plan.to_observer if b == OBSERVER else given.get((a, b), plan.between),
+                scenario.seed,
+                (plan.channel_id, a, b),
+            )
             for a in plan.participants
             for b in (*plan.participants, OBSERVER)
             if a != b
@@ -128,6 +133,8 @@ class _Play:
                 self.journal.confirmed[self._message_of(event.send_id)] = now
             elif isinstance(event, DeliveryError):
                 self.journal.failed[self._message_of(event.send_id)] = now
+            elif isinstance(event, Delivered):
+                self.journal.delivered[(participant.name, event.message_id)] = now
         self._schedule_tick(participant)
 
     def _message_of(self, send_id: str) -> int:

@@ -87,6 +87,8 @@ class ChannelJournal:
     """Store node → envelope hash (32 bytes) → the stored envelope of the channel."""
     observed: list[ObserverRecord] = field(default_factory=list)
     heard: dict[tuple[str, str], int] = field(default_factory=dict)
+    delivered: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(participant, sds id) → when SDS delivered the message to it; participants of this implementation only."""
     joined: dict[str, int] = field(default_factory=dict)
     """Participant → since when it is on the channel."""
     confirmed: dict[int, int] = field(default_factory=dict)

@@ -70,7 +70,12 @@ class SimulatedParticipant:
                 plan.channel_id,
                 name,
                 sds_config(
-                    plan.family, wait_for_sent=plan.rate_limit is not None, acknowledge_within_ms=ACKNOWLEDGE_WITHIN_MS
+                    plan.family,
+                    **{
+                        "wait_for_sent": plan.rate_limit is not None,
+                        "acknowledge_within_ms": ACKNOWLEDGE_WITHIN_MS,
+                        **dict(plan.sds),
+                    },
                 ),
             )
             if kind is None

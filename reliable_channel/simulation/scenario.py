@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.sds import WireFamily
@@ -115,6 +116,16 @@ class SizeMix:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """One message of a conversation that is given instead of drawn: ms after the start of the scenario, bytes."""
+
+    sender: str
+    at_ms: int
+    size: int
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """One attack that is planned: on which honest envelope (counted from 0), which attack, and the seed of its
     draws."""
@@ -173,6 +184,12 @@ class ChannelPlan:
     """The wire family that everybody on the channel uses."""
     foreign: tuple[tuple[str, Foreign], ...] = ()
     """(participant, the implementation it behaves like); the others use our implementation."""
+    sends: tuple[Send, ...] | None = None
+    """The conversation itself; unset: ``messages`` are drawn."""
+    links: tuple[tuple[str, str, LinkQuality], ...] = ()
+    """(sender, receiver, quality) of links that differ from ``between``."""
+    sds: tuple[tuple[str, Any], ...] = ()
+    """Fields of ``SdsParameters`` that differ from the default, and their values."""
     hostile: HostilePlan | None = None
     """Attacks on this channel; not possible on an encrypted one, whose key strangers do not have."""
 

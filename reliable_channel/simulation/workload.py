@@ -25,8 +25,12 @@ class PlannedMessage:
 
 def plan_messages(plan: ChannelPlan, seed: int) -> Iterator[PlannedMessage]:
     """All messages of a channel, by number. Any slice of the numbers can be made anywhere with the same result."""
-    for number in range(plan.messages):
-        yield plan_message(plan, seed, number)
+    if plan.sends is None:
+        yield from (plan_message(plan, seed, number) for number in range(plan.messages))
+        return
+    for number, send in enumerate(plan.sends):
+        payload = random_bytes(max(1, send.size), seed, "given", plan.channel_id, number)
+        yield PlannedMessage(number, send.sender, send.at_ms, payload, send.ephemeral)
 
 
 def plan_message(plan: ChannelPlan, seed: int, number: int) -> PlannedMessage:

@@ -38,8 +38,11 @@ def write_simulated(place: Path, world: World) -> TableSnapshot:
         row = decoder.decode(record.value, headers["pubsub_topic"], headers["source"], record.at_ms * 1000)
         if row.kind == "sds":
             at = {"kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset, "event_time": record.at_ms * 1000}
-            records.append({**{name: getattr(row, name, None) for name in SDS_MESSAGES.names()}, **at})
-    write(place, SDS_MESSAGES, ({**row, "causal_history": [], "repair_request": []} for row in records))
+            known = {name: getattr(row, name, None) for name in SDS_MESSAGES.names()}
+            named = [{"sds_id": each.message_id} for each in row.causal_history]
+            more = {"envelope_hash": row.message_hash, "causal_history": named, "repair_request": []}
+            records.append({**known, **more, **at})
+    write(place, SDS_MESSAGES, records)
     write(place, ACKS, (row._asdict() for row in adapters.rows if isinstance(row, Ack)))
     last = records[-1]["event_time"]
     write(place, CLOCK, [{"kafka_topic": TOPIC, "kafka_partition": 0, "query_id": "q", "batch_id": 0, "kind": "batch",

@@ -1,0 +1,187 @@
+"""Reads from the tables what a channel's participants sent, and how much each of them missed of the others."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import mode
+from typing import Any
+
+from reliable_channel.analysis import text
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.wire.bloom import list_absent
+from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.simulation.scenario import Send
+
+LEAST_MESSAGES, MOST_PARTICIPANTS = 20, 20
+UNDER_WAY_MS = 3_000
+"""How long a message may take to a participant before its absence from a filter shows a loss."""
+SEGMENT_OVERHEAD = 45
+"""Bytes of a segment beside its part of the payload: the hash, index and counts."""
+_UNKNOWN_LOSS, _PRIOR = 0.1, 4
+Pair = tuple[str, str]
+"""Sender, receiver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The conversation of a channel. Times in ms; ``losses``: share of the envelopes that each link lost;
+    ``repeats``: retransmissions and repairs per segment; ``observer_loss``: share of the messages that others named and
+    that were never seen. ``parity``, ``history`` and ``segment_size`` (bytes) are what the messages show of the
+    senders' settings; ``segment_size`` is ``None`` if no message had two segments."""
+
+    channel_id: str
+    content_topic: str
+    participants: tuple[str, ...]
+    sends: tuple[Send, ...]
+    start_ms: int
+    duration_ms: int
+    joins_at: tuple[tuple[str, int], ...]
+    losses: Mapping[Pair, float]
+    repeats: float
+    observer_loss: float
+    delay_ms: int
+    parity: float
+    history: int
+    segment_size: int | None
+    family: WireFamily = WireFamily.SPEC
+    acknowledge_within_ms: int = 800
+
+    def scale(self, factor: float) -> Recording:
+        """The same with every link's losses multiplied."""
+        return replace(self, losses={pair: min(1.0, loss * factor) for pair, loss in self.losses.items()})
+
+
+def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Recording:
+    """The newest ``messages`` application messages of a channel. Raises ``LocalError`` for too few."""
+    envelopes = lake.select(
+        f"""SELECT sender_id, sds_id, role, sent_ms, content_bytes, unix_millis(first_seen) - sent_ms AS delay_ms,
+                   coalesce(hex(entire_message_hash), sds_id) AS message
+            FROM dispatches WHERE {key.where()} ORDER BY sent_ms, envelope_hash""",  # noqa: S608 - our own
+        key.parameters,
+    )
+    firsts = [row for row in envelopes if row["role"] in {"content", "parity", "ephemeral"}]
+    chosen = list(dict.fromkeys(row["message"] for row in reversed(firsts)))[:messages]
+    if len(chosen) < LEAST_MESSAGES:
+        raise LocalError(
+            f"{text.name(key.channel_id)} has {len(chosen)} messages: too few to see its losses.",
+            f"Choose a channel with {LEAST_MESSAGES} messages at least (`reliable-channel report` lists channels).",
+        )
+    wanted = set(chosen)
+    firsts = [row for row in firsts if row["message"] in wanted]
+    start_ms, end_ms = firsts[0]["sent_ms"], firsts[-1]["sent_ms"]
+    window = [row for row in envelopes if start_ms <= row["sent_ms"]]
+    talkative = Counter(row["sender_id"] for row in window).most_common(MOST_PARTICIPANTS)
+    participants = tuple(sorted(name for name, _ in talkative))
+    if len(participants) < 2:
+        raise LocalError(
+            f"Only {text.name(participants[0])} sends on {text.name(key.channel_id)}: nobody else shows what arrives.",
+            "Choose a channel whose other participants send messages or syncs, too.",
+        )
+    joined: dict[str, int] = {}
+    for row in envelopes:
+        joined.setdefault(row["sender_id"], row["sent_ms"])
+    filters = lake.select(
+        f"""SELECT sender_id, min_by(bloom_filter, event_time) AS bloom_filter,
+                   max(len(causal_history)) AS history, min(sender_timestamp_ns) // 1000000 AS made_ms
+            FROM sds_messages WHERE {key.where()} AND sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE
+            AND sender_timestamp_ns // 1000000 >= $since
+            GROUP BY sender_id, sds_id ORDER BY made_ms""",  # noqa: S608 - our own
+        {**key.parameters, "since": start_ms},
+    )
+    contents = [row for row in firsts if row["role"] != "ephemeral" and row["sender_id"] in participants]
+    repeated = [row for row in window if row["role"] == "repeat"]
+    delays = sorted(row["delay_ms"] for row in contents)
+    roles: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in contents:
+        roles[row["message"]][row["role"]] += 1
+    sets = {message: counts for message, counts in roles.items() if counts["content"] > 1}
+    sizes = [row["content_bytes"] for row in contents if row["message"] in sets and row["role"] == "content"]
+    return Recording(
+        channel_id=key.channel_id or "",
+        content_topic=key.content_topic or "",
+        participants=participants,
+        sends=tuple(_read_sends(firsts, participants, start_ms)),
+        start_ms=start_ms,
+        duration_ms=end_ms - start_ms,
+        joins_at=tuple((name, max(0, joined[name] - start_ms)) for name in participants),
+        losses=_estimate_losses(participants, joined, contents, repeated, filters),
+        repeats=len(repeated) / max(1, len({row["sds_id"] for row in contents})),
+        observer_loss=_read_observer_loss(lake, key, start_ms),
+        delay_ms=min(2_000, max(20, round(delays[len(delays) // 2]))) if delays else 100,
+        parity=sum(each["parity"] for each in sets.values()) / max(1, len(sizes)),
+        history=mode(row["history"] for row in filters if row["history"]) if filters else 2,
+        segment_size=max(sizes) - SEGMENT_OVERHEAD if sizes else None,
+    )
+
+
+def _read_sends(rows: Iterable[Mapping[str, Any]], participants: tuple[str, ...], start_ms: int) -> Iterable[Send]:
+    """The messages in the order in which they were sent; one whose sender is no participant is left out."""
+    messages: dict[str, Send] = {}
+    for row in rows:
+        if row["role"] == "parity" or row["sender_id"] not in participants:
+            continue
+        size, known = max(1, row["content_bytes"] - SEGMENT_OVERHEAD), messages.get(row["message"])
+        messages[row["message"]] = (
+            Send(row["sender_id"], row["sent_ms"] - start_ms, size, row["role"] == "ephemeral")
+            if known is None
+            else replace(known, size=known.size + size)
+        )
+    return messages.values()
+
+
+def _estimate_losses(
+    participants: tuple[str, ...],
+    joined: Mapping[str, int],
+    contents: list[dict[str, Any]],
+    repeated: list[dict[str, Any]],
+    filters: list[dict[str, Any]],
+) -> dict[Pair, float]:
+    """Each link's share of the first copies that the receiver's next filter lacks. A link that shows little is near
+    the mean of all."""
+    sent_again = {row["sds_id"]: row["sent_ms"] for row in reversed(repeated)}
+    times = [row["sent_ms"] for row in contents]
+    shown: Counter[Pair] = Counter()
+    lacked: Counter[Pair] = Counter()
+    until: dict[str, int] = defaultdict(int)
+    for made in filters:
+        receiver, at = made["sender_id"], made["made_ms"]
+        if receiver not in participants:
+            continue
+        end = bisect_right(times, at - UNDER_WAY_MS)
+        new = [
+            row
+            for row in contents[until[receiver] : end]
+            if row["sender_id"] != receiver
+            and row["sent_ms"] >= joined[receiver]
+            and sent_again.get(row["sds_id"], at + 1) > at
+        ]
+        until[receiver] = max(until[receiver], end)
+        absent = list_absent(made["bloom_filter"], [row["sds_id"] for row in new])
+        if absent is None:
+            continue
+        shown.update((row["sender_id"], receiver) for row in new)
+        lacked.update((row["sender_id"], receiver) for row in new if row["sds_id"] in set(absent))
+    mean = lacked.total() / shown.total() if lacked else _UNKNOWN_LOSS
+    return {
+        (sender, receiver): (lacked[sender, receiver] + _PRIOR * mean) / (shown[sender, receiver] + _PRIOR)
+        for sender in participants
+        for receiver in participants
+        if sender != receiver
+    }
+
+
+def _read_observer_loss(lake: TableSnapshot, key: ChannelFilter, start_ms: int) -> float:
+    (row,) = lake.select(
+        f"""WITH seen AS (SELECT DISTINCT sds_id FROM sds_messages WHERE {key.where()}),
+                 named AS (SELECT DISTINCT unnest(causal_history).sds_id AS sds_id FROM sds_messages
+                           WHERE {key.where()} AND sender_timestamp_ns // 1000000 >= $since)
+            SELECT count(*) AS named, count(*) FILTER (WHERE sds_id NOT IN (SELECT sds_id FROM seen)) AS unseen
+            FROM named""",  # noqa: S608 - our own
+        {**key.parameters, "since": start_ms},
+    )
+    return float(row["unseen"]) / row["named"] if row["named"] else 0.0

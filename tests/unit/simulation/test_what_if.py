@@ -1,0 +1,208 @@
+"""``what-if``: predictions from what an observer recorded of one conversation are compared with simulations of the same
+senders under the other settings, over the links as they really were."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.cli import build
+from reliable_channel.core.errors import LocalError
+from reliable_channel.simulation.engine import play_channel
+from reliable_channel.simulation.recorded import Recording, read_recording
+from reliable_channel.simulation.scenario import (
+    PERFECT,
+    ChannelPlan,
+    EpochLimit,
+    GilbertElliott,
+    LinkQuality,
+    Scenario,
+    SizeMix,
+)
+from reliable_channel.simulation.what_if import (
+    DRAIN_MS,
+    Outcome,
+    Prediction,
+    WhatIf,
+    find_cheapest,
+    fit_losses,
+    measure,
+    predict,
+)
+from reliable_channel.simulation.world import simulate
+from tests.support.simulated_tables import write_simulated
+
+SEEDS = range(1, 4)
+BASE = WhatIf(segment_size=512)
+PLAN = ChannelPlan(
+    channel_id="talk",
+    content_topic="/reliable-channel/1/chat/proto",
+    participants=("alice", "bob", "carol", "dave"),
+    messages=200,
+    duration_ms=20 * 60_000,
+    segment_size=BASE.segment_size,
+    sizes=SizeMix(short=0.6, medium=0.1, large=0.3, max_segments=5),
+    between=LinkQuality(loss=0.15),
+    to_observer=LinkQuality(loss=0.05),
+    repeats=0.0,
+    sds=(("acknowledge_within_ms", 800),),
+)
+KEY = ChannelFilter(PLAN.pubsub_topic, PLAN.content_topic, PLAN.channel_id)
+BURSTS = LinkQuality(burst=GilbertElliott(good_to_bad=0.05, bad_to_good=0.3))
+RECORDED = {
+    "5 % loss": replace(PLAN, between=LinkQuality(loss=0.05)),
+    "15 % loss": PLAN,
+    "bursts": replace(PLAN, between=BURSTS),
+    "15 % loss, with parity": replace(PLAN, parity_rate=0.5),
+}
+OTHER = {
+    "in use": {},
+    "parity": {"parity": 0.25},
+    "history": {"history": 10},
+    "ack timeout": {"ack_timeout_ms": 20_000},
+    "no repair": {"repair": False},
+}
+
+
+def record(folder: Path, plan: ChannelPlan) -> Recording:
+    """What the observer of the conversation writes down, read from its tables."""
+    return read_recording(write_simulated(folder, simulate(Scenario(seed=3, channels=(plan,)))), KEY, 300)
+
+
+def play(plan: ChannelPlan, settings: WhatIf) -> list[Outcome]:
+    """The conversation itself under the settings, over its true links."""
+    sds = (
+        *plan.sds,
+        ("causal_history_size", settings.history),
+        ("acknowledgement_timeout_ms", settings.ack_timeout_ms),
+        ("max_retransmissions", settings.retransmissions),
+        ("repair", settings.repair),
+    )
+    limit = None if settings.slots is None else EpochLimit(settings.slots, settings.epoch_ms)
+    changed = replace(plan, parity_rate=settings.parity or None, to_observer=PERFECT, sds=sds, rate_limit=limit)
+    scenarios = [Scenario(seed=seed, channels=(changed,), drain_ms=DRAIN_MS) for seed in (11, 12, 13)]
+    return [measure(play_channel(changed, one), settings.epoch_ms) for one in scenarios]
+
+
+def mean(outcomes: list[Outcome], name: str) -> float:
+    return fmean(getattr(one, name) for one in outcomes)
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables of the conversation with 15 % loss."""
+    folder = tmp_path_factory.mktemp("talk")
+    record(folder, PLAN)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["parity", "no repair"])
+def test_a_prediction_is_near_the_truth(name: str, tmp_path: Path) -> None:
+    compare(fit_losses(record(tmp_path, PLAN), BASE), PLAN, replace(BASE, **OTHER[name]), 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_all_predictions_are_as_near_as_the_page_has_it(recorded: str, tmp_path: Path) -> None:
+    """docs/howto/what-if.md, *How good it is*."""
+    plan = RECORDED[recorded]
+    base = replace(BASE, parity=plan.parity_rate or 0.0)
+    recording = fit_losses(record(tmp_path, plan), base)
+    for changes in OTHER.values():
+        compare(recording, plan, replace(base, **changes), 0.15)
+
+
+def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float) -> None:
+    predicted, true = predict(recording, settings, SEEDS).mean, play(plan, settings)
+    assert abs(predicted.delivered - mean(true, "delivered")) <= delivered
+    assert predicted.envelopes / mean(true, "envelopes") == pytest.approx(1, abs=0.15)
+    assert predicted.sent_bytes / mean(true, "sent_bytes") == pytest.approx(1, abs=0.2)
+    assert predicted.p95_ms is not None
+    assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=0.45)
+
+
+def test_the_recording_has_what_was_sent_and_which_link_loses_most(tmp_path: Path) -> None:
+    bad = ("alice", "dave", LinkQuality(loss=0.5))
+    plan = replace(PLAN, between=LinkQuality(loss=0.05), to_observer=PERFECT, links=(bad,), parity_rate=0.5)
+    recording = record(tmp_path, plan)
+    truth = simulate(Scenario(seed=3, channels=(plan,))).truth.messages
+    sizes = sorted(len(message.payload) for message in truth)
+    assert recording.participants == plan.participants and len(recording.sends) == len(truth)
+    for read, size in zip(sorted(send.size for send in recording.sends), sizes, strict=True):
+        assert abs(read - size) <= max(64, size // 10)
+    assert recording.losses["alice", "dave"] == max(recording.losses.values()) > 0.3
+    assert (recording.history, recording.observer_loss) == (2, 0)
+    assert 0.3 < recording.parity <= 0.5
+
+
+def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(talk: Path) -> None:
+    recording = fit_losses(record(talk / "again", PLAN), BASE)
+    free, limited = (predict(recording, replace(BASE, slots=slots), [1]).mean for slots in (None, 60))
+    assert limited.slots <= 60 < free.slots
+    assert limited.delivered < free.delivered
+
+
+def test_without_repeats_nothing_is_lost(tmp_path: Path) -> None:
+    recording = record(tmp_path, replace(PLAN, between=PERFECT, to_observer=PERFECT))
+    assert set(fit_losses(recording, BASE).losses.values()) == {0.0}
+    assert predict(recording.scale(0), BASE, [1]).least == 1
+
+
+def test_the_cheapest_is_the_one_with_the_fewest_bytes_of_those_that_deliver_enough() -> None:
+    outcome = Outcome(0.99, 1.0, 2.0, 3.0, 400.0, 5)
+    lossy, good, dear = (
+        Prediction(BASE, replace(outcome, sent_bytes=size), least, 1.0)
+        for size, least in ((100.0, 0.9), (300.0, 0.99), (500.0, 1.0))
+    )
+    assert find_cheapest([lossy, dear, good], 0.99) is good
+    assert find_cheapest([lossy], 0.99) is None
+
+
+def run(tables: Path, *options: str) -> Result:
+    return CliRunner().invoke(build(), ["what-if", "talk", "--tables", str(tables), "--seeds", "2", *options])
+
+
+def test_the_command_compares_all_combinations_with_the_settings_in_use(talk: Path) -> None:
+    result = run(talk, "--parity", "0.25,0.5", "--ack-timeout", "5s,10s", "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert [(row["settings"]["parity"], row["settings"]["ack_timeout_ms"]) for row in rows] == [
+        (0.0, 5_000), (0.25, 5_000), (0.25, 10_000), (0.5, 5_000), (0.5, 10_000),
+    ]  # fmt: skip
+    assert [row["in_use"] for row in rows] == [True, False, False, False, False]
+    assert all(row["delivered_least"] <= row["delivered"] <= row["delivered_most"] for row in rows)
+
+
+def test_the_table_names_what_differs(talk: Path) -> None:
+    result = run(talk, "--parity", "0.25", "--repair", "off", "--target", "100%")
+    assert result.exit_code == 0, result.output
+    assert "in use" in result.stdout and "parity 0.25, repair off" in result.stdout
+    assert "messages of 4 participants" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--parity", "2"], "--parity 2.0 is out of range"),
+        (["--history", "many"], "--history cannot be 'many'"),
+        (["--repair", "maybe"], "--repair cannot be 'maybe'"),
+        (["--ack-timeout", "soon"], "'soon' is not a length of time"),
+        (["--history", "1,2,3,4,5", "--slots", "1,2,3,4,5"], "25 combinations are too many"),
+        (["--content-topic", "/other/1/x/proto"], "There is no channel talk in the tables"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_by_name(options: list[str], sentence: str, talk: Path) -> None:
+    result = run(talk, *options)
+    assert isinstance(result.exception, LocalError) and sentence in str(result.exception)
+
+
+def test_too_few_messages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="too few"):
+        record(tmp_path, replace(PLAN, messages=10))
