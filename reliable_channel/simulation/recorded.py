@@ -94,18 +94,19 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
         {**key.parameters, "since": start_ms},
     )
     contents = [row for row in firsts if row["role"] != "ephemeral" and row["sender_id"] in participants]
+    data_counts = _read_data_counts(lake, key, start_ms)
     repeated = [row for row in window if row["role"] == "repeat"]
     delays = sorted(row["delay_ms"] for row in contents)
     roles: dict[str, Counter[str]] = defaultdict(Counter)
     for row in contents:
-        roles[row["message"]][row["role"]] += 1
-    sets = {message: counts for message, counts in roles.items() if counts["content"] > 1}
-    sizes = [row["content_bytes"] for row in contents if row["message"] in sets and row["role"] == "content"]
+        if data_counts[row["message"]] > 1:
+            roles[row["message"]][row["role"]] += 1
+    sizes = [row["content_bytes"] for row in contents if row["role"] == "content" and row["message"] in roles]
     return Recording(
         channel_id=key.channel_id or "",
         content_topic=key.content_topic or "",
         participants=participants,
-        sends=tuple(_read_sends(firsts, participants, start_ms)),
+        sends=tuple(_read_sends(firsts, participants, start_ms, data_counts)),
         start_ms=start_ms,
         duration_ms=end_ms - start_ms,
         joins_at=tuple((name, max(0, joined[name] - start_ms)) for name in participants),
@@ -113,20 +114,38 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
         repeats=len(repeated) / max(1, len({row["sds_id"] for row in contents})),
         observer_loss=_read_observer_loss(lake, key, start_ms),
         delay_ms=min(2_000, max(20, round(delays[len(delays) // 2]))) if delays else 100,
-        parity=sum(each["parity"] for each in sets.values()) / max(1, len(sizes)),
+        parity=sum(each["parity"] for each in roles.values()) / max(1, len(sizes)),
         history=mode(row["history"] for row in filters if row["history"]) if filters else 2,
         segment_size=max(sizes) - SEGMENT_OVERHEAD if sizes else None,
     )
 
 
-def _read_sends(rows: Iterable[Mapping[str, Any]], participants: tuple[str, ...], start_ms: int) -> Iterable[Send]:
-    """The messages in the order in which they were sent; one whose sender is no participant is left out."""
-    messages: dict[str, Send] = {}
+def _read_data_counts(lake: TableSnapshot, key: ChannelFilter, start_ms: int) -> Counter[str]:
+    """Message → the number of its data segments."""
+    rows = lake.select(
+        f"""SELECT coalesce(hex(entire_message_hash), sds_id) AS message, max(data_count) AS data_count
+            FROM sds_messages WHERE {key.where()} AND sender_timestamp_ns // 1000000 >= $since
+            GROUP BY ALL""",  # noqa: S608 - our own
+        {**key.parameters, "since": start_ms},
+    )
+    return Counter({row["message"]: row["data_count"] or 1 for row in rows})
+
+
+def _read_sends(
+    rows: Iterable[Mapping[str, Any]], participants: tuple[str, ...], start_ms: int, data_counts: Counter[str]
+) -> Iterable[Send]:
+    """The messages in the order in which they were sent; one whose sender is no participant is left out. A payload that
+    was sent again has as many segments again."""
+    messages: dict[tuple[str, int], Send] = {}
+    segments: Counter[str] = Counter()
     for row in rows:
+        message = row["message"]
         if row["role"] == "parity" or row["sender_id"] not in participants:
             continue
-        size, known = max(1, row["content_bytes"] - SEGMENT_OVERHEAD), messages.get(row["message"])
-        messages[row["message"]] = (
+        one = (message, segments[message] // max(1, data_counts[message]))
+        segments[message] += 1
+        size, known = max(1, row["content_bytes"] - SEGMENT_OVERHEAD), messages.get(one)
+        messages[one] = (
             Send(row["sender_id"], row["sent_ms"] - start_ms, size, row["role"] == "ephemeral")
             if known is None
             else replace(known, size=known.size + size)

@@ -48,9 +48,9 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one simulation gave. ``delivered``: share of (message, other participant who was there) pairs; times to delivery in ms, to
-    the participants that got the message; ``envelopes``, ``sent_bytes`` per message; ``slots``: the most envelopes that
-    a sender dispatched in an epoch."""
+    """What one simulation gave. ``delivered``: share of (message, other participant who was there) pairs; times to
+    delivery in ms, to the participants that got the message; ``envelopes``, ``sent_bytes`` per message; ``slots``: the
+    most envelopes that a sender dispatched in an epoch."""
 
     delivered: float
     p50_ms: float | None
@@ -177,7 +177,7 @@ def _average(outcomes: Sequence[Outcome]) -> Outcome:
         for name in Outcome.__dataclass_fields__
     }
     means = {name: fmean(values) if values else None for name, values in columns.items()}
-    return Outcome(**{**means, "slots": max(columns["slots"])})  # type: ignore[arg-type]
+    return Outcome(**{**means, "slots": max(columns["slots"])})
 
 
 def _in_words(name: str, value: Any) -> str:

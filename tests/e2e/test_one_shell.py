@@ -19,8 +19,8 @@ from tests.support.doc_blocks import ROOT, Block, blocks_of
 
 DOCS = ROOT / "docs"
 PAGES = (
-    "start.md", "tutorial.md", "howto/kafka.md", "howto/keys.md", "howto/backfill.md", "howto/requeue.md",
-    "howto/notify.md", "howto/upgrade.md", "simulation.md",
+    "start.md", "tutorial.md", "howto/kafka.md", "howto/keys.md", "howto/what-if.md", "howto/backfill.md",
+    "howto/requeue.md", "howto/notify.md", "howto/upgrade.md", "simulation.md",
 )  # fmt: skip
 """Pages with commands that this machine can follow, in the order of the site."""
 ELSEWHERE = {

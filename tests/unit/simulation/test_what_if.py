@@ -105,7 +105,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["parity", "no repair"])
 def test_a_prediction_is_near_the_truth(name: str, tmp_path: Path) -> None:
-    compare(fit_losses(record(tmp_path, PLAN), BASE), PLAN, replace(BASE, **OTHER[name]), 0.1)
+    compare(fit_losses(record(tmp_path, PLAN), BASE), PLAN, replace(BASE, **OTHER[name]), 0.1, 0.4)
 
 
 @pytest.mark.slow
@@ -116,16 +116,16 @@ def test_all_predictions_are_as_near_as_the_page_has_it(recorded: str, tmp_path:
     base = replace(BASE, parity=plan.parity_rate or 0.0)
     recording = fit_losses(record(tmp_path, plan), base)
     for changes in OTHER.values():
-        compare(recording, plan, replace(base, **changes), 0.15)
+        compare(recording, plan, replace(base, **changes), 0.15, 0.6)
 
 
-def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float) -> None:
+def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float, p95: float) -> None:
     predicted, true = predict(recording, settings, SEEDS).mean, play(plan, settings)
     assert abs(predicted.delivered - mean(true, "delivered")) <= delivered
     assert predicted.envelopes / mean(true, "envelopes") == pytest.approx(1, abs=0.15)
     assert predicted.sent_bytes / mean(true, "sent_bytes") == pytest.approx(1, abs=0.2)
     assert predicted.p95_ms is not None
-    assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=0.45)
+    assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=p95)
 
 
 def test_the_recording_has_what_was_sent_and_which_link_loses_most(tmp_path: Path) -> None:
@@ -140,6 +140,14 @@ def test_the_recording_has_what_was_sent_and_which_link_loses_most(tmp_path: Pat
     assert recording.losses["alice", "dave"] == max(recording.losses.values()) > 0.3
     assert (recording.history, recording.observer_loss) == (2, 0)
     assert 0.3 < recording.parity <= 0.5
+
+
+def test_a_payload_that_is_sent_again_is_a_message_again(tmp_path: Path) -> None:
+    plan = replace(PLAN, between=PERFECT, to_observer=PERFECT, repeats=0.5)
+    recording = record(tmp_path, plan)
+    truth = simulate(Scenario(seed=3, channels=(plan,))).truth.messages
+    assert len({message.payload for message in truth}) < 150
+    assert len(recording.sends) == len(truth)
 
 
 def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(talk: Path) -> None:
