@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from bench.registry import SIZES, Result, bench
-from reliable_channel.simulation.recorded import Recording
 from reliable_channel.simulation.scenario import START_MS, Send
-from reliable_channel.simulation.what_if import WhatIf, predict
+from reliable_channel.simulation.what_if.prediction import WhatIf, predict
+from reliable_channel.simulation.what_if.recording import Recording
 
 MESSAGES, EVERY_MS = 300, 6_000
 WHO = ("alice", "bob", "carol", "dave")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from reliable_channel.analysis.report.channel_key import ChannelFilter
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.config import Settings
-    from reliable_channel.simulation.recorded import Recording
-    from reliable_channel.simulation.what_if import Prediction, WhatIf
+    from reliable_channel.simulation.what_if.prediction import Prediction, WhatIf
+    from reliable_channel.simulation.what_if.recording import Recording
 
 MOST_SETTINGS = 24
 
@@ -52,8 +52,8 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.report.snapshot import TableSnapshot
         from reliable_channel.analysis.report.thresholds import share
         from reliable_channel.runtime.progress import progress
-        from reliable_channel.simulation.recorded import read_recording
-        from reliable_channel.simulation.what_if import find_cheapest, fit_losses, predict
+        from reliable_channel.simulation.what_if.prediction import find_cheapest, fit_losses, predict
+        from reliable_channel.simulation.what_if.recording import read_recording
 
         settings = invocation(context).settings(tables)
         least = share(target)
@@ -114,7 +114,7 @@ def _find_channel(lake: TableSnapshot, channel_id: str, content_topic: str | Non
 
 
 def _settings_in_use(settings: Settings, recording: Recording) -> WhatIf:
-    from reliable_channel.simulation.what_if import WhatIf
+    from reliable_channel.simulation.what_if.prediction import WhatIf
 
     sds, limit = settings.sds, settings.rate_limit
     return WhatIf(

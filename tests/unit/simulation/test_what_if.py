@@ -16,7 +16,6 @@ from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.cli import build
 from reliable_channel.core.errors import LocalError
 from reliable_channel.simulation.engine import play_channel
-from reliable_channel.simulation.recorded import Recording, read_recording
 from reliable_channel.simulation.scenario import (
     PERFECT,
     ChannelPlan,
@@ -26,9 +25,9 @@ from reliable_channel.simulation.scenario import (
     Scenario,
     SizeMix,
 )
-from reliable_channel.simulation.what_if import (
+from reliable_channel.simulation.what_if.prediction import (
     DRAIN_MS,
-    Outcome,
+    Performance,
     Prediction,
     WhatIf,
     find_cheapest,
@@ -36,6 +35,7 @@ from reliable_channel.simulation.what_if import (
     measure,
     predict,
 )
+from reliable_channel.simulation.what_if.recording import Recording, read_recording
 from reliable_channel.simulation.world import simulate
 from tests.support.simulated_tables import write_simulated
 
@@ -76,7 +76,7 @@ def record(folder: Path, plan: ChannelPlan) -> Recording:
     return read_recording(write_simulated(folder, simulate(Scenario(seed=3, channels=(plan,)))), KEY, 300)
 
 
-def play(plan: ChannelPlan, settings: WhatIf) -> list[Outcome]:
+def play(plan: ChannelPlan, settings: WhatIf) -> list[Performance]:
     """The conversation itself under the settings, over its true links."""
     sds = (
         *plan.sds,
@@ -91,7 +91,7 @@ def play(plan: ChannelPlan, settings: WhatIf) -> list[Outcome]:
     return [measure(play_channel(changed, one), settings.epoch_ms) for one in scenarios]
 
 
-def mean(outcomes: list[Outcome], name: str) -> float:
+def mean(outcomes: list[Performance], name: str) -> float:
     return fmean(getattr(one, name) for one in outcomes)
 
 
@@ -164,7 +164,7 @@ def test_without_repeats_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_the_cheapest_is_the_one_with_the_fewest_bytes_of_those_that_deliver_enough() -> None:
-    outcome = Outcome(0.99, 1.0, 2.0, 3.0, 400.0, 5)
+    outcome = Performance(0.99, 1.0, 2.0, 3.0, 400.0, 5)
     lossy, good, dear = (
         Prediction(BASE, replace(outcome, sent_bytes=size), least, 1.0)
         for size, least in ((100.0, 0.9), (300.0, 0.99), (500.0, 1.0))

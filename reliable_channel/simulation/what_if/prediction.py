@@ -17,8 +17,8 @@ from typing import Any
 
 from reliable_channel.simulation.engine import play_channel
 from reliable_channel.simulation.journal import ChannelJournal
-from reliable_channel.simulation.recorded import Recording
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, EpochLimit, LinkQuality, Scenario
+from reliable_channel.simulation.what_if.recording import Recording
 
 DRAIN_MS = 600_000
 """How long the participants go on after the last message: the waits of all retransmissions add up to 315 s."""
@@ -47,7 +47,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Performance:
     """What one simulation gave. ``delivered``: share of (message, other participant who was there) pairs; times to
     delivery in ms, to the participants that got the message; ``envelopes``, ``sent_bytes`` per message; ``slots``: the
     most envelopes that a sender dispatched in an epoch."""
@@ -65,7 +65,7 @@ class Prediction:
     """The means of the outcomes of several seeds, and the least and the most that was delivered."""
 
     settings: WhatIf
-    mean: Outcome
+    mean: Performance
     least: float
     most: float
 
@@ -101,7 +101,7 @@ def predict(
     return Prediction(settings, _average(outcomes), min(shares), max(shares))
 
 
-def measure(journal: ChannelJournal, epoch_ms: int) -> Outcome:
+def measure(journal: ChannelJournal, epoch_ms: int) -> Performance:
     """What became of the messages of a simulated channel whose observer receives every envelope."""
     pairs, waits = 0, []
     messages = [message for message in journal.messages.values() if not message.ephemeral]
@@ -118,7 +118,7 @@ def measure(journal: ChannelJournal, epoch_ms: int) -> Outcome:
     slots = Counter((each.by, each.at_ms // epoch_ms) for each in journal.dispatches)
     points = quantiles(waits, n=20) if len(waits) > 1 else waits * 19
     count = max(1, len(messages))
-    return Outcome(
+    return Performance(
         delivered=len(waits) / pairs if pairs else 1.0,
         p50_ms=points[9] if points else None,
         p95_ms=points[18] if points else None,
@@ -171,13 +171,13 @@ def _count_repeats(recording: Recording, base: WhatIf) -> float:
     return sum(seen.values()) / len(seen) - 1 if seen else 0.0
 
 
-def _average(outcomes: Sequence[Outcome]) -> Outcome:
+def _average(outcomes: Sequence[Performance]) -> Performance:
     columns: Mapping[str, list[Any]] = {
         name: [value for one in outcomes if (value := getattr(one, name)) is not None]
-        for name in Outcome.__dataclass_fields__
+        for name in Performance.__dataclass_fields__
     }
     means = {name: fmean(values) if values else None for name, values in columns.items()}
-    return Outcome(**{**means, "slots": max(columns["slots"])})
+    return Performance(**{**means, "slots": max(columns["slots"])})
 
 
 def _in_words(name: str, value: Any) -> str:
