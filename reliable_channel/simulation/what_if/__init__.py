@@ -1,2 +1,2 @@
-"""Replays recorded conversations under other settings (docs/howto/what-if.md): ``recording`` reads them from the tables,
-``prediction`` simulates them."""
+"""Replays recorded conversations under other settings (docs/howto/what-if.md): ``recording`` reads them from the
+tables, ``prediction`` simulates them."""
