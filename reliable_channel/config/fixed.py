@@ -7,28 +7,36 @@ from typing import Any
 
 _KEYS = {
     "alerts": "webhook_timeout_ms webhook_attempts most_open",
-    "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
+    "api": "group_id max_body_bytes",
+    "bridge": "group_id gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
+    "channels.content_topics": "dialects",
     "dashboard": "refresh_ms",
     "kafka.broker": "heap",
+    "kafka.topics": "max_message_bytes",
     "messaging": "attempt_timeout_ms store_settle_ms max_in_flight max_records max_record_bytes max_record_age_ms"
-    " max_pending_requests max_subscriptions",
-    "node": "max_body_bytes max_backoff_ms",
-    "participant": "process_task_min_elapse_ms max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
-    "rate_limit": "approaching_share",
-    "sds": "wire_family tracking sync_after_content sync_with_repairs repair_response_groups retrieve_frequency_ms"
-    " retrieve_backoff retrieve_max_interval_ms wait_for_sent saturation_limit max_repair_requests_per_message"
-    " max_repair_answers sweep_in_buf_interval_ms unproven_id_ms lamport_tolerance_ms lamport_max_step"
-    " lamport_max_ahead_ms max_history_entries max_missing max_missing_per_sender max_missing_bytes"
-    " max_refetches_per_sweep max_refetches_per_sender_and_sweep max_waiting max_waiting_bytes max_log_entries"
-    " max_log_bytes max_repeats max_kept_bytes max_tracked max_participants max_finished_sends max_remembered"
-    " max_remembered_bytes",
-    "sds.filter_format": "error_rate",
-    "segmentation": "codec max_total_segments completed_memory_ms max_completed_sets max_open_sets"
-    " max_open_sets_per_sender max_buffered_bytes_per_sender max_rebuild_attempts max_work_per_segment",
-    "spark": "arrow_batch_rows snapshot_partitions",
+    " max_pending_requests max_subscriptions store_query_interval_ms",
+    "node": "dialect timeout_ms health_interval_ms max_body_bytes max_backoff_ms",
+    "participant": "query_window_ms verify_chunk_chain delivery_error_event process_task_min_elapse_ms"
+    " max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
+    "pipeline": "max_clock_skew_ms channel_expiry_ms clock_interval_ms quarantine_raw_bytes",
+    "quotas": "window_ms channel content_topic pattern pubsub_topic",
+    "quotas.sender": "named_ids",
+    "rate_limit": "counts approaching_share",
+    "sds": "clock_unit_ms possible_acks_threshold before_observation wire_family tracking sync_after_content"
+    " sync_with_repairs repair_response_groups retrieve_frequency_ms retrieve_backoff retrieve_max_interval_ms"
+    " wait_for_sent saturation_limit max_repair_requests_per_message max_repair_answers sweep_in_buf_interval_ms"
+    " unproven_id_ms lamport_tolerance_ms lamport_max_step lamport_max_ahead_ms max_history_entries max_missing"
+    " max_missing_per_sender max_missing_bytes max_refetches_per_sweep max_refetches_per_sender_and_sweep max_waiting"
+    " max_waiting_bytes max_log_entries max_log_bytes max_repeats max_kept_bytes max_tracked max_participants"
+    " max_finished_sends max_remembered max_remembered_bytes acknowledge_within_ms timeout_for_lost_messages_ms",
+    "sds.filter_format": "family error_rate",
+    "segmentation": "dialect accepted_dialects min_parity_segments max_buffered_bytes codec max_total_segments"
+    " completed_memory_ms max_completed_sets max_open_sets max_open_sets_per_sender max_buffered_bytes_per_sender"
+    " max_rebuild_attempts max_work_per_segment",
+    "spark": "log_level ui max_bytes_per_trigger arrow_batch_rows snapshot_partitions",
     "store": "attempts first_wait_ms longest_wait_ms",
     "store.audit": "share after_ms within_ms",
-    "store.nodes": "max_body_bytes",
+    "store.nodes": "dialect timeout_ms max_body_bytes",
     "store.server": "refresh_ms",
 }
 FIXED = frozenset(f"{section}.{key}" for section, keys in _KEYS.items() for key in keys.split())

@@ -92,11 +92,8 @@ class KafkaSettings(Section):
         description="read_uncommitted also reads the records of aborted transactions, as evidence of what was tried",
     )
     client: dict[str, PassThrough] = Field(
-        default={}, description="more options for every client of kafka-python, by its names"
+        default={}, description="more options for kafka-python, by its names; each reaches the clients that have it"
     )
-    consumer: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's consumers")
-    producer: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's producers")
-    admin: dict[str, PassThrough] = Field(default={}, description="more options for kafka-python's admin clients")
     spark: dict[str, PassThrough] = Field(default={}, description="more options for Spark, without the prefix `kafka.`")
 
     @property
@@ -106,19 +103,23 @@ class KafkaSettings(Section):
 
     @model_validator(mode="after")
     def _check_options(self) -> KafkaSettings:
-        for section, kinds in _SECTIONS.items():
-            for name in getattr(self, section):
-                _check_option(section, name, kinds)
+        known = set().union(*_list_options().values()) if self.client else set()
+        for name in self.client:
+            if name not in known:
+                near = difflib.get_close_matches(name.replace(".", "_"), known, 1)
+                guess = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"kafka.client.{name} is not an option of kafka-python{guess}")
         return self
 
     def clients(self) -> KafkaClients:
         """The options of each kind of kafka-python client, secrets in clear: never print them."""
-        common = self._common_options()
-        return KafkaClients(
-            consumer=common | {"isolation_level": self.isolation_level} | _pass_through(self.consumer),
-            producer=common | _pass_through(self.producer),
-            admin=common | _pass_through(self.admin),
-        )
+        kinds = {kind: self._common_options() for kind in ("consumer", "producer", "admin")}
+        kinds["consumer"]["isolation_level"] = self.isolation_level
+        if self.client:
+            given = {key: _parse(value.get_secret_value()) for key, value in self.client.items()}
+            for kind, known in _list_options().items():
+                kinds[kind] |= {name: value for name, value in given.items() if name in known}
+        return KafkaClients(**kinds)
 
     def _common_options(self) -> dict[str, Any]:
         s = self.security
@@ -137,7 +138,7 @@ class KafkaSettings(Section):
                 options |= {"ssl_certfile": s.ssl_certificate_file, "ssl_keyfile": s.ssl_certificate_file}
             if s.ssl_key_password is not None:
                 options["ssl_password"] = s.ssl_key_password.get_secret_value()
-        return options | _pass_through(self.client)
+        return options
 
     def spark_options(self) -> dict[str, str]:
         """Options for Spark's ``format("kafka")``, prefixed ``kafka.``, secrets in clear: never print them."""
@@ -172,28 +173,12 @@ def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_KINDS = {"consumer": "KafkaConsumer", "producer": "KafkaProducer", "admin": "KafkaAdminClient"}
-_SECTIONS = {"client": tuple(_KINDS), **{kind: (kind,) for kind in _KINDS}}
-"""Section of the configuration → the kinds of clients that get its options."""
+def _list_options() -> dict[str, set[str]]:
+    """Kind of kafka-python client → the names of its options."""
+    from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-
-def _check_option(section: str, name: str, kinds: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` for an option that one of these kinds of clients does not have."""
-    import kafka
-
-    known = {kind: set(getattr(kafka, class_name).DEFAULT_CONFIG) for kind, class_name in _KINDS.items()}
-    if all(name in known[kind] for kind in kinds):
-        return
-    having = [kind for kind in _KINDS if name in known[kind]]
-    if having:
-        raise ValueError(f"kafka.{section}.{name} is an option of {' and '.join(having)} only: set kafka.{having[0]}")
-    near = difflib.get_close_matches(name.replace(".", "_"), set().union(*(known[kind] for kind in kinds)), 1)
-    guess = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"kafka.{section}.{name} is not an option of kafka-python{guess}")
-
-
-def _pass_through(options: dict[str, SecretStr]) -> dict[str, Any]:
-    return {key: _parse(value.get_secret_value()) for key, value in options.items()}
+    kinds = {"consumer": KafkaConsumer, "producer": KafkaProducer, "admin": KafkaAdminClient}
+    return {kind: set(client.DEFAULT_CONFIG) for kind, client in kinds.items()}
 
 
 def _parse(text: str) -> Any:

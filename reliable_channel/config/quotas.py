@@ -3,31 +3,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import model_validator
+
 from reliable_channel.config.section import Bytes, Count, PositiveMilliseconds, Section
+
+FULL_SENDERS = {"channel": 4, "content_topic": 10, "pattern": 20, "pubsub_topic": 30}
+"""How many senders at their own limits the shared quotas hold."""
 
 
 class Quota(Section):
     """The limits of one window: SDS messages, bytes of their content, ids and hints, segments (each opens at most one
     set), and ids that histories and repair requests name (each becomes missing, and is fetched, at most once)."""
 
-    messages: Count
-    bytes: Bytes
-    segments: Count
-    named_ids: Count
+    messages: Count = 100_000
+    bytes: Bytes = 2**29
+    segments: Count = 50_000
+    named_ids: Count = 5_000_000
+
+    def times(self, senders: int) -> Quota:
+        """The quota that so many senders may use together."""
+        return Quota(**{name: value * senders for name, value in self.model_dump().items()})
 
 
 class QuotaSettings(Section):
     """Checked in ingest, before rows reach keyed state; messages above a quota are quarantined as ``over_quota``.
 
-    Windows of ``window_ms`` of event time, counted per Kafka partition. ``pattern`` bounds all content topics together
-    that one entry of ``channels.content_topics`` with a wildcard matches, ``pubsub_topic`` all of a pubsub topic. A
-    shared quota cannot be used up for moderate senders: above it only senders with more than an equal share are
-    refused, and all from twice the quota on. The defaults are far above honest traffic; if the network has a rate
-    limit, set them much tighter."""
+    Windows of ten minutes of event time, counted per Kafka partition. ``sender`` is set; the shared quotas of a channel,
+    a content topic, a ``pattern`` (all content topics together that one entry of ``channels.content_topics`` with a
+    wildcard matches) and a pubsub topic hold 4, 10, 20 and 30 such senders. A shared quota cannot be used up for moderate
+    senders: above it only senders with more than an equal share are refused, and all from twice the quota on. The
+    defaults are far above honest traffic; if the network has a rate limit, set them much tighter."""
 
     window_ms: PositiveMilliseconds = 600_000
-    sender: Quota = Quota(messages=100_000, bytes=2**30, segments=50_000, named_ids=5_000_000)
-    channel: Quota = Quota(messages=400_000, bytes=4 * 2**30, segments=200_000, named_ids=20_000_000)
-    content_topic: Quota = Quota(messages=1_000_000, bytes=8 * 2**30, segments=500_000, named_ids=50_000_000)
-    pattern: Quota = Quota(messages=2_000_000, bytes=12 * 2**30, segments=1_000_000, named_ids=75_000_000)
-    pubsub_topic: Quota = Quota(messages=3_000_000, bytes=16 * 2**30, segments=1_500_000, named_ids=100_000_000)
+    sender: Quota = Quota()
+    channel: Quota
+    content_topic: Quota
+    pattern: Quota
+    pubsub_topic: Quota
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_by_senders(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        sender = Quota.model_validate(values.get("sender", {}))
+        return {name: sender.times(senders) for name, senders in FULL_SENDERS.items()} | values

@@ -54,7 +54,7 @@ def sections(model: Any, path: tuple[str, ...], given: Any) -> Iterator[tuple[tu
     section before those inside it. ``given`` is the default instance of ``model``."""
     for name, annotation in _annotations(model).items():
         inner = _section_of(annotation)
-        if inner is not None:
+        if inner is not None and ".".join((*path, name)) not in FIXED:
             default = _default(model, name, given)
             instance = default if isinstance(default, inner) else None
             yield (*path, name), inner, instance

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
-from reliable_channel.config import StoreNodeSettings, load
+from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
 from reliable_channel.config.fixed import FIXED
 from reliable_channel.config.loading import _annotation, _keys
 from reliable_channel.config.presets import Preset
@@ -69,11 +69,11 @@ def test_core_sections_are_the_cores_own_dataclasses_with_its_defaults() -> None
 def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__SDS__CAUSAL_HISTORY_SIZE", "5")
     monkeypatch.setenv("RELIABLE_CHANNEL__SDS__FILTER_FORMAT__CAPACITY", "500")
-    monkeypatch.setenv("RELIABLE_CHANNEL__SEGMENTATION__ACCEPTED_DIALECTS", '["lip243"]')
+    monkeypatch.setenv("RELIABLE_CHANNEL__CHANNELS__CONTENT_TOPICS", '["/mine/1/talk/proto"]')
     settings = load("local")
     assert settings.sds.causal_history_size == 5
     assert settings.sds.filter_format.capacity == 500
-    assert settings.segmentation.accepted_dialects == {"lip243"}
+    assert settings.channels.content_topics[0].content_topic == "/mine/1/talk/proto"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,6 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("sds: {causal_history: 3}", ["sds.causal_history", "causal_history_size"]),
         ("sds: {filter_format: {size: 3}}", ["sds.filter_format.size", "capacity"]),
         ("rate_limit: {epoch: 3}", ["rate_limit.epoch", "epoch_size_ms"]),
-        ("segmentation: {dialect: v9}", ["segmentation.dialect", "'v9'"]),
         ("segmentation: {segment_size_bytes: 3}", ["segment_size_bytes", "64"]),
         ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
         ("pipeline: {starting_offsets: middle}", ["pipeline.starting_offsets", "'middle'"]),
@@ -211,32 +210,21 @@ def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
     assert set(clients.admin) <= set(KafkaAdminClient.DEFAULT_CONFIG)
 
 
-def test_options_of_one_kind_of_client_reach_that_kind_only() -> None:
-    kafka = load(
-        None, kafka={"consumer": {"fetch_max_bytes": 7}, "producer": {"linger_ms": 8}, "admin": {"retry_backoff_ms": 9}}
-    ).kafka
-    clients = kafka.clients()
-    assert (clients.consumer["fetch_max_bytes"], clients.producer["linger_ms"], clients.admin["retry_backoff_ms"]) == (
-        7,
-        8,
-        9,
-    )
-    assert "linger_ms" not in clients.consumer
-    assert "fetch_max_bytes" not in clients.producer
+def test_an_option_reaches_the_clients_that_have_it() -> None:
+    given = {"fetch_max_bytes": 7, "linger_ms": 8, "retry_backoff_ms": 9}
+    clients = load(None, kafka={"client": given}).kafka.clients()
+    reached = [{name: one[name] for name in given if name in one} for one in (clients.consumer, clients.producer, clients.admin)]
+    assert reached == [
+        {"fetch_max_bytes": 7, "retry_backoff_ms": 9},
+        {"linger_ms": 8, "retry_backoff_ms": 9},
+        {"retry_backoff_ms": 9},
+    ]
 
 
-@pytest.mark.parametrize(
-    ("section", "option", "sentence"),
-    [
-        ("client", "linger_ms", "kafka.client.linger_ms is an option of producer only: set kafka.producer"),
-        ("consumer", "linger_ms", "kafka.consumer.linger_ms is an option of producer only: set kafka.producer"),
-        ("client", "request_timeout", "is not an option of kafka-python; did you mean request_timeout_ms"),
-        ("admin", "nonsense", "kafka.admin.nonsense is not an option of kafka-python"),
-    ],
-)
-def test_an_option_that_a_client_does_not_have_is_refused_by_name(section: str, option: str, sentence: str) -> None:
+def test_an_option_that_no_client_has_is_refused_by_name() -> None:
+    sentence = "kafka.client.request_timeout is not an option of kafka-python; did you mean request_timeout_ms?"
     with pytest.raises(ConfigurationError, match=re.escape(sentence)):
-        load(None, kafka={section: {option: 1}})
+        load(None, kafka={"client": {"request_timeout": 1}})
 
 
 def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
@@ -309,10 +297,10 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
     *sections, last = key.split(".")
     content: Any = {last: 1}
     for section in reversed(sections):
-        content = {section: [content] if section == "nodes" else content}
+        content = {section: [content] if section in {"nodes", "content_topics"} else content}
     with pytest.raises(ConfigurationError, match=rf"{re.escape(key)} is no setting"):
         load(write(tmp_path, yaml.safe_dump(content)))
-    section = {"store.nodes": StoreNodeSettings, "messaging": MessagingConfig}.get(".".join(sections))
+    section = {"store.nodes": StoreNodeSettings, "messaging": MessagingConfig, "channels.content_topics": ChannelTopic}.get(".".join(sections))
     assert last in _keys(section or _annotation(sections))
 
 
@@ -343,10 +331,10 @@ def test_a_preset_by_name_has_the_rules_of_its_revision(tmp_path: Path, name: st
 
 def test_what_is_given_counts_before_the_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__PARTICIPANT__PRESET", "march_2026")
-    text = "{sds: {retransmission: adaptive}, participant: {delivery_error_event: true}}"
+    text = "{sds: {retransmission: adaptive}, rate_limit: {enabled: false}}"
     settings = load(write(tmp_path, text))
-    assert (settings.sds.retransmission, settings.participant.delivery_error_event) == ("adaptive", True)
-    assert (settings.rate_limit.enabled, settings.participant.verify_chunk_chain) == (True, True)
+    assert (settings.sds.retransmission, settings.rate_limit.enabled) == ("adaptive", False)
+    assert (settings.rate_limit.counts, settings.participant.verify_chunk_chain) == ("messages", True)
 
 
 def test_an_unknown_preset_is_refused_by_name(tmp_path: Path) -> None:
