@@ -213,7 +213,10 @@ def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
 def test_an_option_reaches_the_clients_that_have_it() -> None:
     given = {"fetch_max_bytes": 7, "linger_ms": 8, "retry_backoff_ms": 9}
     clients = load(None, kafka={"client": given}).kafka.clients()
-    reached = [{name: one[name] for name in given if name in one} for one in (clients.consumer, clients.producer, clients.admin)]
+    reached = [
+        {name: one[name] for name in given if name in one}
+        for one in (clients.consumer, clients.producer, clients.admin)
+    ]
     assert reached == [
         {"fetch_max_bytes": 7, "retry_backoff_ms": 9},
         {"linger_ms": 8, "retry_backoff_ms": 9},
@@ -300,7 +303,11 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
         content = {section: [content] if section in {"nodes", "content_topics"} else content}
     with pytest.raises(ConfigurationError, match=rf"{re.escape(key)} is no setting"):
         load(write(tmp_path, yaml.safe_dump(content)))
-    section = {"store.nodes": StoreNodeSettings, "messaging": MessagingConfig, "channels.content_topics": ChannelTopic}.get(".".join(sections))
+    section = {
+        "store.nodes": StoreNodeSettings,
+        "messaging": MessagingConfig,
+        "channels.content_topics": ChannelTopic,
+    }.get(".".join(sections))
     assert last in _keys(section or _annotation(sections))
 
 
