@@ -30,11 +30,11 @@ class Quota(Section):
 class QuotaSettings(Section):
     """Checked in ingest, before rows reach keyed state; messages above a quota are quarantined as ``over_quota``.
 
-    Windows of ten minutes of event time, counted per Kafka partition. ``sender`` is set; the shared quotas of a channel,
-    a content topic, a ``pattern`` (all content topics together that one entry of ``channels.content_topics`` with a
-    wildcard matches) and a pubsub topic hold 4, 10, 20 and 30 such senders. A shared quota cannot be used up for
-    moderate senders: above it only senders with more than an equal share are refused, and all from twice the quota on. The
-    defaults are far above honest traffic; if the network has a rate limit, set them much tighter."""
+    Windows of ten minutes of event time, counted per Kafka partition. ``sender`` is set; the shared quotas of a
+    channel, a content topic, a ``pattern`` (all content topics together that one entry of ``channels.content_topics``
+    with a wildcard matches) and a pubsub topic hold 4, 10, 20 and 30 such senders. A shared quota cannot be used up for
+    moderate senders: above it only senders with more than an equal share are refused, and all from twice the quota on.
+    The defaults are far above honest traffic; if the network has a rate limit, set them much tighter."""
 
     window_ms: PositiveMilliseconds = 600_000
     sender: Quota = Quota()
