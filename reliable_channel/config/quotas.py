@@ -38,10 +38,10 @@ class QuotaSettings(Section):
 
     window_ms: PositiveMilliseconds = 600_000
     sender: Quota = Quota()
-    channel: Quota
-    content_topic: Quota
-    pattern: Quota
-    pubsub_topic: Quota
+    channel: Quota = Quota().times(FULL_SENDERS["channel"])
+    content_topic: Quota = Quota().times(FULL_SENDERS["content_topic"])
+    pattern: Quota = Quota().times(FULL_SENDERS["pattern"])
+    pubsub_topic: Quota = Quota().times(FULL_SENDERS["pubsub_topic"])
 
     @model_validator(mode="before")
     @classmethod
