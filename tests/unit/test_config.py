@@ -210,6 +210,15 @@ def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
     assert set(clients.admin) <= set(KafkaAdminClient.DEFAULT_CONFIG)
 
 
+def test_the_shared_quotas_follow_from_that_of_a_sender(tmp_path: Path) -> None:
+    quotas = load(write(tmp_path, "quotas: {sender: {messages: 10}}")).quotas
+    assert [each.messages for each in (quotas.channel, quotas.content_topic, quotas.pattern, quotas.pubsub_topic)] == [
+        40, 100, 200, 300,
+    ]  # fmt: skip
+    assert quotas.channel.bytes == 4 * quotas.sender.bytes
+    assert load("local").quotas.pubsub_topic.messages == 3_000_000
+
+
 def test_an_option_reaches_the_clients_that_have_it() -> None:
     given = {"fetch_max_bytes": 7, "linger_ms": 8, "retry_backoff_ms": 9}
     clients = load(None, kafka={"client": given}).kafka.clients()
