@@ -153,8 +153,8 @@ def _read(file: Traversable) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         # Not the error's own text: its snippet of the file may hold a secret.
         mark = error.problem_mark or error.context_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigurationError(f"{file}{place}: not valid YAML: {error.problem}.", "Correct the file.") from None
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigurationError(f"{file}{position}: not valid YAML: {error.problem}.", "Correct the file.") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         raise ConfigurationError(f"{file} is not UTF-8 text.", "Write the file as UTF-8 YAML.") from None
     if content is None:

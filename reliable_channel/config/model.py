@@ -38,9 +38,9 @@ def default_cache_dir() -> str:
     return str(root / "reliable-channel")
 
 
-def _absolute(place: str) -> str:
+def _absolute(directory: str) -> str:
     """A URI unchanged, a path made absolute: Spark, executors and delta-rs have other working directories."""
-    return place if "://" in place else str(Path(place).expanduser().resolve())
+    return directory if "://" in directory else str(Path(directory).expanduser().resolve())
 
 
 class PathSettings(Section):

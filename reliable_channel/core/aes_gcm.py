@@ -68,7 +68,7 @@ def key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"reliable-channel aes-gcm key id\0" + key).digest()[:KEY_ID_BYTES]
 
 
-def key_in(content: bytes, place: str) -> bytes:
+def key_in(content: bytes, source: str) -> bytes:
     """Read the key from the content of the key file ``place``: 64 hex digits, or the 32 bytes themselves. Raises
     ``ConfigurationError`` naming the file, never its content."""
     text = all(byte in _TEXT for byte in content)
@@ -78,7 +78,7 @@ def key_in(content: bytes, place: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise ConfigurationError(
-            f"The key file {place} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
+            f"The key file {source} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
         )
     return key
 

@@ -45,23 +45,23 @@ def collect_evidence(settings: Settings) -> int:
 @contextmanager
 def _hold_lock(settings: Settings) -> Iterator[None]:
     """Hold the collector lock: two collectors would both process the records since the same position."""
-    place = Path(settings.paths.run_dir)
-    place.mkdir(parents=True, exist_ok=True)
-    with (place / "evidence.lock").open("w") as lock:
+    directory = Path(settings.paths.run_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "evidence.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
-    places = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-    if not places:
+    topic_partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    if not topic_partitions:
         return 0
-    consumer.assign(places)
-    first, end = consumer.beginning_offsets(places), consumer.end_offsets(places)
-    for place in places:
-        consumer.seek(place, max(first[place], position(settings.paths, topic, place.partition)))
+    consumer.assign(topic_partitions)
+    first, end = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
+    for each in topic_partitions:
+        consumer.seek(each, max(first[each], position(settings.paths, topic, each.partition)))
     count = 0
-    while any(consumer.position(place) < end[place] for place in places):
+    while any(consumer.position(each) < end[each] for each in topic_partitions):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
         if not records:

@@ -138,11 +138,11 @@ def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:
     return [checkpoint for name in names if (checkpoint := read_checkpoint(paths, name)) is not None]
 
 
-def filesystem(place: str) -> tuple[Any, str]:
+def filesystem(location: str) -> tuple[Any, str]:
     """The file system of a path or URI, and the path in it. Arrow knows Hadoop's ``s3a://`` as ``s3://``."""
-    if "://" not in place:
-        return pafs.LocalFileSystem(), place.rstrip("/")
-    files, path = pafs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1))
+    if "://" not in location:
+        return pafs.LocalFileSystem(), location.rstrip("/")
+    files, path = pafs.FileSystem.from_uri(location.replace("s3a://", "s3://", 1))
     return files, path.rstrip("/")
 
 

@@ -108,10 +108,10 @@ def _set_indexed_columns(paths: PathSettings, table: Table) -> None:
         existing.alter.set_table_properties({_INDEXED: wanted})
 
 
-def create_table(place: str | PathLike[str], table: Table) -> None:
+def create_table(location: str | PathLike[str], table: Table) -> None:
     """Create an empty Delta table at ``place``; an existing one is left unchanged."""
     DeltaTable.create(
-        str(place),
+        str(location),
         arrow_schema(table),
         mode="ignore",
         description=table.comment,

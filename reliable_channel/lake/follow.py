@@ -128,14 +128,18 @@ def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, vers
 
 
 def read_files(
-    paths: PathSettings, table: Table, places: Iterable[str], columns: Sequence[str], where: pc.Expression | None = None
+    paths: PathSettings,
+    table: Table,
+    file_paths: Iterable[str],
+    columns: Sequence[str],
+    where: pc.Expression | None = None,
 ) -> pa.Table:
     """Read some columns from files of a table: of all rows, or of the rows ``where`` (which cannot compare times).
     Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
     files, root = filesystem(paths.table(table.name))
     wanted = arrow_schema(table)
     schema = pa.schema([wanted.field(name).with_nullable(True).remove_metadata() for name in columns])
-    read = [_read(files, f"{root}/{place}", columns, where).cast(schema) for place in places]
+    read = [_read(files, f"{root}/{file_path}", columns, where).cast(schema) for file_path in file_paths]
     return pa.concat_tables(read) if read else schema.empty_table()
 
 
@@ -165,11 +169,11 @@ def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[Adde
     return [] if deletes and expired else None
 
 
-def _read(files: Any, place: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
+def _read(files: Any, file_path: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
     """Read columns of one Parquet file, in the same form for all writers. Spark writes times as INT96, which lack the
     time zone (UTC in every table), and does not keep nullability."""
     rows = pq.read_table(
-        place,
+        file_path,
         columns=list(columns),
         filters=where,
         filesystem=files,

@@ -67,9 +67,12 @@ class OpenHashes:
         """Those of ``hashes`` that are open."""
         return set(self._hashes_where(pc.is_in(self._rows["entire_message_hash"], _values(hashes))))
 
-    def due(self, place: TopicPartition, until_us: int) -> list[bytes]:
+    def due(self, topic_partition: TopicPartition, until_us: int) -> list[bytes]:
         """The hashes with sets of one Kafka partition of which something is due by ``until_us`` (event time, µs)."""
-        here = pc.and_(pc.equal(self._rows["kafka_topic"], place[0]), pc.equal(self._rows["kafka_partition"], place[1]))
+        here = pc.and_(
+            pc.equal(self._rows["kafka_topic"], topic_partition[0]),
+            pc.equal(self._rows["kafka_partition"], topic_partition[1]),
+        )
         return self._hashes_where(pc.and_(here, pc.less_equal(self._rows["due_us"], until_us)))
 
     def apply(self, changes: Sequence[HashDue]) -> OpenHashes:
@@ -104,13 +107,13 @@ def read_open_hashes(paths: PathSettings, batch_id: int) -> OpenHashes:
     if batch_id < 0:
         return OpenHashes()
     files, root = _directory(paths)
-    place = _file(root, batch_id)
-    if files.get_file_info(place).type != pafs.FileType.File:
+    path = _file(root, batch_id)
+    if files.get_file_info(path).type != pafs.FileType.File:
         raise EnvironmentFault(
-            f"The checkpoint of {JOB} lacks {place}, which names the hashes with state.",
+            f"The checkpoint of {JOB} lacks {path}, which names the hashes with state.",
             "Restore the checkpoint from a copy, or start over with `reliable-channel rebuild`.",
         )
-    with files.open_input_file(place) as stream:
+    with files.open_input_file(path) as stream:
         return OpenHashes(pa.ipc.open_file(stream).read_all())
 
 

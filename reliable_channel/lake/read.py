@@ -39,15 +39,15 @@ _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
-def open_at(place: str) -> DeltaTable | None:
+def open_at(location: str) -> DeltaTable | None:
     """Open the table at ``place`` through delta-rs, without Spark; ``None`` if there is none. Raises
     ``EnvironmentFault`` if its log cannot be read."""
     try:
-        return DeltaTable(place)
+        return DeltaTable(location)
     except TableNotFoundError:
         return None
     except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
-        raise unreadable(place.rstrip("/").rpartition("/")[2], error) from error
+        raise unreadable(location.rstrip("/").rpartition("/")[2], error) from error
 
 
 def unreadable(name: str, error: BaseException) -> EnvironmentFault:

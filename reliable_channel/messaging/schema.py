@@ -74,9 +74,9 @@ class _OwnConnection(sqlite3.Connection):
 
     def lock(self, path: Path) -> None:
         """Raises ``BlockingIOError`` when another node has the database."""
-        place = path.with_name(f"{path.name}.lock")
-        private_file(place)
-        self._lock_file = place.open("w", encoding="ascii")
+        lock_path = path.with_name(f"{path.name}.lock")
+        private_file(lock_path)
+        self._lock_file = lock_path.open("w", encoding="ascii")
         fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:

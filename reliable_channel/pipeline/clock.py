@@ -60,8 +60,8 @@ class IngestClock:
     def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[TopicPartition, Progress]:
         """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved."""
         moved = {
-            place: Progress(at_us, reached.next_offset)
-            for place, reached in self.reached.items()
+            topic_partition: Progress(at_us, reached.next_offset)
+            for topic_partition, reached in self.reached.items()
             if reached.event_time_us < at_us
         }
         if moved:

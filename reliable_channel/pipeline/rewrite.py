@@ -39,7 +39,7 @@ def rewrite(
 
     Raises ``ConfigurationError`` if the table has undefined columns, which would be lost, and ``EnvironmentFault``
     after repeated conflicts."""
-    place = paths.table(table.name)
+    location = paths.table(table.name)
     to = open_table(paths, table)
     rows = read_table(spark, paths, table, to.version())
     by_file = concerned(rows.withColumn(_FILE, F.col("_metadata.file_path"))).groupBy(_FILE).count().collect()
@@ -51,7 +51,7 @@ def rewrite(
             )
         names = {row[_FILE].rpartition("/")[2] for row in by_file}
         old = [file for file in data_files(to).values() if file.path.rpartition("/")[2] in names]
-        whole = spark.read.schema(rows.schema).parquet(*(f"{place}/{file.path}" for file in old))
+        whole = spark.read.schema(rows.schema).parquet(*(f"{location}/{file.path}" for file in old))
         new = write_rows(instead(whole).select(*table.names()), paths, table)
         with _discard_on_failure(paths, new):
             replace_files(to, old, new)

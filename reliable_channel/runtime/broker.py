@@ -68,13 +68,13 @@ def files(settings: Settings) -> BrokerFiles:
     return BrokerFiles(Path(settings.paths.run_dir) / "kafka")
 
 
-def running_pid(place: BrokerFiles) -> int | None:
+def running_pid(broker_files: BrokerFiles) -> int | None:
     """Return the pid of the broker with these files, or None; a stale pid file of a crash does not count."""
     try:
-        pid = int(place.pid.read_text(encoding="ascii"))
+        pid = int(broker_files.pid.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    return pid if str(place.properties) in _command_line(pid) else None
+    return pid if str(broker_files.properties) in _command_line(pid) else None
 
 
 def start(settings: Settings) -> int:
@@ -82,17 +82,17 @@ def start(settings: Settings) -> int:
 
     Raises ``EnvironmentFault``: port taken, Java or jars missing, disk full, not ready in 90 s.
     """
-    place, kafka = files(settings), settings.kafka
-    if (pid := running_pid(place)) is None:
-        command = _prepare(place, settings, kafka.broker.port)
-        with place.output.open("wb") as output:
+    broker_files, kafka = files(settings), settings.kafka
+    if (pid := running_pid(broker_files)) is None:
+        command = _prepare(broker_files, settings, kafka.broker.port)
+        with broker_files.output.open("wb") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         pid = process.pid
-        place.pid.write_text(str(pid), encoding="ascii")
+        broker_files.pid.write_text(str(pid), encoding="ascii")
         try:
-            _until_ready(process, place, kafka)
+            _until_ready(process, broker_files, kafka)
         except BaseException:
             stop(settings)
             with suppress(subprocess.TimeoutExpired):
@@ -104,16 +104,16 @@ def start(settings: Settings) -> int:
 
 def stop(settings: Settings) -> bool:
     """Stop the background broker and wait for its end; False if none was running."""
-    place = files(settings)
-    pid = running_pid(place)
+    broker_files = files(settings)
+    pid = running_pid(broker_files)
     if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        if not _wait_until_gone(pid, place, STOP_TIMEOUT_S):
+        if not _wait_until_gone(pid, broker_files, STOP_TIMEOUT_S):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            _wait_until_gone(pid, place, STOP_TIMEOUT_S)
-    place.pid.unlink(missing_ok=True)
+            _wait_until_gone(pid, broker_files, STOP_TIMEOUT_S)
+    broker_files.pid.unlink(missing_ok=True)
     return pid is not None
 
 
@@ -129,16 +129,16 @@ def running_broker(
     before ours (such as a listener with TLS on ``port``). Raises ``EnvironmentFault`` like ``start``.
     """
     port = port or free_port()
-    place = BrokerFiles(home or Path(settings.paths.run_dir) / f"kafka-{port}")
+    broker_files = BrokerFiles(home or Path(settings.paths.run_dir) / f"kafka-{port}")
     there = settings.with_servers(f"{HOST}:{port}")
-    command = _prepare(place, settings, port, extra)
+    command = _prepare(broker_files, settings, port, extra)
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
-    with place.output.open("wb") as output:
+    with broker_files.output.open("wb") as output:
         process = subprocess.Popen(
             supervisor, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
         )
     try:
-        _until_ready(process, place, there.kafka)
+        _until_ready(process, broker_files, there.kafka)
         ensure_topics(there.kafka)
         yield there
     finally:
@@ -158,31 +158,33 @@ def free_port() -> int:
         return int(probe_socket.getsockname()[1])
 
 
-def _prepare(place: BrokerFiles, settings: Settings, port: int, extra: str = "") -> list[str]:
+def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: str = "") -> list[str]:
     """Write the properties and format a new data directory; returns the command that runs the broker."""
     _refuse_taken(port)
-    for directory in (place.home, place.data):
+    for directory in (broker_files.home, broker_files.data):
         private_directory(directory)
-    place.properties.write_text(_properties(place, settings.kafka, port, free_port()) + extra, encoding="utf-8")
+    broker_files.properties.write_text(
+        _properties(broker_files, settings.kafka, port, free_port()) + extra, encoding="utf-8"
+    )
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
     with as_file(find_shipped("kafka-log4j2.properties")) as log4j2:
-        logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={place.home}"]
+        logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={broker_files.home}"]
     runtime = [java(), "-Djava.awt.headless=true", *logging]
-    if not (place.data / "meta.properties").is_file():
+    if not (broker_files.data / "meta.properties").is_file():
         cluster = (
             base64.urlsafe_b64encode(b"\x00" + secrets.token_bytes(15)).decode().rstrip("=")
         )  # never begins with -
         formatting = [*runtime, "-XX:TieredStopAtLevel=1", "-cp", classpath, "kafka.tools.StorageTool", "format"]
-        formatting += ["--standalone", "--cluster-id", cluster, "--config", str(place.properties)]
+        formatting += ["--standalone", "--cluster-id", cluster, "--config", str(broker_files.properties)]
         done = subprocess.run(formatting, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
-            raise _explain_output(done.stdout + done.stderr, port, place)
+            raise _explain_output(done.stdout + done.stderr, port, broker_files)
     heap = settings.kafka.broker.heap
     return [*runtime, f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", "-cp", classpath, "kafka.Kafka",
-            str(place.properties)]  # fmt: skip
+            str(broker_files.properties)]  # fmt: skip
 
 
-def _properties(place: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
+def _properties(broker_files: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
     largest = kafka.topics.max_message_bytes
     return f"""\
 # Written at every start of the development broker.
@@ -194,7 +196,7 @@ controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={HOST}:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
-log.dirs={place.data}
+log.dirs={broker_files.data}
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
@@ -226,7 +228,7 @@ def _port_fault(port: int) -> EnvironmentFault:
     )
 
 
-def _until_ready(process: subprocess.Popen[bytes], place: BrokerFiles, kafka: KafkaSettings) -> None:
+def _until_ready(process: subprocess.Popen[bytes], broker_files: BrokerFiles, kafka: KafkaSettings) -> None:
     """Wait until a client's record is acknowledged; raises if the process ends first, or after 90 s."""
     port = int(kafka.servers.rsplit(":", 1)[1])
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -234,11 +236,13 @@ def _until_ready(process: subprocess.Popen[bytes], place: BrokerFiles, kafka: Ka
         while time.monotonic() < deadline:
             advance(0, "")
             if process.poll() is not None:
-                raise _explain_output(_tail(place.output) + _tail(place.log), port, place)
+                raise _explain_output(_tail(broker_files.output) + _tail(broker_files.log), port, broker_files)
             if _listens(port) and probe(kafka, 10.0):
                 return
             time.sleep(0.1)
-        raise EnvironmentFault(f"The Kafka broker was not ready in {START_TIMEOUT_S:.0f} s.", f"Read {place.log}.")
+        raise EnvironmentFault(
+            f"The Kafka broker was not ready in {START_TIMEOUT_S:.0f} s.", f"Read {broker_files.log}."
+        )
 
 
 def _listens(port: int) -> bool:
@@ -247,12 +251,12 @@ def _listens(port: int) -> bool:
         return attempt.connect_ex((HOST, port)) == 0
 
 
-def _explain_output(output: str, port: int, place: BrokerFiles) -> EnvironmentFault:
+def _explain_output(output: str, port: int, broker_files: BrokerFiles) -> EnvironmentFault:
     """Reduce the broker's output to one sentence."""
     lower = output.lower()
     if "no space left" in lower or "file too large" in lower or "quota exceeded" in lower:
         return EnvironmentFault(
-            f"The disk is full: the Kafka broker cannot write {place.home}.",
+            f"The disk is full: the Kafka broker cannot write {broker_files.home}.",
             "Free some space, or set paths.run_dir elsewhere.",
         )
     if "address already in use" in lower:
@@ -260,7 +264,7 @@ def _explain_output(output: str, port: int, place: BrokerFiles) -> EnvironmentFa
     errors = [line for line in output.splitlines() if "Exception" in line or " ERROR " in line or " FATAL " in line]
     detail = (errors or output.splitlines() or ["no output"])[-1].strip()[:200]
     return EnvironmentFault(
-        f"The Kafka broker ended while starting: {detail}.", f"Read {place.log} and {place.output}."
+        f"The Kafka broker ended while starting: {detail}.", f"Read {broker_files.log} and {broker_files.output}."
     )
 
 
@@ -281,13 +285,13 @@ def _command_line(pid: int) -> str:
     return answer.stdout
 
 
-def _wait_until_gone(pid: int, place: BrokerFiles, timeout_s: float) -> bool:
+def _wait_until_gone(pid: int, broker_files: BrokerFiles, timeout_s: float) -> bool:
     """Wait until the process has ended (reaping it if it is our child)."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        if str(place.properties) not in _command_line(pid):
+        if str(broker_files.properties) not in _command_line(pid):
             return True
         time.sleep(0.05)
     return False

@@ -157,8 +157,8 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
 def _waku_topics(settings: Settings) -> tuple[tuple[str, str | None], ...]:
     named = settings.bridge.content_topics
     if named:
-        places = pubsub_topics(settings)
-        return tuple((places.topic_for(topic), topic) for topic in named)
+        pubsub = pubsub_topics(settings)
+        return tuple((pubsub.topic_for(topic), topic) for topic in named)
     if settings.node.mode == "edge":
         raise ConfigurationError(
             "bridge.content_topics is empty, and a node in edge mode receives by content topic.",

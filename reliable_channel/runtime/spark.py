@@ -132,14 +132,14 @@ def local_conf(settings: Settings) -> dict[str, str]:
     return conf
 
 
-def takes_unix_sockets(place: Path) -> bool:
+def takes_unix_sockets(directory: Path) -> bool:
     """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short and need no
     quotes.
 
     Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read, so each second
     write waits 40 ms for the other side's delayed acknowledgement (docs/measurements-history.md). The directory must be
     private: anyone who can connect to a worker can run code in it, and over Unix sockets Spark requires no secret."""
-    path = str(place.absolute())
+    path = str(directory.absolute())
     return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None
 
 
@@ -170,9 +170,9 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
             private_directory(run / part)
-        for place in (settings.paths.data_dir, settings.paths.checkpoint_dir):
-            if "://" not in place:
-                private_directory(place)
+        for directory in (settings.paths.data_dir, settings.paths.checkpoint_dir):
+            if "://" not in directory:
+                private_directory(directory)
         conf = SparkConf(loadDefaults=False).setAppName(application).setAll(list(wanted.items()))
         log = run / "logs" / "spark.log"
         try:

@@ -114,7 +114,7 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
         return
     k = message.data_count
     sends = _waiting_sends(journal, message, seen)
-    together = {place for each in sends for place in _places(each, seen)}
+    together = {index for each in sends for index in _places(each, seen)}
     able = [each for each in sends if min(_places(each, seen)) < k]
     if message in able and len(_places(message, seen)) >= k:
         whole, known = message, _places(message, seen)
@@ -138,10 +138,10 @@ def _waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observat
         and each.number not in seen.complete
         and _places(each, seen)
     ]
-    order = {sds_id: place for place, sds_id in enumerate(seen.arrived)}
+    order = {sds_id: index for index, sds_id in enumerate(seen.arrived)}
     return sorted(same, key=lambda each: min(order[i] for i in each.sds_ids if i in order))
 
 
 def _places(message: SentMessage, seen: Observation) -> set[int]:
     """The places in the message, data and then parity, of the segments that arrived."""
-    return {place for place, sds_id in enumerate(message.sds_ids) if sds_id in seen.arrived}
+    return {index for index, sds_id in enumerate(message.sds_ids) if sds_id in seen.arrived}

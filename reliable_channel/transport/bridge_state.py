@@ -172,7 +172,7 @@ class BridgeState:
             "gaps": [asdict(gap) for gap in self.gaps],
             "recent": [one.hex() for one in self.recent],
             "content_topics": list(self.content_topics),
-            "dispatched": [[*place, digest] for place, digest in self.dispatched.items()],
+            "dispatched": [[*position, digest] for position, digest in self.dispatched.items()],
         }
         temporary = self._path.with_suffix(".new")
         try:

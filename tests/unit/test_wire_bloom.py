@@ -67,7 +67,7 @@ def test_many_ids_at_once_set_the_bits_of_each(ids: list[str], family: FilterFam
     assert not isinstance(decoded, Malformed)
     for message_id in ids:
         assert filter_format.contains(decoded, message_id)
-        at, masks = filter_format.places([message_id])
+        at, masks = filter_format.positions([message_id])
         assert (decoded.take(at) & masks).all()
         assert [at.T.tolist()[0], masks.T.tolist()[0]] == [*filter_format.locate(message_id)]
 

@@ -120,11 +120,11 @@ class SqlitePersistence:
     def share(cls, path: Path | str) -> SqlitePersistence:
         """The backend of a database file that all channels of this process use together, so that several channels of
         one sender can be open. Everybody who asked for it closes it; the last one really does."""
-        place = Path(path).expanduser().resolve()
+        resolved = Path(path).expanduser().resolve()
         with _shared_lock:
-            known = _shared.get(place)
+            known = _shared.get(resolved)
             if known is None:
-                known = _shared[place] = cls(place)
+                known = _shared[resolved] = cls(resolved)
             else:
                 known._users += 1
             return known

@@ -74,15 +74,15 @@ def register(app: typer.Typer) -> None:
         )
         scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
         own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
-        place = (directory or Path(own_place)).resolve()
+        run_dir = (directory or Path(own_place)).resolve()
         settings, world = (
-            demo_settings(invocation(context).settings(), prepare(place)),
+            demo_settings(invocation(context).settings(), prepare(run_dir)),
             simulate_scenario(seed, scenario),
         )
         settings = with_lifetime(settings, lifetime_ms(world))
-        play(settings, world, place)
+        play(settings, world, run_dir)
         with progress("Comparing the tables with the truth"):
-            truth = Truth.load(place / "truth")
+            truth = Truth.load(run_dir / "truth")
             observed = read_observed(settings.paths.data_dir)
             lost_after_ms = settings.pipeline.timeout_for_lost_messages_ms
             differences = check(truth, observed, lost_after_ms)
@@ -96,27 +96,27 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(1)
 
 
-def prepare(place: Path) -> Path:
+def prepare(run_dir: Path) -> Path:
     """An empty directory for the run. Only a directory made by a demo is removed; raises ``LocalError`` for anything
     else."""
     from reliable_channel.core.errors import LocalError
 
-    if place.exists() and any(place.iterdir()) and not (place / MARKER).exists():
-        raise LocalError(f"{place} is not empty and was not made by a demo.", "Choose another with --dir.")
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    (place / MARKER).touch()
-    return place
+    if run_dir.exists() and any(run_dir.iterdir()) and not (run_dir / MARKER).exists():
+        raise LocalError(f"{run_dir} is not empty and was not made by a demo.", "Choose another with --dir.")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir(parents=True)
+    (run_dir / MARKER).touch()
+    return run_dir
 
 
-def demo_settings(settings: Settings, place: Path) -> Settings:
+def demo_settings(settings: Settings, run_dir: Path) -> Settings:
     """The configuration of the demo: everything under ``place``, a broker of its own on a free port, and a topic that
     keeps the simulation's virtual times (``CreateTime``; no retention, as those times may be long ago)."""
     # What the senders dispatched and nobody saw is asked for this long after it: before the conversation ends.
     pipeline = settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_DELAY_MS})
     topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
     kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
-    return settings.with_run_dir(place).model_copy(update={"kafka": kafka, "pipeline": pipeline})
+    return settings.with_run_dir(run_dir).model_copy(update={"kafka": kafka, "pipeline": pipeline})
 
 
 def with_lifetime(settings: Settings, ms: int) -> Settings:
@@ -154,7 +154,7 @@ def simulate_scenario(seed: int, name: str) -> World:
         return simulate(scenario, on_played)
 
 
-def play(settings: Settings, world: World, place: Path) -> None:
+def play(settings: Settings, world: World, run_dir: Path) -> None:
     """Write the conversation to a broker and the stored envelopes to store nodes, which run during this call, and run
     all jobs on them until everything is read and every timer has fired. Saves the truth under ``place``."""
     from reliable_channel.cli.demo_stores import store_nodes
@@ -166,7 +166,7 @@ def play(settings: Settings, world: World, place: Path) -> None:
     from reliable_channel.simulation.to_kafka import write_events, write_records
 
     scenario = world.scenario
-    with running_broker(settings, place / "kafka") as there, store_nodes(world) as nodes:
+    with running_broker(settings, run_dir / "kafka") as there, store_nodes(world) as nodes:
         topic = there.kafka.topics.envelopes
         with progress(f"Writing to Kafka topic {topic}", len(world.records)) as advance:
             written = write_records(
@@ -176,7 +176,7 @@ def play(settings: Settings, world: World, place: Path) -> None:
         evidence = [*sender_events(world.journals), *sightings(world.records, scenario.vantages, scenario.seed)]
         write_events(evidence, there.bridge.evidence_topic, there.kafka.clients().producer)
         later, coordinates = run_jobs(with_stores(there, nodes), world)
-        truth_with(world, later).locate([*written, *coordinates]).save(place / "truth")
+        truth_with(world, later).locate([*written, *coordinates]).save(run_dir / "truth")
 
 
 def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:

@@ -13,11 +13,13 @@ from reliable_channel.cli.commands import files_of_package
 
 def register(app: typer.Typer) -> None:
     @app.command()
-    def notebooks(place: Annotated[Path, typer.Argument(metavar="DIR", help="Made when it does not exist.")]) -> None:
+    def notebooks(
+        directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made when it does not exist.")],
+    ) -> None:
         """Copy the notebooks over the tables into a directory; existing ones are kept and named."""
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for source in files_of_package():
-            target = place / source.name
+            target = directory / source.name
             if source.suffix != ".ipynb":
                 continue
             if target.exists():

@@ -29,8 +29,8 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         target = None
         if data_dir is not None:
-            places = {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
-            target = PathSettings(**{**settings.paths.model_dump(), **places})
+            directories = {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}
+            target = PathSettings(**{**settings.paths.model_dump(), **directories})
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings, "reliable-channel rebuild") as spark:
             done = run(spark, settings, target=target, say=lambda what: typer.echo(f"  {what}", err=True))

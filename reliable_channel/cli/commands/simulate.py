@@ -67,9 +67,9 @@ def register(app: typer.Typer) -> None:
             written = write_records(
                 world.records, target, settings.kafka.clients().producer, rate, lambda count: advance(count, "")
             )
-        place = truth or Path(settings.paths.run_dir) / "truth"
-        world.truth.locate(written).save(place)
+        directory = truth or Path(settings.paths.run_dir) / "truth"
+        world.truth.locate(written).save(directory)
         typer.echo(
             f"{len(world.records)} records of {len(world.truth.messages)} messages on {channels} channels "
-            f"are in {target}; the truth about them is in {place}"
+            f"are in {target}; the truth about them is in {directory}"
         )

@@ -55,5 +55,10 @@ def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
         quiet_kafka_client(),
         closing(KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)) as consumer,
     ):
-        places = [TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()]
-        return {place.partition: offset for place, offset in consumer.end_offsets(places).items()}
+        topic_partitions = [
+            TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()
+        ]
+        return {
+            topic_partition.partition: offset
+            for topic_partition, offset in consumer.end_offsets(topic_partitions).items()
+        }

@@ -49,8 +49,8 @@ def register(app: typer.Typer) -> None:
             with listening(host, port) as sock:
                 # Answers 503 with the progress until the index is complete; /health says the same.
                 source.follow(server_settings.refresh_ms / 1000)
-                place = f"{url_of(host, sock)}/store/v3/messages"
-                typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {place}")
+                url = f"{url_of(host, sock)}/store/v3/messages"
+                typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {url}")
                 HttpServer(create_app(source, hosts, __version__)).run(sockets=[sock])
         finally:
             source.close()

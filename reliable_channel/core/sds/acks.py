@@ -337,7 +337,7 @@ class AckTable:
         else:
             unlocated = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
             rows = np.array([tracked.row for tracked in unlocated], np.intp)
-            at, masks = filter_format.places([tracked.message_id for tracked in unlocated])
+            at, masks = filter_format.positions([tracked.message_id for tracked in unlocated])
         bits = words.take(at)
         bits &= masks
         held = [tracked for row in rows[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]
@@ -355,7 +355,7 @@ class AckTable:
             for row, message_id in zip(rows, ids, strict=True):
                 self._at[:, row], self._masks[:, row] = self._format.locate(message_id)
         else:
-            self._at[:, rows], self._masks[:, rows] = self._format.places(ids)
+            self._at[:, rows], self._masks[:, rows] = self._format.positions(ids)
         self._unlocated.clear()
         self._views.clear()
 

@@ -318,13 +318,13 @@ class IncomingBuffer:
         unmet = waiting.unmet
         last = latest = len(unmet) - 1
         highest = -1
-        for place in range(last, -1, -1):
-            held = self.waiting.get(unmet[place])
+        for index in range(last, -1, -1):
+            held = self.waiting.get(unmet[index])
             if held is None:
-                if unmet[place] in self.missing:
+                if unmet[index] in self.missing:
                     break
             elif highest < held.lamport < waiting.lamport:
-                highest, latest = held.lamport, place
+                highest, latest = held.lamport, index
         unmet[last], unmet[latest] = unmet[latest], unmet[last]
 
     def _watch(self, waiting: Waiting) -> None:

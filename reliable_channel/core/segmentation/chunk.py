@@ -105,8 +105,8 @@ class ChunkGate:
             verified = ready.pop(0)
             self._remember(_place(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout)
             out.append(verified)
-            for place in _successors(verified):
-                for waiting in [each for each in self._waiting_at.get(place, ()) if self._is_linked(each)]:
+            for key in _successors(verified):
+                for waiting in [each for each in self._waiting_at.get(key, ()) if self._is_linked(each)]:
                     self._forget(waiting)
                     ready.append(waiting)
         return out
@@ -143,8 +143,8 @@ class ChunkGate:
             if state.version != SNAPSHOT_VERSION:
                 raise ValueError(f"version {state.version}")
             for link in state.verified:
-                place = (tuple(link.scope), link.entire_message_hash, link.slot)
-                self._remember(place, link.sds_id, link.is_last_data, link.until)
+                key = (tuple(link.scope), link.entire_message_hash, link.slot)
+                self._remember(key, link.sds_id, link.is_last_data, link.until)
             for waiting in state.waiting:
                 self._wait(_waiting_chunk(waiting), waiting.until)
         except (DecodeError, ValueError) as error:
@@ -170,11 +170,11 @@ class ChunkGate:
         before = (scope, whole, slot - 1)
         return any((before, previous) in self._verified for previous in chunk.causal_history)
 
-    def _remember(self, place: _ChunkPosition, sds_id: str, is_last_data: bool, until: int) -> None:
-        self._verified.pop((place, sds_id), None)
-        self._verified[place, sds_id] = until
+    def _remember(self, key: _ChunkPosition, sds_id: str, is_last_data: bool, until: int) -> None:
+        self._verified.pop((key, sds_id), None)
+        self._verified[key, sds_id] = until
         if is_last_data:
-            self._last_data[place[0], place[1], sds_id] = None
+            self._last_data[key[0], key[1], sds_id] = None
         if len(self._verified) > self._max_verified:
             self._drop_link()
 
@@ -190,10 +190,10 @@ class ChunkGate:
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
         self._waiting_bytes -= len(chunk.segment.payload)
-        place = _place(chunk)
-        self._waiting_at[place].remove(chunk)
-        if not self._waiting_at[place]:
-            del self._waiting_at[place]
+        key = _place(chunk)
+        self._waiting_at[key].remove(chunk)
+        if not self._waiting_at[key]:
+            del self._waiting_at[key]
 
 
 def _place(chunk: ReceivedChunk) -> _ChunkPosition:

@@ -136,7 +136,7 @@ class OpenSet:
     def origins(self) -> set[int]:
         """The first Lamport timestamps computed from each of the held segments."""
         stamps = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
-        return {lamport - place for lamport, place in stamps if lamport is not None and place is not None}
+        return {lamport - position for lamport, position in stamps if lamport is not None and position is not None}
 
     def list_segments(self) -> tuple[HeldSegment, ...]:
         """The held segments, data then parity."""
@@ -179,8 +179,8 @@ class CompletedSet:
 
     def lamport(self, slot: int) -> int | None:
         """The Lamport timestamp (ms) of the segment in a slot, if known."""
-        place = ordinal(slot, self.data_count)
-        return self.strange.get(slot, None if self.origin is None or place is None else self.origin + place)
+        position = ordinal(slot, self.data_count)
+        return self.strange.get(slot, None if self.origin is None or position is None else self.origin + position)
 
     def first(self, data_count: int) -> int | None:
         """Its first segment's Lamport timestamp if that is certain, in a message of ``data_count`` data segments. The
@@ -212,16 +212,16 @@ def ordinal(slot: int, data_count: int | None) -> int | None:
 
 def first_of(slot: int, lamport: int | None, data_count: int | None) -> int | None:
     """The Lamport timestamp of a send's first segment, counted back from that of the segment in ``slot``."""
-    place = ordinal(slot, data_count)
-    return None if lamport is None or place is None else lamport - place
+    position = ordinal(slot, data_count)
+    return None if lamport is None or position is None else lamport - position
 
 
 def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int | None, bool]:
     """The Lamport timestamp of the first segment: its own, or computed from the earliest sibling that has one."""
     for slot in sorted(slots):
-        lamport, place = slots[slot][1], ordinal(slot, data_count)
-        if lamport is not None and place is not None and lamport >= place:
-            return lamport - place, slot == 0
+        lamport, position = slots[slot][1], ordinal(slot, data_count)
+        if lamport is not None and position is not None and lamport >= position:
+            return lamport - position, slot == 0
     return None, False
 
 
@@ -229,6 +229,6 @@ def find_agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int 
     """The first segment's Lamport timestamp if two or more segments are held and all of them imply the same one."""
     firsts = set()
     for slot, (_, lamport, _, _) in slots.items():
-        place = ordinal(slot, data_count)
-        firsts.add(None if lamport is None or place is None else lamport - place)
+        position = ordinal(slot, data_count)
+        firsts.add(None if lamport is None or position is None else lamport - position)
     return firsts.pop() if len(firsts) == 1 and len(slots) > 1 else None

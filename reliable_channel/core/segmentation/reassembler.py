@@ -157,8 +157,8 @@ class Reassembler:
         or one of this Reassembler with ids recomputed since. Call in the order of completion."""
         key, k = (completed.scope, completed.entire_message_hash), completed.data_count
         slots = {
-            place if place < k else place - k + PARITY: sds_id
-            for place, sds_id in enumerate(completed.sds_ids)
+            position if position < k else position - k + PARITY: sds_id
+            for position, sds_id in enumerate(completed.sds_ids)
             if sds_id is not None
         }
         known = self._sets.find_completed(key, completed.send)

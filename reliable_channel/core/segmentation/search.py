@@ -94,17 +94,17 @@ def choices(options: Options, k: int) -> Iterator[Edit]:
         yield {}, left_out
         inside = [slot for slot in contested if slot in used] or contested
         everywhere = frozenset(order[k:])
-        for place in range(1, max(len(options[slot]) for slot in contested)):
-            yield _all_at(options, [slot for slot in contested if slot not in everywhere], place), everywhere
-            yield _all_at(options, [slot for slot in inside if slot not in left_out], place), left_out
+        for index in range(1, max(len(options[slot]) for slot in contested)):
+            yield _all_at(options, [slot for slot in contested if slot not in everywhere], index), everywhere
+            yield _all_at(options, [slot for slot in inside if slot not in left_out], index), left_out
         changed = _change_slots(options, [slot for slot in inside if slot not in left_out], left_out)
     else:
         changed = iter(())
     yield from _by_turns(changed, _leave_out(order, len(order) - k))
 
 
-def _all_at(options: Options, slots: list[int], place: int) -> dict[int, Shard]:
-    return {slot: options[slot][min(place, len(options[slot]) - 1)] for slot in slots}
+def _all_at(options: Options, slots: list[int], index: int) -> dict[int, Shard]:
+    return {slot: options[slot][min(index, len(options[slot]) - 1)] for slot in slots}
 
 
 def _change_slots(options: Options, slots: list[int], left_out: frozenset[int]) -> Iterator[Edit]:

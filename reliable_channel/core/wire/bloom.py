@@ -154,7 +154,7 @@ class FilterFormat:
         bits = self.bit_positions(message_id)
         return [(bit >> 3) ^ flip for bit in bits], [1 << (bit & 7) for bit in bits]
 
-    def places(self, message_ids: Sequence[str]) -> tuple[npt.NDArray[np.int64], Bytes]:
+    def positions(self, message_ids: Sequence[str]) -> tuple[npt.NDArray[np.int64], Bytes]:
         """:meth:`locate` for one or more ids: the k bits in rows, the ids in columns."""
         bits = self._bits(message_ids)
         return (bits >> 3) ^ self._byte_flip, (1 << (bits & 7)).astype(np.uint8)
@@ -234,8 +234,8 @@ def list_absent(field: bytes | None, message_ids: Sequence[str]) -> list[str] | 
         return None
     absent = np.ones(len(message_ids), bool)
     for filter_format, words in filters if message_ids else ():
-        places, masks = filter_format.places(message_ids)
-        absent &= ((words[places] & masks) == 0).any(axis=0)
+        positions, masks = filter_format.positions(message_ids)
+        absent &= ((words[positions] & masks) == 0).any(axis=0)
     return [message_id for message_id, is_absent in zip(message_ids, absent, strict=True) if is_absent]
 
 

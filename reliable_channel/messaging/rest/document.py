@@ -16,8 +16,8 @@ from reliable_channel.transport.memory import MemoryNetwork
 def openapi_document() -> dict[str, Any]:
     """The document of a server with reliable channels, as ``/openapi.json`` returns it. It starts nothing."""
     config = MessagingConfig.of(mode="relay", cluster_id=0, shards=[0], bootstrap_nodes=[])
-    with TemporaryDirectory() as place:
-        node = MessagingNode(config, MemoryNetwork().node("reference"), Path(place) / "messages.sqlite")
+    with TemporaryDirectory() as directory:
+        node = MessagingNode(config, MemoryNetwork().node("reference"), Path(directory) / "messages.sqlite")
         try:
             document: dict[str, Any] = create_app(
                 node, channels=lambda _: ReliableChannelConfig(), run_node=False

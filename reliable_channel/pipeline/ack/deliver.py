@@ -50,18 +50,18 @@ def add_payloads(deliveries: pa.RecordBatch, paths: PathSettings, written_us: in
     """Deliveries with their payloads, as rows of ``delivered_messages``. A payload that is not found is null.
     ``written_us``: when they are written, Unix µs."""
     columns = (*RECORD_KEY, "entire_message_hash")
-    places = [Wanted(*place) for place in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
+    keys = [Wanted(*key) for key in zip(*(deliveries.column(name).to_pylist() for name in columns), strict=True)]
     # The payload of a delivery without coordinates is unknown. A segment kind marks a bare payload, which is not
     # rebuilt.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
     since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
     payloads: dict[Wanted, bytes] = {}
     for table, wanted_is_bare in ((SDS_MESSAGES, True), (REASSEMBLED_MESSAGES, False)):
-        wanted = {p for p, is_bare in zip(places, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
+        wanted = {p for p, is_bare in zip(keys, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
         if wanted:
             payloads |= payloads_of(paths, table).find(wanted, since)
     special = {
-        "payload": pa.array([payloads.get(place) for place in places], pa.binary()),
+        "payload": pa.array([payloads.get(key) for key in keys], pa.binary()),
         "written_at": pa.repeat(pa.scalar(written_us, pa.timestamp("us", tz="UTC")), deliveries.num_rows),
         "ephemeral": pc.equal(deliveries.column("sds_kind"), "ephemeral"),
     }

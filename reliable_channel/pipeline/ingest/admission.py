@@ -49,10 +49,14 @@ class QuotaGate:
 
         Rows that a replayed micro-batch has already written do not count, nor do requeued ones: a restart must not
         change decisions."""
-        windows = {(place, at.event_time_us // (self._quotas.window_ms * 1000)) for place, at in reached.items()}
+        windows = {
+            (topic_partition, at.event_time_us // (self._quotas.window_ms * 1000))
+            for topic_partition, at in reached.items()
+        }
         topic, partition, offset = map(pc.field, RECORD_KEY)
         before = [
-            (topic == place[0]) & (partition == place[1]) & (offset < at.next_offset) for place, at in reached.items()
+            (topic == topic_partition[0]) & (partition == topic_partition[1]) & (offset < at.next_offset)
+            for topic_partition, at in reached.items()
         ]
         since = self._begin(min((window for _, window in windows), default=0))
         requeued = (pc.field("event_time") >= since) & (pc.field("disposition") == "requeued")
@@ -61,7 +65,7 @@ class QuotaGate:
 
     def restore_for(self, paths: PathSettings, groups: Sequence[Group]) -> None:
         """Count all admitted messages in ``sds_messages`` in the windows of ``groups``, for records decoded later."""
-        self._count(paths, {(place, window) for place, window, *_ in groups}, pc.scalar(True), None)
+        self._count(paths, {(topic_partition, window) for topic_partition, window, *_ in groups}, pc.scalar(True), None)
 
     def _count(
         self,
@@ -104,7 +108,7 @@ def candidates_in(
             with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
                 for batch in opened.iter_batches(columns=list(ASKED)):
                     for one in candidates_of(batch, quotas):
-                        if (one.place, one.sender[:2]) in topics:
+                        if (one.topic_partition, one.sender[:2]) in topics:
                             yield one
 
 

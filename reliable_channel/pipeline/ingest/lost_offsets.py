@@ -41,7 +41,7 @@ FindLost = Callable[[dict[TopicPartition, list[OffsetGap]]], dict[TopicPartition
 
 def assume_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
     """Every missing offset is lost: where no broker can be asked."""
-    return {place: [LostRange(gap) for gap in of_one] for place, of_one in gaps.items()}
+    return {topic_partition: [LostRange(gap) for gap in of_one] for topic_partition, of_one in gaps.items()}
 
 
 def ask_broker(kafka: KafkaSettings) -> FindLost:
@@ -53,13 +53,18 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
 
         if not any(gaps.values()):
             return {}
-        places = [place for place, of_one in gaps.items() if of_one]
+        topic_partitions = [topic_partition for topic_partition, of_one in gaps.items() if of_one]
         try:
-            starts, compacted = _log_starts(kafka, places)
+            starts, compacted = _log_starts(kafka, topic_partitions)
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
             return assume_lost(gaps)
-        return {place: [*_lost_ranges(gaps[place], starts[place], place[0] in compacted)] for place in places}
+        return {
+            topic_partition: [
+                *_lost_ranges(gaps[topic_partition], starts[topic_partition], topic_partition[0] in compacted)
+            ]
+            for topic_partition in topic_partitions
+        }
 
     return find
 
@@ -73,16 +78,18 @@ def _lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> I
             yield LostRange(replace(gap, first=max(gap.first, start)), COMPACTED)
 
 
-def _log_starts(kafka: KafkaSettings, places: list[TopicPartition]) -> tuple[dict[TopicPartition, int], set[str]]:
+def _log_starts(
+    kafka: KafkaSettings, topic_partitions: list[TopicPartition]
+) -> tuple[dict[TopicPartition, int], set[str]]:
     """The first kept offset of each partition, and the topics that are compacted."""
     import kafka as client
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
     from kafka.errors import KafkaError
 
-    topics = sorted({topic for topic, _ in places})
+    topics = sorted({topic for topic, _ in topic_partitions})
     options = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS, **kafka.clients().admin}
     with closing(KafkaAdminClient(**options)) as admin:
-        specs = {client.TopicPartition(*place): OffsetSpec.EARLIEST for place in places}
+        specs = {client.TopicPartition(*topic_partition): OffsetSpec.EARLIEST for topic_partition in topic_partitions}
         starts = {(at.topic, at.partition): each.offset for at, each in admin.list_partition_offsets(specs).items()}
         try:
             wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": None}) for topic in topics]
@@ -100,18 +107,18 @@ def gap_rows(
     """The lost ranges of a micro-batch as rows of ``source_gaps``."""
     rows = [
         {
-            "kafka_topic": place[0],
-            "kafka_partition": place[1],
+            "kafka_topic": topic_partition[0],
+            "kafka_partition": topic_partition[1],
             "first_offset": each.gap.first,
             "last_offset": each.gap.last,
             "cause": each.cause,
-            "name": f"{place[0]}/{place[1]}/{each.gap.first}",
+            "name": f"{topic_partition[0]}/{topic_partition[1]}/{each.gap.first}",
             "status": "open",
             "from_time": each.gap.from_us,
             "to_time": each.gap.to_us,
-            "ingest_time": parts[place].ingest_us,
+            "ingest_time": parts[topic_partition].ingest_us,
         }
-        for place, ranges in lost.items()
+        for topic_partition, ranges in lost.items()
         for each in ranges
     ]
     return as_arrow(rows, SOURCE_GAPS)

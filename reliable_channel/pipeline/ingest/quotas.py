@@ -121,7 +121,7 @@ def groups_of(
 class Candidate(NamedTuple):
     """One message to be admitted or refused."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     window: int
     sender: Sender
@@ -135,7 +135,7 @@ Topics = set[tuple[TopicPartition, Topic]]
 class Refused(NamedTuple):
     """One message that exceeds a quota; ``detail`` names the quota."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     offset: int
     detail: str
 
@@ -167,9 +167,9 @@ class QuotaUsage:
         self._pattern_of = pattern_of
         self._windows: dict[tuple[TopicPartition, int], _Window] = {}
 
-    def add(self, place: TopicPartition, window: int, sender: Sender, cost: Cost) -> None:
+    def add(self, topic_partition: TopicPartition, window: int, sender: Sender, cost: Cost) -> None:
         """Count admitted messages."""
-        self._windows.setdefault((place, window), _Window()).add(self._scopes(sender), cost)
+        self._windows.setdefault((topic_partition, window), _Window()).add(self._scopes(sender), cost)
 
     def judge(
         self,
@@ -181,14 +181,14 @@ class QuotaUsage:
         ``groups`` are its messages summed up by place, window and sender. ``candidates`` returns those of some content
         topics one by one, in record order of each partition; it is called only for topics that could exceed a quota."""
         above = self._could_exceed(groups)
-        for place, window, sender, cost in groups:
-            if (place, sender[:2]) not in above:
-                self.add(place, window, sender, cost)
-        in_order = sorted(candidates(above), key=lambda one: (one.place, one.offset)) if above else ()
+        for topic_partition, window, sender, cost in groups:
+            if (topic_partition, sender[:2]) not in above:
+                self.add(topic_partition, window, sender, cost)
+        in_order = sorted(candidates(above), key=lambda one: (one.topic_partition, one.offset)) if above else ()
         refused = [excess for one in in_order if (excess := self._count(one))]
         latest: dict[TopicPartition, int] = {}
-        for place, window, *_ in groups:
-            latest[place] = max(window, latest.get(place, window))
+        for topic_partition, window, *_ in groups:
+            latest[topic_partition] = max(window, latest.get(topic_partition, window))
         for key in [key for key in self._windows if key[1] < latest.get(key[0], key[1])]:
             del self._windows[key]  # event time never decreases
         return refused
@@ -207,21 +207,21 @@ class QuotaUsage:
         if not above:
             return set()
         return {
-            (place, sender[:2])
-            for place, window, sender, _ in groups
-            if any(((place, window), scope) in above for scope in self._scopes(sender))
+            (topic_partition, sender[:2])
+            for topic_partition, window, sender, _ in groups
+            if any(((topic_partition, window), scope) in above for scope in self._scopes(sender))
         }
 
     def _count(self, candidate: Candidate) -> Refused | None:
         """Count one message, or return it if it exceeds a quota."""
-        place, offset, window, sender, cost = candidate
-        here = self._windows.setdefault((place, window), _Window())
+        topic_partition, offset, window, sender, cost = candidate
+        here = self._windows.setdefault((topic_partition, window), _Window())
         scopes = self._scopes(sender)
         for place_in, scope in enumerate(scopes):
             total = here.spent.get(scope, Cost()).plus(cost)
             why = self._find_exceeded(scope, total)
             if why is not None and not self._modest(here, scopes[: place_in + 1], cost, total):
-                return Refused(place, offset, why)
+                return Refused(topic_partition, offset, why)
         here.add(scopes, cost)
         return None
 

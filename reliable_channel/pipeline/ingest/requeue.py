@@ -50,9 +50,9 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
 def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
     """The dropped records with their event times, computed once, because the run changes the tables they come from."""
     times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
-    place = ["topic", "partition", "offset"]
+    position = ["topic", "partition", "offset"]
     records = read_dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
-    return records.join(times.dropDuplicates(place), place).localCheckpoint()
+    return records.join(times.dropDuplicates(position), position).localCheckpoint()
 
 
 def _rows(
@@ -81,9 +81,9 @@ def _find_above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str,
     admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(settings.paths, groups)
     refused = admission.find_refused(
-        groups, lambda topics: [c for c in candidates if (c.place, c.sender[:2]) in topics]
+        groups, lambda topics: [c for c in candidates if (c.topic_partition, c.sender[:2]) in topics]
     )
-    return {(*each.place, each.offset): each.detail for each in refused}
+    return {(*each.topic_partition, each.offset): each.detail for each in refused}
 
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:

@@ -131,9 +131,12 @@ class IngestWriter:
             if self.clock.load(sink.query_id, sink.batch_id):
                 self._admission.restore(sink.paths, self.clock.reached)
             sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
-            floors = {place: at.event_time_us for place, at in self.clock.reached.items()}
+            floors = {topic_partition: at.event_time_us for topic_partition, at in self.clock.reached.items()}
             result = admit(records, self._settings, sink.paths, floors, self._admission)
-            reached = {place: Progress(part.last_us, part.last_offset + 1) for place, part in result.parts.items()}
+            reached = {
+                topic_partition: Progress(part.last_us, part.last_offset + 1)
+                for topic_partition, part in result.parts.items()
+            }
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
             missing = find_missing_offsets(result.parts, self.clock.reached, self._starts(sink, result))
@@ -169,7 +172,7 @@ def admit(
     if not refused:
         return result
     discard(paths, result.files)
-    return run({(*each.place, each.offset): each.detail for each in refused})
+    return run({(*each.topic_partition, each.offset): each.detail for each in refused})
 
 
 def tick_files(

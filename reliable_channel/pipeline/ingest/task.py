@@ -53,7 +53,7 @@ class PartitionSummary:
     gaps: list[OffsetGap] = field(default_factory=list)
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """The Kafka partition."""
         return self.topic, self.partition
 
@@ -75,9 +75,9 @@ class IngestResult:
         for task in task_results:
             for part in task["parts"]:
                 summary = PartitionSummary(**{**part, "gaps": [OffsetGap(**gap) for gap in part["gaps"]]})
-                if summary.place in parts:
+                if summary.topic_partition in parts:
                     raise RuntimeError(f"Two tasks have read {summary.topic}, partition {summary.partition}.")
-                parts[summary.place] = summary
+                parts[summary.topic_partition] = summary
             groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in task["groups"]]
             files += [WrittenFile(*file) for file in task["files"]]
         return cls(parts, groups, files)
@@ -114,7 +114,10 @@ class IngestTask:
             yield task_result(
                 {
                     "parts": [asdict(part) for part in parts.values()],
-                    "groups": [[*place, window, *sender, *cost] for (place, window, sender), cost in spent.items()],
+                    "groups": [
+                        [*topic_partition, window, *sender, *cost]
+                        for (topic_partition, window, sender), cost in spent.items()
+                    ],
                     "files": written,
                 }
             )
@@ -130,13 +133,13 @@ def date_batches(
     starting at its floor. A column ``event_time`` in the records overrides it."""
     reached = dict(floors)
     for whole in batches:
-        for place, batch in _by_place(whole):
+        for topic_partition, batch in _by_place(whole):
             if "event_time" in batch.schema.names:
                 event_times = batch.column("event_time")
             else:
                 times = batch.column("time_us").to_numpy(zero_copy_only=False)
-                own = np.maximum(np.maximum.accumulate(times), reached.get(place, np.iinfo(np.int64).min))
-                reached[place] = int(own[-1])
+                own = np.maximum(np.maximum.accumulate(times), reached.get(topic_partition, np.iinfo(np.int64).min))
+                reached[topic_partition] = int(own[-1])
                 event_times = pa.array(own, pa.timestamp("us", tz="UTC"))
             given = {
                 "kafka_topic": batch.column("topic"),
@@ -150,7 +153,7 @@ def date_batches(
             decoded = batch.column(DECODED)
             names = [field.name for field in decoded.type]
             batch_out = DecodedBatch(given, dict(zip(names, decoded.flatten(), strict=True)))
-            here = {offset: why for (*at, offset), why in refused.items() if tuple(at) == place}
+            here = {offset: why for (*at, offset), why in refused.items() if tuple(at) == topic_partition}
             yield batch_out.refuse_above_quota(here) if here else batch_out
 
 
@@ -161,12 +164,12 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Record
         yield (topics[0].as_py(), partitions[0].as_py()), batch
         return
     rows: dict[TopicPartition, list[int]] = {}
-    for number, place in enumerate(
+    for number, topic_partition in enumerate(
         zip(batch.column("topic").to_pylist(), batch.column("partition").to_pylist(), strict=True)
     ):
-        rows.setdefault(place, []).append(number)
-    for place, numbers in rows.items():
-        yield place, batch.take(pa.array(numbers, pa.int32()))
+        rows.setdefault(topic_partition, []).append(number)
+    for topic_partition, numbers in rows.items():
+        yield topic_partition, batch.take(pa.array(numbers, pa.int32()))
 
 
 def _place(batch: DecodedBatch) -> TopicPartition:
@@ -176,13 +179,13 @@ def _place(batch: DecodedBatch) -> TopicPartition:
 
 def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
     """Update how far a Kafka partition was read, and which offsets are missing."""
-    place = _place(batch)
+    topic_partition = _place(batch)
     offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)
     times = batch.given["event_time"].cast(pa.int64()).to_numpy(zero_copy_only=False)
     first, first_us, ingest_us = int(offsets[0]), int(times[0]), batch.given["ingest_time"].cast(pa.int64())[-1].as_py()
-    known = parts.get(place)
+    known = parts.get(topic_partition)
     if known is None:
-        known = parts[place] = PartitionSummary(*place, first, first, first_us, first_us, ingest_us)
+        known = parts[topic_partition] = PartitionSummary(*topic_partition, first, first, first_us, first_us, ingest_us)
     elif first > known.last_offset + 1:
         known.gaps.append(OffsetGap(known.last_offset + 1, first - 1, known.last_us, first_us))
     for index in np.flatnonzero(np.diff(offsets) > 1).tolist():
@@ -203,10 +206,10 @@ def find_missing_offsets(
     partition that the topic lacks there is new, and begins at 0. Without them, no offset is missing before the first
     record ever read."""
     missing: dict[TopicPartition, list[OffsetGap]] = {}
-    for place, part in sorted(parts.items()):
+    for topic_partition, part in sorted(parts.items()):
         gaps = list(part.gaps)
-        known = before.get(place)
-        topic, partition = place
+        known = before.get(topic_partition)
+        topic, partition = topic_partition
         start, since = part.first_offset, None
         if known is not None:
             start, since = known.next_offset, known.event_time_us
@@ -216,5 +219,5 @@ def find_missing_offsets(
         if part.first_offset > start:
             gaps.insert(0, OffsetGap(start, part.first_offset - 1, since, part.first_us))
         if gaps:
-            missing[place] = gaps
+            missing[topic_partition] = gaps
     return missing

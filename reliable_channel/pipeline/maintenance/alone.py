@@ -35,14 +35,14 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
     """Hold the lease of the tables under ``paths`` within the block; yields the function that renews it.
 
     Raises ``EnvironmentFault`` if another run holds it."""
-    place, mine = paths.table(_TABLE), 0
+    location, mine = paths.table(_TABLE), 0
 
     def hold() -> None:
         nonlocal mine
         now = time.time_ns() // 1_000_000
         if mine - now > LEASE_MS // 2:
             return
-        table = _open(place)
+        table = _open(location)
         held = table.transaction_version(_APPLICATION) or 0
         if held > now and held != mine:
             raise _held_error(held)
@@ -56,7 +56,7 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
     try:
         yield hold
     finally:
-        table = _open(place)
+        table = _open(location)
         if table.transaction_version(_APPLICATION) == mine:
             _commit(table, 0)
 
@@ -69,12 +69,12 @@ def _held_error(until_ms: int) -> EnvironmentFault:
     )
 
 
-def _open(place: str) -> DeltaTable:
-    table = open_at(place)
+def _open(location: str) -> DeltaTable:
+    table = open_at(location)
     if table is None:
         with suppress(DeltaError):  # another run has just created it
-            DeltaTable.create(place, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
-        table = DeltaTable(place)
+            DeltaTable.create(location, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
+        table = DeltaTable(location)
     return table
 
 

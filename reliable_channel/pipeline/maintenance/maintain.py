@@ -174,8 +174,8 @@ def _optimize(paths: PathSettings, table: Table) -> None:
     opened.optimize.compact(target_size=FILE_BYTES, writer_properties=row_groups)
 
 
-def _files_on_disk(place: str) -> int:
+def _files_on_disk(location: str) -> int:
     """The number of data files in a table's directory, including those that no version needs."""
-    files, root = filesystem(place)
+    files, root = filesystem(location)
     infos = files.get_file_info(pafs.FileSelector(root, recursive=True))
     return sum(info.path.endswith(".parquet") and "/_delta_log/" not in info.path for info in infos)

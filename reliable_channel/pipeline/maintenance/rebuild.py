@@ -74,8 +74,8 @@ def rebuild(
     beside = target or staging(paths)
     version = _fit_to_rebuild(paths)
     if target is None:
-        for place in (beside.data_dir, beside.checkpoint_dir):  # left by an unfinished rebuild
-            shutil.rmtree(place, ignore_errors=True)
+        for directory in (beside.data_dir, beside.checkpoint_dir):  # left by an unfinished rebuild
+            shutil.rmtree(directory, ignore_errors=True)
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
@@ -102,10 +102,10 @@ def rebuild(
 def staging(paths: PathSettings) -> PathSettings:
     """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not
     local."""
-    for place in (paths.data_dir, paths.checkpoint_dir):
-        if "://" in place:
+    for directory in (paths.data_dir, paths.checkpoint_dir):
+        if "://" in directory:
             raise LocalError(
-                f"{place} cannot be replaced in one step.",
+                f"{directory} cannot be replaced in one step.",
                 "Rebuild into new places with --data-dir and --checkpoint-dir, then set paths.* to them.",
             )
     changed = {"data_dir": f"{paths.data_dir}.rebuild", "checkpoint_dir": f"{paths.checkpoint_dir}.rebuild"}
@@ -204,7 +204,7 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
 def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
     existing = None
-    place = [*tables.RECORD_KEY, "event_time"]
+    directory = [*tables.RECORD_KEY, "event_time"]
     messages = find_named(paths, tables.SDS_MESSAGES)
     if messages is not None:
         existing = conform(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
@@ -217,11 +217,11 @@ def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
         F.col("recorded_at").alias("ingest_time"),
         F.lit("tick").alias("sds_kind"),
     )
-    ticks = conform(recorded, tables.SDS_MESSAGES).dropDuplicates(place)
+    ticks = conform(recorded, tables.SDS_MESSAGES).dropDuplicates(directory)
     if existing is None:
         return ticks
     return existing.unionByName(
-        ticks.join(existing.select(*place), place, "left_anti").select(*tables.SDS_MESSAGES.names())
+        ticks.join(existing.select(*directory), directory, "left_anti").select(*tables.SDS_MESSAGES.names())
     )
 
 

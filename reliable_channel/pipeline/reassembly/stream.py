@@ -126,7 +126,9 @@ class KeyedSets:
         elif state.exists:
             state.remove()
         if (dues := sets.dues()) != before:
-            results.append(HashDue(hash_.hex(), [(*place, due_us) for place, due_us in dues.items()]))
+            results.append(
+                HashDue(hash_.hex(), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
+            )
         if results:
             yield _frame(pack(results))
 

@@ -52,10 +52,10 @@ class FileIndex:
         """The packs that cover all ``live`` files. Packs without any of these files are deleted."""
         private_directory(self._directory)
         packs: list[_Pack] = []
-        for place in self._directory.glob("*.arrow"):
-            pack = _Pack.open(place)
+        for path in self._directory.glob("*.arrow"):
+            pack = _Pack.open(path)
             if pack is None or live.isdisjoint(pack.files):
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             else:
                 packs.append(pack)
         packs.sort(key=lambda pack: -len(pack.hashes))
@@ -75,39 +75,39 @@ class FileIndex:
         owners = np.concatenate([part.owners + np.uint32(at) for part, at in zip(parts, starts[:-1], strict=True)])
         order = np.argsort(hashes, kind="stable")
         schema = _SCHEMA.with_metadata({_FILES: json.dumps(files).encode()})
-        place = self._directory / f"{uuid.uuid4()}.arrow"
-        fresh = place.with_suffix(".tmp")
+        path = self._directory / f"{uuid.uuid4()}.arrow"
+        fresh = path.with_suffix(".tmp")
         with fresh.open("wb") as raw, pa.ipc.new_file(raw, schema) as out:
             out.write_table(pa.table([hashes[order], owners[order]], schema=schema), max_chunksize=len(order) or None)
             raw.flush()
         _to_disk(fresh)
-        fresh.replace(place)
+        fresh.replace(path)
         for old in instead:
-            assert old.place is not None  # noqa: S101  for the type checker
-            old.place.unlink(missing_ok=True)
-        written = _Pack.open(place)
+            assert old.path is not None  # noqa: S101  for the type checker
+            old.path.unlink(missing_ok=True)
+        written = _Pack.open(path)
         return [_Pack(None, files, hashes[order], owners[order]) if written is None else written]
 
 
 class _Pack(NamedTuple):
     """The sorted hashes of the values in some files, and for each the index of its file in ``files``."""
 
-    place: Path | None
+    path: Path | None
     files: list[str]
     hashes: Hashes
     owners: npt.NDArray[np.uint32]
 
     @staticmethod
-    def open(place: Path) -> _Pack | None:
+    def open(path: Path) -> _Pack | None:
         """Open a pack on disk; ``None`` if another process has replaced it, or if it is damaged."""
         with suppress(OSError, pa.ArrowInvalid, KeyError, ValueError):
-            rows = pa.ipc.open_file(pa.memory_map(str(place))).read_all()
+            rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             files = json.loads(rows.schema.metadata[_FILES])
             columns: list[Any] = [
                 rows[name].chunk(0).to_numpy() if rows.num_rows else np.array([], rows[name].type.to_pandas_dtype())
                 for name in _SCHEMA.names
             ]
-            return _Pack(place, files, *columns)
+            return _Pack(path, files, *columns)
         return None
 
     def files_with(self, wanted: Hashes) -> set[str]:
@@ -124,7 +124,7 @@ class _Pack(NamedTuple):
         there = kept[self.owners]
         numbers = np.cumsum(kept, dtype=np.uint32) - np.uint32(1)
         files = [file for file in self.files if file in live]
-        return _Pack(self.place, files, self.hashes[there], numbers[self.owners[there]])
+        return _Pack(self.path, files, self.hashes[there], numbers[self.owners[there]])
 
 
 def hash_values(values: pa.Array) -> Hashes:

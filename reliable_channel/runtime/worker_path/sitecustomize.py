@@ -7,7 +7,7 @@ compile PySpark from source, for half a second, and search three archives at eve
 import os
 import sys
 
-_spark = tuple(f"{place}{os.sep}pyspark{os.sep}" for place in sys.path if place)
-for _archive in [place for place in sys.path if place.startswith(_spark)]:
+_spark = tuple(f"{entry}{os.sep}pyspark{os.sep}" for entry in sys.path if entry)
+for _archive in [entry for entry in sys.path if entry.startswith(_spark)]:
     sys.path.remove(_archive)
     sys.path_importer_cache.pop(_archive, None)

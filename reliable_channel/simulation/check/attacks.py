@@ -216,8 +216,8 @@ def _make_is_claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
 
 
 def _not_refused(truth: Truth, observed: Observed) -> list[Quarantined]:
-    places = {(a.topic, a.partition, a.offset) for a in truth.attacks}
-    return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in places]
+    positions = {(a.topic, a.partition, a.offset) for a in truth.attacks}
+    return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in positions]
 
 
 def _group(attacks: Iterable[TrueAttack], key: Callable[[TrueAttack], Key]) -> dict[Key, list[TrueAttack]]:

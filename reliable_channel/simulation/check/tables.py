@@ -26,10 +26,10 @@ EPHEMERAL, CERTAIN, RECOVERED = "ephemeral", "certain", "recovered"
 
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One table as Arrow. Raises :class:`EnvironmentFault` when there is none, or when it cannot be read."""
-    place = str(data_dir)
-    table = open_at(delta.place_of(place, name))
+    location = str(data_dir)
+    table = open_at(delta.place_of(location, name))
     if table is None:
-        raise delta.absent(place, name)
+        raise delta.absent(location, name)
     try:
         return delta.dataset(table).to_table(columns=list(columns) if columns else None)
     except (DeltaError, pa.ArrowException, OSError) as error:

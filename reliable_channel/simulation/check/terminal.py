@@ -65,8 +65,8 @@ def next_steps(data_dir: str) -> str:
 
 def show_path(data_dir: str) -> str:
     """The directory relative to the current one."""
-    place = Path(data_dir)
-    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else data_dir
+    directory = Path(data_dir)
+    return str(directory.relative_to(Path.cwd())) if directory.is_relative_to(Path.cwd()) else data_dir
 
 
 def _channels(truth: Truth) -> Table:

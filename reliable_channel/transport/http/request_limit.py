@@ -66,15 +66,15 @@ def waiting() -> Iterator[None]:
     """Within this block the current request waits for something outside and does not count as running. Outside a server
     it does nothing. A request that continues afterwards may briefly exceed the bound, because it was already
     admitted."""
-    place = _PLACE.get()
-    if place is None:
+    seat = _PLACE.get()
+    if seat is None:
         yield
         return
-    place.wait()
+    seat.wait()
     try:
         yield
     finally:
-        place.go_on()
+        seat.go_on()
 
 
 class RequestLimit:
@@ -107,17 +107,17 @@ class RequestLimit:
             with waiting():  # until the client has read what was sent before
                 await send(message)
 
-        place = _RequestSlot(self._running, client)
-        token = _PLACE.set(place)
+        seat = _RequestSlot(self._running, client)
+        token = _PLACE.set(seat)
         try:
             await self._app(scope, receive, noting)
         except asyncio.CancelledError:
             if not started:
-                await self._refuse(TOOK_LONG if place.gave_way else _STOPPING)(scope, receive, send)
-            elif not place.gave_way:  # what gave way ends here, and the server closes its connection
+                await self._refuse(TOOK_LONG if seat.gave_way else _STOPPING)(scope, receive, send)
+            elif not seat.gave_way:  # what gave way ends here, and the server closes its connection
                 raise
         finally:
-            place.leave()
+            seat.leave()
             _PLACE.reset(token)
 
     def _free_slot(self, client: object) -> bool:

@@ -51,9 +51,9 @@ class MemorySource:
     def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
         with self._lock:
             positions: list[Position] = []
-            for place in self._walk(selection, after, forward):
-                if self._matches(selection, place):
-                    positions.append(place)
+            for index in self._walk(selection, after, forward):
+                if self._matches(selection, index):
+                    positions.append(index)
                     if len(positions) == limit:
                         break
             return positions
@@ -72,13 +72,13 @@ class MemorySource:
             low = max(low, bisect_right(self._order, after))
         elif after is not None:
             high = min(high, bisect_left(self._order, after))
-        places = range(low, high) if forward else range(high - 1, low - 1, -1)
-        return (self._order[i] for i in places)
+        indexes = range(low, high) if forward else range(high - 1, low - 1, -1)
+        return (self._order[i] for i in indexes)
 
-    def _matches(self, selection: Selection, place: Position) -> bool:
-        pubsub_topic, message = self._envelopes[place.message_hash]
+    def _matches(self, selection: Selection, index: Position) -> bool:
+        pubsub_topic, message = self._envelopes[index.message_hash]
         return (
             (selection.pubsub_topic is None or pubsub_topic == selection.pubsub_topic)
             and (selection.content_topics is None or message.content_topic in selection.content_topics)
-            and (selection.hashes is None or place.message_hash in selection.hashes)
+            and (selection.hashes is None or index.message_hash in selection.hashes)
         )

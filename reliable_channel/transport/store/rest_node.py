@@ -155,10 +155,10 @@ class RestStoreNode:
     def _parameters_v1(self, query: StoreQuery) -> dict[str, str]:
         parameters = {"pageSize": str(query.page_size), "ascending": _flag(query.forward), **self._filters(query)}
         if query.cursor is not None:
-            place = self._v1_cursors.get(query.cursor)
-            if place is None:
+            position = self._v1_cursors.get(query.cursor)
+            if position is None:
                 raise StoreNodeError(self.name, StoreFault.UNKNOWN_CURSOR, "not a cursor of this Store v1 node")
-            parameters |= place
+            parameters |= position
         if self.peer_address is not None:
             parameters["peerAddr"] = self.peer_address
         return parameters
@@ -239,12 +239,12 @@ class RestStoreNode:
         if not isinstance(cursor, dict) or (digest := decode_base64(cursor.get("digest"))) is None:
             return None
         # Nodes write the digest in standard base64 and read it only url-safe (docs/spec/waku-rest.md *Store v3*).
-        place = {"digest": hash_to_urlsafe(digest)[:200]}
-        place |= {key: str(cursor.get(key, ""))[:20] for key in ("senderTime", "storeTime")}
-        name = hashlib.sha256(repr(sorted(place.items())).encode()).digest()
+        position = {"digest": hash_to_urlsafe(digest)[:200]}
+        position |= {key: str(cursor.get(key, ""))[:20] for key in ("senderTime", "storeTime")}
+        name = hashlib.sha256(repr(sorted(position.items())).encode()).digest()
         if len(self._v1_cursors) >= _MAX_V1_CURSORS:
             self._v1_cursors.clear()
-        self._v1_cursors[name] = place
+        self._v1_cursors[name] = position
         return name
 
     def _sort_page(self, query: StoreQuery, given: list[StoreEntry | None], cursor: bytes | None) -> StorePage:

@@ -84,12 +84,12 @@ def read_page(
     last = page[-1].message_hash if len(positions) > page_size else None
     if not forward:
         page.reverse()
-    data = source.load([place.message_hash for place in page]) if include_data else {}
+    data = source.load([entry.message_hash for entry in page]) if include_data else {}
     entries = []
-    for place in page:
-        pubsub_topic, message = data.get(place.message_hash, (None, None))
+    for entry in page:
+        pubsub_topic, message = data.get(entry.message_hash, (None, None))
         if message is not None or not include_data:
-            entries.append(StoreEntry(place.message_hash, message, pubsub_topic, verified=True))
+            entries.append(StoreEntry(entry.message_hash, message, pubsub_topic, verified=True))
     return StorePage(tuple(entries), last)
 
 

@@ -43,11 +43,11 @@ def judged(spent: QuotaUsage, batch: Sequence[Candidate]) -> list[Refused]:
     """One micro-batch, summed as Spark sums it."""
     groups: dict[tuple[object, ...], Cost] = {}
     for one in batch:
-        key = (one.place, one.window, one.sender)
+        key = (one.topic_partition, one.window, one.sender)
         groups[key] = groups.get(key, Cost()).plus(one.cost)
 
     def of(topics: set[tuple[tuple[str, int], tuple[str, str]]]) -> Iterable[Candidate]:
-        return [one for one in batch if (one.place, one.sender[:2]) in topics]
+        return [one for one in batch if (one.topic_partition, one.sender[:2]) in topics]
 
     return spent.judge([(*key, cost) for key, cost in groups.items()], of)  # type: ignore[misc]
 
@@ -118,7 +118,7 @@ def test_no_cut_and_no_restart_changes_an_answer(
             gone = set(offsets(found))
             for row in rows[:start]:
                 if row.offset not in gone:
-                    spent.add(row.place, row.window, row.sender, row.cost)
+                    spent.add(row.topic_partition, row.window, row.sender, row.cost)
         found += judged(spent, rows[start:end])
     # Of several content topics the answers come topic by topic or one by one; the answers are the same.
     assert sorted(found) == sorted(expected)
@@ -160,10 +160,10 @@ def test_all_content_topics_of_a_pubsub_topic_share_a_quota() -> None:
 @given(
     kind=st.sampled_from(["channel", "content_topic", "pattern", "pubsub_topic"]),
     hostile=st.integers(1, 4),
-    places=st.lists(st.integers(0, 100), min_size=1, max_size=10),
+    topic_partitions=st.lists(st.integers(0, 100), min_size=1, max_size=10),
 )
 def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_strangers(
-    kind: str, hostile: int, places: list[int]
+    kind: str, hostile: int, topic_partitions: list[int]
 ) -> None:
     """The hostile ones send a hundred messages, each up to what it may, and fill the quota that all share."""
     quota = PLENTY.model_copy(update={"messages": 60})
@@ -182,8 +182,8 @@ def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_str
                 return ("p", "topic", "talk", name)
 
     stream = [sender(n % hostile) for n in range(100)]
-    for place in sorted(places):
-        stream.insert(place, sender(9))
+    for topic_partition in sorted(topic_partitions):
+        stream.insert(topic_partition, sender(9))
     rows = [Candidate(("t", 0), offset, 0, who, Cost(1)) for offset, who in enumerate(stream)]
     refused = judged(QuotaUsage(quotas, pattern_of), rows)
     assert not [one for one in refused if stream[one.offset] == sender(9)]

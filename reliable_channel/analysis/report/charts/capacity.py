@@ -108,11 +108,14 @@ def cost(frame: pd.DataFrame) -> Chart:
     long = frame.melt(["query"], list(names), "of", "ms").replace({"of": names}).dropna()
     base = alt.Chart(long, title=title_params(title, "Time during which micro-batches ran, shared out."))
     order = list(frame["query"])
-    place = {"y": alt.Y("query:N", sort=order, title=None), "yOffset": alt.YOffset("of:N", sort=list(names.values()))}
+    position = {
+        "y": alt.Y("query:N", sort=order, title=None),
+        "yOffset": alt.YOffset("of:N", sort=list(names.values())),
+    }
     bars = base.mark_bar().encode(
-        **place, x=alt.X("ms:Q", title="ms"), color=colours_by_name("of", list(names.values()))
+        **position, x=alt.X("ms:Q", title="ms"), color=colours_by_name("of", list(names.values()))
     )
     numbers = base.mark_text(align="left", dx=3, fontSize=10).encode(
-        **place, x="ms:Q", text=alt.Text("ms:Q", format=",.1f")
+        **position, x="ms:Q", text=alt.Text("ms:Q", format=",.1f")
     )
     return set_size(bars + numbers, 40 + 40 * len(order))

@@ -156,8 +156,8 @@ def colours_by_name(
 ) -> alt.Color:
     """One colour per name, in this order, with the legend below the chart. A colour depends on the alphabetical
     position of its name, so that charts of the same names agree whatever order they show them in."""
-    place = {name: number for number, name in enumerate(sorted({*names} - {OTHER}))}
-    chosen = colours or [GREY if name == OTHER else PALETTE[place[name] % len(PALETTE)] for name in names]
+    rank = {name: number for number, name in enumerate(sorted({*names} - {OTHER}))}
+    chosen = colours or [GREY if name == OTHER else PALETTE[rank[name] % len(PALETTE)] for name in names]
     scale = alt.Scale(domain=names, range=chosen)
     columns = 6 if max((len(name) for name in names), default=0) <= 12 else 3
     return alt.Color(

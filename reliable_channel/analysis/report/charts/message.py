@@ -151,14 +151,14 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
     nodes["hover"] = nodes["kind"] + ": " + nodes["sds_id"].map(printable) + (" of " + nodes["sender"]).fillna("")
     if link_of is not None:
         nodes["link"] = nodes["sds_id"].map(link_of)
-    place = nodes.set_index("sds_id")
+    positions = nodes.set_index("sds_id")
     lines = pd.DataFrame(
         [
             (
-                place.at[later, "generation"],
-                place.at[later, "y"],
-                place.at[earlier, "generation"],
-                place.at[earlier, "y"],
+                positions.at[later, "generation"],
+                positions.at[later, "y"],
+                positions.at[earlier, "generation"],
+                positions.at[earlier, "y"],
             )
             for later, earlier in graph.edges
         ],
