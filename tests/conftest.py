@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reliable_channel.config import Settings, load
+from reliable_channel.runtime.java import SHORT_LIVED
 from tests.support.waiting import WAIT_S
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 # Background jobs of a shell ignore Ctrl-C, and so would every command that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Every plan of a test runs a few times: without the optimizing compiler the tests of Spark take two thirds of the CPU
+# time. Commands that tests start inherit this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 
 
 GROUPS = {

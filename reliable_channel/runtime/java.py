@@ -12,6 +12,10 @@ from pathlib import Path
 from reliable_channel.core.errors import EnvironmentFault
 
 OLDEST = 17
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
+"""Options of a JVM that lives for some minutes: what the optimizing compiler costs would not come back (a third of all
+CPU time). Without it the code cache is 48 MiB, which the plans of the verdicts fill; nothing is compiled any more
+then."""
 _REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headless), or set JAVA_HOME to one."
 
 

@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
         """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
 
+        from reliable_channel.runtime.java import SHORT_LIVED
         from reliable_channel.runtime.progress import progress
         from reliable_channel.simulation.check.headline import check_headline
         from reliable_channel.simulation.check.promises import check
@@ -67,11 +68,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.simulation.check.verdicts import check_verdicts
         from reliable_channel.simulation.truth import Truth
 
-        # Both JVMs live for a minute: what the optimizing compiler costs would not come back (a third of all CPU time).
-        # Without it the code cache is 48 MiB, which the plans of the verdicts fill; nothing is compiled any more then.
-        os.environ.setdefault(
-            "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
-        )
+        os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
         scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
         own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
         run_dir = (directory or Path(own_place)).resolve()
