@@ -19,8 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED, READ
+from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
 from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, ids_in, is_among
+from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
 Lookups = Mapping[Table, Lookup]
@@ -48,7 +49,12 @@ def find_affected(
     if not ids:
         return None
     payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
-    _create_views(spark, look_up, {sds_id for _, sds_id in ids}, payloads)
+
+    def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: Any) -> pa.Table:
+        return look_up[table].rows(columns, values, where)
+
+    for table, rows in read_related(read, {sds_id for _, sds_id in ids}, payloads).items():
+        as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
     sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
     return Affected(_by_channel(spark, [channel for channel, _ in ids], sds_id=sds_ids), verdicts)
 
@@ -111,51 +117,6 @@ def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap
 def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
     for *channel, sds_id in zip(*(rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_id")), strict=True):
         yield tuple(channel), sds_id
-
-
-def _create_views(spark: SparkSession, look_up: Lookups, ids: Set[str], payloads: Set[bytes]) -> None:
-    """Replace the views of the evidence by smaller ones, which have at least the rows about ``ids``, and the rows that
-    these are compared with: those about the same payloads, and about the envelopes that senders name."""
-
-    def view(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
-        rows = look_up[table].rows(READ[table], values, where)
-        as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
-        return rows
-
-    by_id = is_among("sds_id", ids)
-    view(tables.REPAIR_REQUESTS, ids, by_id)
-    lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
-    namers = _naming(look_up, {*lost["sds_id"].to_pylist()})
-    with_namers = is_among("sds_id", ids | namers)
-    view(tables.ACKS, ids | namers, with_namers)
-    messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
-    parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
-    queued = look_up[tables.SENDER_EVENTS].rows(("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
-    for rows in (parity, queued):
-        payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
-    by_payload = is_among("entire_message_hash", payloads)
-    for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
-        view(table, payloads, by_payload)
-    rebuilt = pc.field("segment_kind").is_null()
-    view(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
-    events = view(
-        tables.SENDER_EVENTS,
-        {*ids, *namers, *payloads},
-        (by_payload & (pc.field("event") == "queued")) | with_namers,
-    )
-    envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
-    by_envelope = is_among("message_hash", envelopes)
-    view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
-    view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
-
-
-def _naming(look_up: Lookups, lost: Set[str]) -> Set[str]:
-    """The ids of the messages whose causal histories name one of ``lost``."""
-    rows = look_up[tables.SDS_MESSAGES].rows(("sds_id", "causal_history"), lost, None)
-    histories = rows["causal_history"].combine_chunks()
-    named = pc.is_in(ids_in(histories), pa.array(sorted(lost), pa.string()))
-    at = pc.list_parent_indices(histories).filter(named)
-    return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
 
 
 def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:

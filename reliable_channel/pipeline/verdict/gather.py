@@ -132,7 +132,8 @@ soon among the last ten, and a single envelope cannot write the headline."""
 
 _WITNESSED = f"""(select {_CHANNEL}, named_id as sds_id
     from (select {_CHANNEL}, sds_id, sender_id, named_id, bool_or(array_contains(own_ids, named_id)) as own
-        from (select {_CHANNEL}, sds_id, sender_id, copies, explode(array_distinct(last.sds_id)) as named_id,
+        from (select {_CHANNEL}, sds_id, sender_id, copies,
+                explode(array_distinct(transform(last, each -> each.sds_id))) as named_id,
                 transform(filter(last, each -> each.sender_id = sender_id), each -> each.sds_id) as own_ids
             from (select *, slice(reverse(causal_history), 1, {MAX_WITNESSED}) as last,
                     count(*) over (partition by {_CHANNEL}, sds_id, sender_id) as copies
@@ -153,7 +154,8 @@ _SENT_BY = latest_send_time("unix_millis(event_time)", "timestamp_millis(lamport
 
 SENT_SINCE = f"""
     with first_named as (
-        select {_CHANNEL}, sds_id, min(struct(coalesce(missing_since, event_time), needed_by)).needed_by as needed_by
+        select {_CHANNEL}, sds_id,
+            min_by(needed_by, struct(coalesce(missing_since, event_time), needed_by)) as needed_by
         from v_named_since_gaps group by {_CHANNEL}, sds_id
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,

@@ -26,11 +26,11 @@ from reliable_channel.lake.commit import TableFile, data_files, discard, replace
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.read import in_our_time
-from reliable_channel.lake.tables import CHANNEL_KEY, DELIVERY_STATUS
+from reliable_channel.lake.tables import DELIVERY_STATUS
 from reliable_channel.pipeline.delta import read_table, write_rows
+from reliable_channel.pipeline.verdict.judge import KEY
 from reliable_channel.pipeline.verdict.lookup import Lookup, is_among
 
-KEY = (*CHANNEL_KEY, "message_key")
 Key = tuple[Any, ...]
 Verdict = Mapping[str, Any]
 _NAMES = DELIVERY_STATUS.names()

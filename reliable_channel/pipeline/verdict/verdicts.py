@@ -9,37 +9,32 @@ segments, ids that others name. An SDS id belongs to the message of the first so
 from __future__ import annotations
 
 import datetime as dt
-import functools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import ChannelsSettings, Settings
+from reliable_channel.config import Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables.evidence import UNPROVEN
 from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
 from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, subtract_received
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
+from reliable_channel.pipeline.verdict.judge import Topic, judge_message, make_filter
 from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
-from reliable_channel.pipeline.verdict.replace import KEY, replace_all_verdicts, replace_verdicts
-from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
+from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, read_touched
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS)
-COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
-"""The columns that verdicts copy from the evidence."""
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
@@ -125,10 +120,6 @@ def statuses(
     return spark.sql(EVIDENCE).mapInArrow(judge, tables.DELIVERY_STATUS.ddl())
 
 
-Topic = tuple[str, str]
-"""Pubsub topic and content topic."""
-
-
 class Silence(NamedTuple):
     """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard, or
     whose records are in other partitions. ``heard``: the former alone; if it changes, all verdicts may."""
@@ -164,130 +155,20 @@ def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
 
 
-def _make_filter(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
-    """Whether a content topic is read by the bridge (``read``; empty: all are) and configured for channels."""
-
-    @functools.lru_cache(4_096)
-    def is_followed(pubsub_topic: str, content_topic: str) -> bool:
-        return (not read or content_topic in read) and channels.topic_for(content_topic, pubsub_topic) is not None
-
-    return is_followed
-
-
 def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: dict[Topic, list[Span]]) -> Any:
     settle_delay_ms = settings.pipeline.settle_delay_ms
     ask_stores = bool(settings.store.nodes)
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        followed = _make_filter(channels, read)
+        followed = make_filter(channels, read)
         for batch in batches:
-            rows = [
-                _row(row, as_of, settle_delay_ms, by_topic.get(_topic(row), gaps), followed, ask_stores)
-                for row in in_our_time(batch).to_pylist()
-                if row["first_seen"] is not None
-            ]
+            rows = []
+            for row in in_our_time(batch).to_pylist():
+                topic = row["pubsub_topic"], row["content_topic"]
+                if row["first_seen"] is not None:
+                    silent = by_topic.get(topic, gaps)
+                    rows.append(judge_message(row, as_of, settle_delay_ms, silent, followed(*topic), ask_stores))
             yield from as_arrow(rows, tables.DELIVERY_STATUS).to_batches()
 
     return judge
-
-
-def _row(
-    row: dict[str, Any],
-    as_of: dt.datetime,
-    settle_delay_ms: int,
-    gaps: list[Span],
-    followed: Callable[[str, str], bool],
-    ask_stores: bool,
-) -> dict[str, Any]:
-    """One row of ``delivery_status`` from one row of evidence."""
-    first_seen = row["first_seen"]
-    # A message that was only named was sent before the first message that names it, and after its earlier neighbours in
-    # Lamport order (sent_since). Without such neighbours sent_since is null: it was sent any time before.
-    named = row["source"] == "named"
-    sent_since = row["sent_since"] if named else first_seen
-    settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
-    needed = count_needed_segments(row)
-    times = Counter(row["acknowledgements"])
-    can_rebuild = {who for who, segments in times.items() if segments >= needed}
-    lost_by = {*row["lost_by"]}
-    evidence = VerdictEvidence(
-        delivered=row["source"] == "delivered",
-        late=bool(row["late"]),
-        settled=settled,
-        needed=needed,
-        received=row["received"],
-        hash_mismatch=row["reason"] == "hash_mismatch",
-        sent=bool(row["sent"]),
-        held_back=bool(row["held_back"]),
-        given_up=bool(row["given_up"]),
-        undecodable=bool(row["undecodable"]),
-        undecryptable=bool(row["undecryptable"]),
-        heard_by_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
-        store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
-        in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
-        before_observation=bool(row["before_observation"]),
-        followed=followed(*_topic(row)),
-        store_error=row["store_error"],
-        witnessed=row["source"] != "named" or bool(row["witnessed"]),
-    )
-    verdict, cause = decide(evidence)
-    return {
-        **{name: row[name] for name in COPIED},
-        "sds_ids": row["ids"],
-        "verdict": verdict.value,
-        "cause": cause.value if cause else None,
-        "detail": None if evidence.delivered else _detail(evidence, cause, ask_stores),
-        "acknowledged_by": sorted(can_rebuild - lost_by),
-        "lost_by": sorted(lost_by),
-        "as_of": as_of,
-        "settled": settled or evidence.delivered,
-    }
-
-
-def count_needed_segments(row: dict[str, Any]) -> int:
-    """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set was reported
-    incomplete, it needed more segments than were received. Of a send that only its sender reports, all segments count,
-    because none of them shows k."""
-    known: int | None = row["data_count"] if row["needed"] is None else row["needed"]
-    if known is not None:
-        return known
-    if row["source"] == "incomplete":
-        return int(row["received"]) + 1
-    return len(row["ids"]) if row["source"] == "queued" else 1
-
-
-_STORE_ERRORS = {
-    "unreachable": "unreachable",
-    "busy": "busy",
-    "peer_failed": "the store peer that the node asked failed",
-    "unknown_cursor": "the node no longer knew its own page",
-    "needs_content_topics": "the node answers only queries that name content topics",
-    "refused": "the node refused the query; a look-up by hash may need a store peer (store.nodes: peer_address)",
-    UNPROVEN: "an encrypted envelope may or may not be it",
-    "another message": "its retrieval hint leads to another message",
-}
-"""What ``store_presence.detail`` says of an attempt that decided nothing (``StoreFault``, or no proof)."""
-
-
-def _detail(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
-    """How much of the message was received, and without a cause, which evidence would show it."""
-    came = f"{evidence.received} of {evidence.needed} needed segments came"
-    if cause is Cause.PROPAGATED_NOT_STORED:
-        return f"{came}; no store node that was asked has it"
-    if cause is Cause.CLAIMED_BY_ONE:
-        return f"{came}; only one participant names it, and not as its own"
-    if cause is not None:
-        return came
-    if evidence.store_has is False:
-        return f"{came}; its sender does not say whether it was sent"
-    if not ask_stores:
-        return f"{came}; no store node is configured (store.nodes) that could be asked"
-    if evidence.store_error is not None:
-        why = _STORE_ERRORS.get(evidence.store_error, "an error")
-        return f"{came}; store nodes were asked for it, and none could say: {why}"
-    return f"{came}; no store node was asked for it yet"
-
-
-def _topic(row: dict[str, Any]) -> Topic:
-    return row["pubsub_topic"], row["content_topic"]

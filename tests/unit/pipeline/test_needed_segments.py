@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.pipeline.verdict.verdicts import count_needed_segments
+from reliable_channel.pipeline.verdict.judge import count_needed_segments
 
 
 @pytest.mark.parametrize(

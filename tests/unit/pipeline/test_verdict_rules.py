@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.pipeline.verdict.judge import STORE_ERRORS, describe
 from reliable_channel.pipeline.verdict.rules import Cause, Verdict, VerdictEvidence, decide
-from reliable_channel.pipeline.verdict.verdicts import _STORE_ERRORS, _detail
 from reliable_channel.transport.store.rest_node import StoreFault
 
 MISSING = Verdict.MISSING
@@ -78,7 +78,7 @@ DETAILS: dict[str, tuple[VerdictEvidence, bool, str]] = {
     "no store was asked": (NAMED, True, "no store node was asked for it yet"),
     **{
         f"a store was asked: {fault}": (replace(NAMED, store_error=fault), True, "none could say: " + words)
-        for fault, words in _STORE_ERRORS.items()
+        for fault, words in STORE_ERRORS.items()
     },
 }
 
@@ -86,8 +86,8 @@ DETAILS: dict[str, tuple[VerdictEvidence, bool, str]] = {
 @pytest.mark.parametrize(("evidence", "ask_stores", "words"), DETAILS.values(), ids=DETAILS.keys())
 def test_the_detail_says_what_was_done_for_the_message(evidence: VerdictEvidence, ask_stores: bool, words: str) -> None:
     _, cause = decide(evidence)
-    assert words in _detail(evidence, cause, ask_stores)
+    assert words in describe(evidence, cause, ask_stores)
 
 
 def test_every_fault_of_a_store_has_words() -> None:
-    assert {*StoreFault} <= {*_STORE_ERRORS}
+    assert {*StoreFault} <= {*STORE_ERRORS}

@@ -1,0 +1,132 @@
+"""Judges one message from the row of evidence that :mod:`.gather` makes of it. No Spark: the verdict job and
+``evidence verify`` share it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reliable_channel.config import ChannelsSettings
+from reliable_channel.lake.tables import CHANNEL_KEY
+from reliable_channel.lake.tables.evidence import UNPROVEN
+from reliable_channel.pipeline.verdict.gaps import Span
+from reliable_channel.pipeline.verdict.rules import Cause, VerdictEvidence, decide
+
+KEY = (*CHANNEL_KEY, "message_key")
+COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
+"""The columns that verdicts copy from the evidence."""
+
+Topic = tuple[str, str]
+"""Pubsub topic and content topic."""
+
+
+def make_filter(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
+    """Whether a content topic is read by the bridge (``read``; empty: all are) and configured for channels."""
+
+    @functools.lru_cache(4_096)
+    def is_followed(pubsub_topic: str, content_topic: str) -> bool:
+        return (not read or content_topic in read) and channels.topic_for(content_topic, pubsub_topic) is not None
+
+    return is_followed
+
+
+def judge_message(
+    row: dict[str, Any],
+    as_of: dt.datetime,
+    settle_delay_ms: int,
+    gaps: Sequence[Span],
+    followed: bool,
+    ask_stores: bool,
+) -> dict[str, Any]:
+    """One row of ``delivery_status`` from one row of evidence, as of a time of the recorded clock. ``gaps``: the times
+    in which no bridge listened to its topic; ``followed``: the topic is read (:func:`make_filter`); ``ask_stores``: a
+    store node is configured."""
+    first_seen = row["first_seen"]
+    # A message that was only named was sent before the first message that names it, and after its earlier neighbours in
+    # Lamport order (sent_since). Without such neighbours sent_since is null: it was sent any time before.
+    named = row["source"] == "named"
+    sent_since = row["sent_since"] if named else first_seen
+    settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
+    needed = count_needed_segments(row)
+    times = Counter(row["acknowledgements"])
+    can_rebuild = {who for who, segments in times.items() if segments >= needed}
+    lost_by = {*row["lost_by"]}
+    evidence = VerdictEvidence(
+        delivered=row["source"] == "delivered",
+        late=bool(row["late"]),
+        settled=settled,
+        needed=needed,
+        received=row["received"],
+        hash_mismatch=row["reason"] == "hash_mismatch",
+        sent=bool(row["sent"]),
+        held_back=bool(row["held_back"]),
+        given_up=bool(row["given_up"]),
+        undecodable=bool(row["undecodable"]),
+        undecryptable=bool(row["undecryptable"]),
+        heard_by_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
+        store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
+        in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
+        before_observation=bool(row["before_observation"]),
+        followed=followed,
+        store_error=row["store_error"],
+        witnessed=row["source"] != "named" or bool(row["witnessed"]),
+    )
+    verdict, cause = decide(evidence)
+    return {
+        **{name: row[name] for name in COPIED},
+        "sds_ids": row["ids"],
+        "verdict": verdict.value,
+        "cause": cause.value if cause else None,
+        "detail": None if evidence.delivered else describe(evidence, cause, ask_stores),
+        "acknowledged_by": sorted(can_rebuild - lost_by),
+        "lost_by": sorted(lost_by),
+        "as_of": as_of,
+        "settled": settled or evidence.delivered,
+    }
+
+
+def count_needed_segments(row: dict[str, Any]) -> int:
+    """The number of segments that a message needs: k if known. Parity alone does not show k; if such a set was reported
+    incomplete, it needed more segments than were received. Of a send that only its sender reports, all segments count,
+    because none of them shows k."""
+    known: int | None = row["data_count"] if row["needed"] is None else row["needed"]
+    if known is not None:
+        return known
+    if row["source"] == "incomplete":
+        return int(row["received"]) + 1
+    return len(row["ids"]) if row["source"] == "queued" else 1
+
+
+STORE_ERRORS = {
+    "unreachable": "unreachable",
+    "busy": "busy",
+    "peer_failed": "the store peer that the node asked failed",
+    "unknown_cursor": "the node no longer knew its own page",
+    "needs_content_topics": "the node answers only queries that name content topics",
+    "refused": "the node refused the query; a look-up by hash may need a store peer (store.nodes: peer_address)",
+    UNPROVEN: "an encrypted envelope may or may not be it",
+    "another message": "its retrieval hint leads to another message",
+}
+"""What ``store_presence.detail`` says of an attempt that decided nothing (``StoreFault``, or no proof)."""
+
+
+def describe(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
+    """How much of the message was received, and without a cause, which evidence would show it."""
+    came = f"{evidence.received} of {evidence.needed} needed segments came"
+    if cause is Cause.PROPAGATED_NOT_STORED:
+        return f"{came}; no store node that was asked has it"
+    if cause is Cause.CLAIMED_BY_ONE:
+        return f"{came}; only one participant names it, and not as its own"
+    if cause is not None:
+        return came
+    if evidence.store_has is False:
+        return f"{came}; its sender does not say whether it was sent"
+    if not ask_stores:
+        return f"{came}; no store node is configured (store.nodes) that could be asked"
+    if evidence.store_error is not None:
+        why = STORE_ERRORS.get(evidence.store_error, "an error")
+        return f"{came}; store nodes were asked for it, and none could say: {why}"
+    return f"{came}; no store node was asked for it yet"

@@ -1,0 +1,63 @@
+"""Reads the evidence about some messages, with all that a verdict on them compares it with. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence, Set
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reliable_channel.lake import tables
+from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.verdict.gather import READ
+from reliable_channel.pipeline.verdict.lookup import ids_in, is_among
+
+
+ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression | None], pa.Table]
+"""Reads at least some columns of the rows ``where`` of a table; all of these contain one of some values. Without
+``where``, it may return any rows beside those with one of the values."""
+
+
+def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict[Table, pa.Table]:
+    """At least the rows of evidence about ``ids``, and those that they are compared with: about the same payloads, and
+    about the envelopes that senders name."""
+    related: dict[Table, pa.Table] = {}
+
+    def view(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
+        related[table] = read(table, READ[table], values, where)
+        return related[table]
+
+    by_id = is_among("sds_id", ids)
+    view(tables.REPAIR_REQUESTS, ids, by_id)
+    lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
+    namers = _naming(read, {*lost["sds_id"].to_pylist()})
+    with_namers = is_among("sds_id", ids | namers)
+    view(tables.ACKS, ids | namers, with_namers)
+    messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
+    parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
+    queued = read(tables.SENDER_EVENTS, ("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
+    for rows in (parity, queued):
+        payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
+    by_payload = is_among("entire_message_hash", payloads)
+    for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
+        view(table, payloads, by_payload)
+    rebuilt = pc.field("segment_kind").is_null()
+    view(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
+    events = view(
+        tables.SENDER_EVENTS,
+        {*ids, *namers, *payloads},
+        (by_payload & (pc.field("event") == "queued")) | with_namers,
+    )
+    envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
+    by_envelope = is_among("message_hash", envelopes)
+    view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
+    view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
+    return related
+
+
+def _naming(read: ReadRelated, lost: Set[str]) -> Set[str]:
+    """The ids of the messages whose causal histories name one of ``lost``."""
+    rows = read(tables.SDS_MESSAGES, ("sds_id", "causal_history"), lost, None)
+    histories = rows["causal_history"].combine_chunks()
+    named = pc.is_in(ids_in(histories), pa.array(sorted(lost), pa.string()))
+    at = pc.list_parent_indices(histories).filter(named)
+    return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
