@@ -4,8 +4,8 @@ without the times in which another bridge followed the topic. No Spark."""
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,11 +26,13 @@ HEARD = """
 
 
 PLACED = """
-    select pubsub_topic, content_topic, collect_set(struct(kafka_topic, kafka_partition)) as places from v_observed
-    where content_topic is not null group by pubsub_topic, content_topic
+    select distinct pubsub_topic, content_topic, kafka_topic, kafka_partition from v_observed
+    where content_topic is not null
 """
 """The Kafka partitions that have records of a topic."""
 
+Topic = tuple[str, str]
+"""Pubsub topic and content topic."""
 Place = tuple[str, int]
 """Kafka topic and partition."""
 
@@ -49,6 +51,37 @@ class Gap(NamedTuple):
     span: Span
     vantage: str | None
     place: Place | None = None
+
+
+class Silence(NamedTuple):
+    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard, or
+    whose records are in other partitions. ``heard``: the former alone; if it changes, all verdicts may."""
+
+    gaps: list[Gap]
+    by_topic: dict[Topic, list[Span]]
+    heard: dict[Topic, list[Span]]
+
+
+def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) -> Silence:
+    """The times in which no bridge listened, from open gaps. ``run`` gives the rows of :data:`HEARD` and
+    :data:`PLACED`."""
+    received: dict[Topic, dict[str, Span]] = {}
+    if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
+        for row in run(HEARD):
+            by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
+            by[row["vantage"]] = Span(row["since"], row["until"])
+    placed: dict[Topic, set[Place]] = {}
+    if any(gap.place is not None for gap in gaps):
+        for row in run(PLACED):
+            places = placed.setdefault((row["pubsub_topic"], row["content_topic"]), set())
+            places.add((row["kafka_topic"], row["kafka_partition"]))
+    every = [gap.span for gap in gaps]
+
+    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
+        left = {topic: subtract_received(gaps, received.get(topic, {}), in_places.get(topic, ())) for topic in topics}
+        return {topic: spans for topic, spans in left.items() if spans != every}
+
+    return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
 
 
 def open_gaps(paths: PathSettings) -> list[Gap]:

@@ -19,9 +19,6 @@ KEY = (*CHANNEL_KEY, "message_key")
 COPIED = (*KEY, "sender_id", "entire_message_hash", "first_seen", "delivered_at", "data_missing")
 """The columns that verdicts copy from the evidence."""
 
-Topic = tuple[str, str]
-"""Pubsub topic and content topic."""
-
 
 def make_filter(channels: ChannelsSettings, read: frozenset[str]) -> Callable[[str, str], bool]:
     """Whether a content topic is read by the bridge (``read``; empty: all are) and configured for channels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -10,7 +11,6 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.verdict.gather import READ
 from reliable_channel.pipeline.verdict.lookup import ids_in, is_among
-
 
 ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression | None], pa.Table]
 """Reads at least some columns of the rows ``where`` of a table; all of these contain one of some values. Without

@@ -42,6 +42,9 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
 }
 """The tables with evidence about messages, and their columns that identify the messages."""
 
+REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
+"""How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
+
 MAX_NEW_ROWS = 200_000
 """With more new rows everything is judged: that takes no longer, and the driver need not hold the rows."""
 

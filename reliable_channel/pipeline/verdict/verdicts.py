@@ -9,8 +9,8 @@ segments, ids that others name. An SDS id belongs to the message of the first so
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -26,20 +26,18 @@ from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
-from reliable_channel.pipeline.verdict.gaps import HEARD, PLACED, Gap, Place, Span, open_gaps, subtract_received
+from reliable_channel.pipeline.verdict.gaps import Silence, Span, Topic, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
-from reliable_channel.pipeline.verdict.judge import Topic, judge_message, make_filter
+from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
 from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
-from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within, read_touched
+from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, ids_within, read_touched
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS)
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
-REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_ms is not None)
-"""How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
 
 
 @retry_on_conflict
@@ -99,7 +97,7 @@ def when_silent(spark: SparkSession, settings: Settings) -> Silence:
         lost = read_table(spark, settings.paths, tables.LOST_DEPENDENCIES)
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
         lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
-    return _silence(spark, gaps)
+    return find_silence(gaps, lambda sql: in_our_time(spark.sql(sql).toArrow()).to_pylist())
 
 
 def statuses(
@@ -118,35 +116,6 @@ def statuses(
     spark.sql(IDS).createOrReplaceTempView("ids")
     judge = _judge(as_of, settings, [gap.span for gap in silence.gaps], silence.by_topic)
     return spark.sql(EVIDENCE).mapInArrow(judge, tables.DELIVERY_STATUS.ddl())
-
-
-class Silence(NamedTuple):
-    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard, or
-    whose records are in other partitions. ``heard``: the former alone; if it changes, all verdicts may."""
-
-    gaps: list[Gap]
-    by_topic: dict[Topic, list[Span]]
-    heard: dict[Topic, list[Span]]
-
-
-def _silence(spark: SparkSession, gaps: list[Gap]) -> Silence:
-    received: dict[Topic, dict[str, Span]] = {}
-    if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
-        for row in in_our_time(spark.sql(HEARD).toArrow()).to_pylist():
-            by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
-            by[row["vantage"]] = Span(row["since"], row["until"])
-    placed: dict[Topic, set[Place]] = {}
-    if any(gap.place is not None for gap in gaps):
-        for row in spark.sql(PLACED).toArrow().to_pylist():
-            places = {(each["kafka_topic"], each["kafka_partition"]) for each in row["places"]}
-            placed[row["pubsub_topic"], row["content_topic"]] = places
-    every = [gap.span for gap in gaps]
-
-    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
-        left = {topic: subtract_received(gaps, received.get(topic, {}), in_places.get(topic, ())) for topic in topics}
-        return {topic: spans for topic, spans in left.items() if spans != every}
-
-    return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
 
 
 def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
