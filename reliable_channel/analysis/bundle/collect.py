@@ -1,0 +1,207 @@
+"""Collects the evidence about one message from the tables: what its verdict was derived from, the causal chain, the raw
+envelopes, and what stores, senders and bridges say of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from reliable_channel import __version__
+from reliable_channel.analysis import text
+from reliable_channel.analysis.bundle.archive import MAX_BYTES, write_bundle, write_time
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake import tables
+from reliable_channel.lake.read import in_our_time, public_dataset
+from reliable_channel.lake.schema import as_arrow, file_schema
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
+from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
+from reliable_channel.pipeline.verdict.in_duckdb import rewrite
+from reliable_channel.pipeline.verdict.judge import make_filter
+from reliable_channel.pipeline.verdict.lookup import ids_in, is_among
+from reliable_channel.pipeline.verdict.position import last_position
+from reliable_channel.pipeline.verdict.related import read_related
+from reliable_channel.pipeline.verdict.touched import REMEMBERED_MS, ids_within
+
+MAX_ENVELOPE_BYTES = MAX_BYTES // 2
+"""The bytes of envelopes in a bundle: those of the message itself first."""
+BLANK, FROM_PLAINTEXT = ("value", "payload"), ("content", "bloom_filter")
+"""Columns that a bundle leaves empty, because they follow from the envelopes; the latter only where nothing is
+encrypted."""
+
+Found = dict[Table, pa.Table]
+
+
+def collect(settings: Settings, wanted: str) -> bytes:
+    """The bundle of the message with this key, or the beginning of it, or an SDS id: the bytes of its file, the same
+    for the same tables. Raises ``LocalError`` if no message or several are meant."""
+    lake = _open_round(TableSnapshot(settings.paths))
+    status = _find(lake, wanted)
+    silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
+    found = _read_rows(lake, status, bool(silent))
+    envelopes = _pack_envelopes(found[tables.ENVELOPES], found[tables.SDS_MESSAGES], {*status["sds_ids"]})
+    about = {
+        "program": f"reliable-channel {__version__}",
+        "message": {name: status[name] for name in (*CHANNEL_KEY, "message_key")},
+        "tables": {
+            table.name: {"id": str(opened.metadata().id), "version": opened.version(), "columns": table.ddl()}
+            for table in found
+            if (opened := lake.table(table.name)) is not None
+        },
+        "observer": _describe_observer(settings, lake, status, silent),
+        "envelopes_left_out": len({*_of(found[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
+    }
+    topic = about["observer"]["topic"]
+    blank = BLANK if topic and topic["keyed"] else (*BLANK, *FROM_PLAINTEXT)
+    return write_bundle(about, {table: _without(rows, blank) for table, rows in found.items()}, envelopes)
+
+
+def _open_round(lake: TableSnapshot) -> TableSnapshot:
+    """The tables at the versions from which the last round of verdicts was derived. Raises ``EnvironmentFault`` if one
+    is gone."""
+    status = lake.table(tables.DELIVERY_STATUS.name)
+    position = None if status is None else last_position(status)
+    for name, (table_id, version) in position.read.items() if position else ():
+        opened = lake.table(name)
+        if opened is not None and str(opened.metadata().id) == table_id and opened.version() > version:
+            try:
+                opened.load_as_version(version)
+            except DeltaError as error:
+                raise EnvironmentFault(
+                    f"The table {name} no longer has version {version}, from which the verdicts were derived.",
+                    "Derive them again: `reliable-channel run --once --verdicts`.",
+                ) from error
+    return lake
+
+
+def _find(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
+    """The row of ``delivery_status``."""
+    rows = lake.select(
+        """SELECT * FROM delivery_status WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name)
+           ORDER BY message_key <> $name, message_key LIMIT 2""",
+        {"name": wanted},
+    )
+    if not rows:
+        raise LocalError(
+            f"No message has the id {text.name(wanted)}.", "`reliable-channel report --missing` lists ids."
+        )
+    if len(rows) > 1 and rows[0]["message_key"] != wanted:
+        raise LocalError(f"Several messages have the id {text.name(wanted)}.", "Give more of it.")
+    return rows[0]
+
+
+def _find_silence(settings: Settings, lake: TableSnapshot, topic: tuple[str, str]) -> list[Span]:
+    """The times in which no bridge listened to the topic."""
+    silence = find_silence(open_gaps(settings.paths), lambda sql: lake.select(rewrite(sql)))
+    return silence.by_topic.get(topic, [gap.span for gap in silence.gaps])
+
+
+def _describe_observer(
+    settings: Settings, lake: TableSnapshot, status: Mapping[str, Any], silent: Sequence[Span]
+) -> dict[str, Any]:
+    """What a verdict depends on that is in no row of evidence."""
+    pubsub_topic, content_topic = status["pubsub_topic"], status["content_topic"]
+    topic = settings.channels.topic_for(content_topic, pubsub_topic)
+    (last,) = lake.select("SELECT max(as_of) AS as_of FROM delivery_status")
+    followed = make_filter(settings.channels, frozenset(settings.bridge.content_topics))
+    return {
+        "settle_delay_ms": settings.pipeline.settle_delay_ms,
+        "asks_stores": bool(settings.store.nodes),
+        "followed": followed(pubsub_topic, content_topic),
+        "silent": [[write_time(span.since), write_time(span.until)] for span in silent],
+        "evidence_since": write_time(last["as_of"] - dt.timedelta(milliseconds=REMEMBERED_MS)),
+        "codec": settings.segmentation.codec,
+        "topic": topic
+        and {
+            "family": topic.family.value,
+            "dialects": sorted(dialect.value for dialect in topic.dialects),
+            "keyed": bool(topic.decryption_key_files),
+            "store_plaintext": topic.store_plaintext and settings.pipeline.store_plaintext,
+        },
+    }
+
+
+def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) -> Found:
+    """The rows of all tables about the message, only of its channel."""
+
+    def read(table: Table, columns: Sequence[str], values: Collection[Any], where: pc.Expression | None) -> pa.Table:
+        opened = lake.table(table.name)
+        if opened is None or not values:
+            return file_schema(table).empty_table()
+        if where is None:
+            return public_dataset(opened).to_table(columns=list(columns))
+        for name in CHANNEL_KEY if "channel_id" in table.names() else ():
+            where &= (pc.field(name) == status[name]) | pc.field(name).is_null()
+        dataset = public_dataset(opened)
+        rows = dataset.to_table([name for name in table.names() if name in dataset.schema.names], filter=where)
+        return as_arrow(in_our_time(rows).to_pylist(), table)
+
+    def about(table: Table, column: str, values: Set[Any]) -> pa.Table:
+        return read(table, (), values, is_among(column, values))
+
+    ids = {*status["sds_ids"]}
+    payloads = {*filter(None, [status["entire_message_hash"]])}
+    found = read_related(read, ids, payloads)
+    chain = {*_of(found[tables.SDS_MESSAGES], "sds_id"), *_of(found[tables.ACKS], "evidence_sds_id"), *ids}
+    chain |= {*ids_in(found[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
+    if in_gaps:
+        namers = {*_of(found[tables.LOST_DEPENDENCIES], "needed_by")}
+        everything = read(tables.SDS_MESSAGES, ("sds_id", "sender_id", "lamport_timestamp", *CHANNEL_KEY), ids, None)
+        chain |= _list_previous(everything.to_pylist(), namers)
+    messages = found[tables.SDS_MESSAGES] = about(tables.SDS_MESSAGES, "sds_id", chain - {None})
+    for table in (tables.REFETCH_REQUESTS, tables.CHANNEL_EVENTS):
+        found[table] = about(table, "sds_id", ids)
+    found[tables.DELIVERED_MESSAGES] = about(tables.DELIVERED_MESSAGES, "entire_message_hash", payloads)
+    hashes = {*_of(messages, "envelope_hash"), *_of(found[tables.SENDER_EVENTS], "envelope_hash")}
+    refused = [
+        row["message_hash"] in hashes or not ids.isdisjoint(ids_within(row["raw"] or b""))
+        for row in found[tables.QUARANTINE].to_pylist()
+    ]
+    found[tables.QUARANTINE] = found[tables.QUARANTINE].filter(pa.array(refused, pa.bool_()))
+    hashes |= {*_of(found[tables.QUARANTINE], "message_hash")}
+    found[tables.SIGHTINGS] = about(tables.SIGHTINGS, "message_hash", hashes)
+    found[tables.ENVELOPES] = about(tables.ENVELOPES, "message_hash", hashes).sort_by(
+        [(n, "ascending") for n in RECORD_KEY]
+    )
+    found[tables.DELIVERY_STATUS] = as_arrow([status], tables.DELIVERY_STATUS)
+    return found
+
+
+def _list_previous(messages: Iterable[Mapping[str, Any]], namers: Set[str]) -> set[str]:
+    """The message that the sender of each of ``namers`` sent before it: a missing message that it names is younger."""
+    order = sorted((m["sender_id"], m["lamport_timestamp"], m["sds_id"]) for m in messages if m["lamport_timestamp"])
+    return {before[2] for before, after in pairwise(order) if after[2] in namers and before[0] == after[0]}
+
+
+def _pack_envelopes(envelopes: pa.Table, messages: pa.Table, ids: Set[str]) -> dict[bytes, bytes]:
+    """Raw envelopes by message hash, those of the SDS messages ``ids`` first. Of copies that differ only in what the
+    hash does not cover, the first one."""
+    own = {*_of(messages.filter(is_among("sds_id", ids)), "envelope_hash")}
+    rows = zip(envelopes["message_hash"].to_pylist(), envelopes["value"].to_pylist(), strict=True)
+    packed: dict[bytes, bytes] = {}
+    room = MAX_ENVELOPE_BYTES
+    for digest, value in sorted(rows, key=lambda row: row[0] not in own):
+        if value is not None and digest not in packed and len(value) <= room:
+            packed[digest], room = value, room - len(value)
+    return packed
+
+
+def _of(rows: pa.Table, column: str) -> list[Any]:
+    """The values of a column, without nulls."""
+    values: list[Any] = rows[column].drop_null().to_pylist()
+    return values
+
+
+def _without(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+    """``rows`` with these columns empty."""
+    for at, field in enumerate(rows.schema):
+        if field.name in columns:
+            rows = rows.set_column(at, field, pa.nulls(rows.num_rows, field.type))
+    return rows

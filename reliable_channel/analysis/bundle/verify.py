@@ -1,0 +1,363 @@
+"""Checks a bundle of evidence, with nothing but its file and the code that made the tables: no table, Spark or network.
+
+A check says what was checked, and whether it holds (``ok``), ``differs``, or cannot be checked and why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltalake import write_deltalake
+from pydantic import ValidationError
+
+from reliable_channel import __version__
+from reliable_channel.analysis import text
+from reliable_channel.analysis.bundle.archive import Bundle
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings
+from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.bloom import list_absent
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.waku import decode_waku_message, message_hash
+from reliable_channel.lake import tables
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.reassembly.set_results import Message
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.verdict.gaps import Span
+from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
+from reliable_channel.pipeline.verdict.judge import judge_message
+from reliable_channel.pipeline.verdict.touched import ids_within
+
+NAMED = 3
+"""How many of those that differ are named."""
+_STATEMENTS = {
+    tables.SENDER_EVENTS: "senders and recipients",
+    tables.STORE_PRESENCE: "answers of store nodes",
+    tables.SIGHTINGS: "sightings of bridges",
+}
+_DECODED = frozenset(Decoded.__annotations__) - {"message_hash", "kind", "source", "content", "bloom_filter"}
+
+
+class Outcome(StrEnum):
+    """The outcome of a check."""
+
+    OK = "ok"
+    DIFFERS = "differs"
+    UNKNOWN = "cannot be checked"
+
+
+class EvidenceCheck(NamedTuple):
+    """What was checked, with what outcome, and details: what differs, or why it cannot be checked."""
+
+    what: str
+    outcome: Outcome
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome:17}  {self.what}" + (f": {text.printable(self.detail, 600)}" if self.detail else "")
+
+
+@contextmanager
+def unpacked(bundle: Bundle) -> Iterator[TableSnapshot]:
+    """The tables of a bundle in a directory of their own, for what reads tables."""
+    with tempfile.TemporaryDirectory(prefix="evidence-") as place:
+        for table, rows in bundle.tables.items():
+            write_deltalake(f"{place}/{table.name}", rows)
+        yield TableSnapshot(PathSettings(data_dir=place))
+
+
+def verify(bundle: Bundle, lake: TableSnapshot, key_files: Sequence[Path | str] = ()) -> list[EvidenceCheck]:
+    """Check everything that can be checked. ``lake``: of :func:`unpacked`; ``key_files``: names of keys of the topic,
+    as in ``decryption_key_files``. Raises ``LocalError`` if the bundle does not describe one message."""
+    try:
+        check = _Verification(bundle, lake, tuple(map(str, key_files)))
+        return [
+            *check.members(),
+            check.envelopes(),
+            *check.decoding(),
+            check.payload(),
+            *check.acknowledgements(),
+            check.verdict(),
+            check.completeness(),
+            *check.statements(),
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ValidationError) as error:
+        raise LocalError(
+            f"The bundle does not describe a message: {type(error).__name__} {str(error)[:200]!a}.",
+            "Ask for the file again.",
+        ) from error
+
+
+class _Verification:
+    def __init__(self, bundle: Bundle, lake: TableSnapshot, key_files: tuple[str, ...]) -> None:
+        self._bundle, self._lake, self._key_files = bundle, lake, key_files
+        self._observer: dict[str, Any] = bundle.about["observer"]
+        (self._status,) = self._rows(tables.DELIVERY_STATUS)
+        self._ids = {*self._status["sds_ids"]}
+        self._topic: dict[str, Any] | None = self._observer["topic"]
+        self._locked = bool(self._topic and self._topic["keyed"] and not key_files)
+
+    def _rows(self, table: Table) -> list[dict[str, Any]]:
+        rows = self._bundle.tables.get(table)
+        return [] if rows is None else rows.to_pylist()
+
+    @cached_property
+    def _decoder(self) -> RecordDecoder | None:
+        if self._topic is None:
+            return None
+        topic = ChannelTopic(
+            content_topic="*",
+            family=self._topic["family"],
+            dialects=frozenset(self._topic["dialects"]),
+            decryption_key_files=self._key_files if self._topic["keyed"] else (),
+            store_plaintext=self._topic["store_plaintext"],
+        )
+        return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings())
+
+    @cached_property
+    def _places(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return {_place(row): row for row in self._rows(tables.ENVELOPES)}
+
+    def _decode(self, row: Mapping[str, Any]) -> Decoded | None:
+        """The record of a row, decoded again from its bytes; ``None`` if they are not here, or locked."""
+        record = self._places.get(_place(row), row)
+        value = self._bundle.envelopes.get(record["message_hash"] if "message_hash" in record else b"")
+        raw = row.get("raw")
+        if value is None and raw is not None and hashlib.sha256(raw).digest() == row["raw_digest"]:
+            value = raw
+        locked = self._locked and row.get("stage") not in ("record", "envelope")
+        if value is None or self._decoder is None or locked:
+            return None
+        headers = [name and name.encode() for name in (record["pubsub_topic"], record["source"])]
+        return self._decoder.decode(value, *headers, int(record["event_time"].timestamp() * 1_000_000))
+
+    @cached_property
+    def _decoded(self) -> list[tuple[dict[str, Any], Decoded | None]]:
+        rows = sorted(self._rows(tables.SDS_MESSAGES), key=_place)
+        return [(row, self._decode(row)) for row in rows]
+
+    def members(self) -> Iterator[EvidenceCheck]:
+        altered, unknown = self._bundle.altered, self._bundle.unknown
+        yield _compared("members: bytes (SHA256SUMS)", altered, self._bundle.members)
+        if unknown:
+            why = f"{', '.join(unknown[:NAMED])}: this version does not know what it is"
+            yield EvidenceCheck(f"{len(unknown)} other members", Outcome.UNKNOWN, why)
+        written = self._bundle.about["program"]
+        if written != f"reliable-channel {__version__}":
+            why = f"{written} wrote the bundle, this is {__version__}; what differs may be the program"
+            yield EvidenceCheck("version of the program", Outcome.UNKNOWN, why)
+
+    def envelopes(self) -> EvidenceCheck:
+        """Recompute the hash of every envelope, from its bytes and the pubsub topic of its record."""
+        topics = {row["message_hash"]: row["pubsub_topic"] for row in self._places.values()}
+        wrong = []
+        for digest, value in self._bundle.envelopes.items():
+            envelope = decode_waku_message(value)
+            if isinstance(envelope, Malformed) or message_hash(topics.get(digest) or "", envelope) != digest:
+                wrong.append(digest.hex())
+        return _compared("envelopes: message hash (14/WAKU2-MESSAGE)", wrong, len(self._bundle.envelopes))
+
+    def decoding(self) -> Iterator[EvidenceCheck]:
+        """Decode the envelopes again, and compare the result with the rows."""
+        wrong = [row["sds_id"] for row, decoded in self._decoded if decoded and not _is_same(row, decoded, _DECODED)]
+        what = "SDS messages: decoded again" + (", with the key" if self._key_files else "")
+        yield _compared(what, wrong, sum(decoded is not None for _, decoded in self._decoded))
+        if absent := sum(decoded is None for _, decoded in self._decoded):
+            why = "they are encrypted; give the key with --key-file" if self._locked else "their envelopes are not here"
+            yield EvidenceCheck(f"{absent} SDS messages: decoding", Outcome.UNKNOWN, why)
+        refused = [(row, self._decode(row)) for row in self._rows(tables.QUARANTINE)]
+        wrong = [
+            row["reason"]
+            for row, decoded in refused
+            if decoded and not _is_same(row, decoded, {"stage", "reason", "disposition"})
+        ]
+        if refused:
+            checked = sum(decoded is not None for _, decoded in refused)
+            yield _compared("quarantined records: reason", wrong, checked)
+            if checked < len(refused):
+                why = "they are no envelopes, or encrypted"
+                yield EvidenceCheck(f"{len(refused) - checked} quarantined records", Outcome.UNKNOWN, why)
+
+    def payload(self) -> EvidenceCheck:
+        """Rebuild the message from its segments, and compare its hash, and whether it can be rebuilt, with what the
+        verdict is derived from."""
+        wanted: bytes | None = self._status["entire_message_hash"]
+        mine = [
+            (row, decoded.content if decoded else row["content"])
+            for row, decoded in self._decoded
+            if row["sds_id"] in self._ids and row["entire_message_hash"] == wanted and wanted is not None
+        ]
+        here = [(row, content) for row, content in mine if content and not (row["encrypted"] and self._locked)]
+        payload = self._rebuild(here)
+        k = max((row["data_count"] or 0 for row, _ in mine), default=0) or "an unknown number"
+        what = f"message: rebuilt from {len({row['sds_id'] for row, _ in here})} segments, of {k} needed"
+        if payload is not None:
+            sizes = {row["payload_bytes"] for row in self._rows(tables.DELIVERIES) if _is_delivery(row, self._ids)}
+            refuted = sizes - {None, len(payload)} or self._status["cause"] == "segment_missing"
+            why = f"the tables have another size ({sizes}), or say that a segment is missing" if refuted else ""
+            return _told(f"{what}: Keccak-256, {len(payload)} bytes", why)
+        if len(here) < len(mine):
+            return EvidenceCheck("message: Keccak-256", Outcome.UNKNOWN, "its segments are encrypted, or not all here")
+        if self._status["verdict"] != "delivered":
+            return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), Outcome.OK)
+        if why := self._why_forgotten():
+            return EvidenceCheck(what, Outcome.UNKNOWN, why)
+        return _told(what, "they are not enough")
+
+    def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
+        """The payload, with the code of the reassembly job; ``None`` if these segments do not suffice."""
+        sets = HashSets(SegmentationConfig(codec=self._observer["codec"]))
+        for row, content in segments:
+            if row["segment_kind"] == "bare":
+                if keccak256(content) == row["entire_message_hash"]:
+                    return content
+                continue
+            fields = {name: row[name] for name in SegmentRow._fields if name in row}
+            for built in sets.add(SegmentRow(**{**fields, "event_us": 0, "content": content, "encrypted": False})):
+                if isinstance(built, Message):
+                    payload: bytes | None = built.payload
+                    return payload
+        return None
+
+    def _why_forgotten(self) -> str:
+        since = self._observer["evidence_since"]
+        if self._status["first_seen"] >= dt.datetime.fromisoformat(since):
+            return ""
+        return f"the tables keep evidence only since {since}, and the message is older"
+
+    def acknowledgements(self) -> Iterator[EvidenceCheck]:
+        """Look again at the causal history or filter that acknowledges."""
+        by_id: dict[str, list[dict[str, Any]]] = {}
+        for row, _ in self._decoded:
+            by_id.setdefault(row["sds_id"], []).append(row)
+        decoded = {_place(row): found for row, found in self._decoded}
+        outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+        rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
+        for row in rows:
+            copies = [
+                each for each in by_id.get(row["evidence_sds_id"], ()) if each["sender_id"] == row["acknowledged_by"]
+            ]
+            shown = {_shows(row, copy, decoded[_place(copy)]) for copy in copies} or {None}
+            outcome = Outcome.OK if True in shown else Outcome.UNKNOWN if None in shown else Outcome.DIFFERS
+            outcomes[outcome].append(f"{row['acknowledged_by']} by {row['evidence_sds_id']}")
+        kinds = Counter(row["evidence"].replace("_", " ") for row in rows)
+        what = "acknowledgements" + (
+            f" ({', '.join(f'{n} by {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
+        )
+        yield _compared(what, outcomes[Outcome.DIFFERS], len(rows) - len(outcomes[Outcome.UNKNOWN]))
+        if unknown := outcomes[Outcome.UNKNOWN]:
+            why = f"the message or filter that shows it is not here or not readable: {', '.join(unknown[:NAMED])}"
+            yield EvidenceCheck(f"{len(unknown)} acknowledgements", Outcome.UNKNOWN, why)
+
+    def verdict(self) -> EvidenceCheck:
+        """Derive the verdict from the rows again, as the verdict job does."""
+        status = self._status
+        what = f"verdict {_sentence(status)}"
+        if why := self._why_forgotten():
+            return EvidenceCheck(what, Outcome.UNKNOWN, why)
+        suspected = {
+            sds_id
+            for row in self._rows(tables.QUARANTINE)
+            if row["raw"] is not None and row["stage"] in ("envelope", "sds")
+            for sds_id in ids_within(row["raw"])
+        }
+        silent = [Span(*map(dt.datetime.fromisoformat, span)) for span in self._observer["silent"]]
+        values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
+        found = [
+            row
+            for row in self._lake.select(evidence_query(bool(silent)), values)
+            if row["message_key"] == status["message_key"] and row["first_seen"] is not None
+        ]
+        if not found:
+            return EvidenceCheck(what, Outcome.DIFFERS, "no evidence of such a message is here")
+        settle_ms, followed = int(self._observer["settle_delay_ms"]), bool(self._observer["followed"])
+        asks = bool(self._observer["asks_stores"])
+        derived = judge_message(found[0], status["as_of"], settle_ms, silent, followed, asks)
+        wrong = [name for name, value in status.items() if derived[name] != value]
+        detail = f"{', '.join(wrong)}; it follows: {_sentence(derived)}" if wrong else ""
+        return _told(f"{what}: derived again", detail)
+
+    def completeness(self) -> EvidenceCheck:
+        """Which SDS messages are named by those here, and are not here themselves."""
+        here = {row["sds_id"] for row, _ in self._decoded}
+        own = [row for row, _ in self._decoded if row["sds_id"] in self._ids]
+        named = {entry["sds_id"] for row in own for entry in row["causal_history"] or ()} | self._ids
+        absent = sorted(named - here)
+        versions = "whoever has the tables at the versions in bundle.json gets the same file from them"
+        if not absent:
+            why = f"all {len(named)} SDS messages that it consists of or names are here, and {versions}"
+            return EvidenceCheck("that nothing was left out", Outcome.UNKNOWN, why)
+        why = f"{len(absent)} of {len(named)} SDS messages that it consists of or names are not here"
+        return EvidenceCheck(
+            "that nothing was left out", Outcome.UNKNOWN, f"{why} ({', '.join(absent[:NAMED])}); {versions}"
+        )
+
+    def statements(self) -> Iterator[EvidenceCheck]:
+        """What only those who say it can confirm."""
+        counts = {who: len(self._rows(table)) for table, who in _STATEMENTS.items()}
+        said = ", ".join(f"{count} of {who}" for who, count in counts.items() if count)
+        if said:
+            yield EvidenceCheck(f"statements ({said})", Outcome.UNKNOWN, "only those who made them can confirm them")
+        if left_out := self._bundle.about["envelopes_left_out"]:
+            yield EvidenceCheck(f"{int(left_out)} envelopes", Outcome.UNKNOWN, "left out, because bundles are bounded")
+        times = "times of reception, settings and silence of the observer"
+        yield EvidenceCheck(times, Outcome.UNKNOWN, "only the observer has seen them")
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in RECORD_KEY)
+
+
+def _is_same(row: Mapping[str, Any], decoded: Decoded, columns: Iterable[str]) -> bool:
+    return all(_plain(getattr(decoded, name)) == _plain(row[name]) for name in columns if name in row)
+
+
+def _plain(value: Any) -> Any:
+    """A decoded value as a row has it: entries of a history are structs there, and an empty list is null or not."""
+    if isinstance(value, list | tuple):
+        return [
+            (each["sds_id"], each["retrieval_hint"], each["sender_id"])
+            if isinstance(each, dict)
+            else (each.message_id, each.retrieval_hint, each.sender_id)
+            for each in value
+        ]
+    return value
+
+
+def _is_delivery(row: Mapping[str, Any], ids: set[str]) -> bool:
+    return row["row_kind"] == "message" and row["first_sds_id"] in ids
+
+
+def _shows(row: Mapping[str, Any], copy: Mapping[str, Any], decoded: Decoded | None) -> bool | None:
+    """Whether an SDS message acknowledges what a row of ``acks`` says; ``None`` if that cannot be read."""
+    if row["evidence"] == "causal_history":
+        return any(entry["sds_id"] == row["sds_id"] for entry in copy["causal_history"] or ())
+    absent = list_absent(decoded.bloom_filter if decoded else copy["bloom_filter"], [row["sds_id"]])
+    return None if absent is None else not absent
+
+
+def _sentence(status: Mapping[str, Any]) -> str:
+    cause = f" ({status['cause']})" if status["cause"] else ""
+    acknowledged = f", acknowledged by {', '.join(status['acknowledged_by'])}" if status["acknowledged_by"] else ""
+    return f"{status['verdict']}{cause}" + (f", {status['detail']}" if status["detail"] else "") + acknowledged
+
+
+def _compared(what: str, wrong: Sequence[str], checked: int) -> EvidenceCheck:
+    detail = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
+    return _told(f"{checked} {what}", detail)
+
+
+def _told(what: str, differs: str) -> EvidenceCheck:
+    return EvidenceCheck(what, Outcome.DIFFERS if differs else Outcome.OK, differs)
