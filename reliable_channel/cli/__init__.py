@@ -44,7 +44,7 @@ PANELS = {
     "Run the pipeline": ("run", "alerts", "status", "maintain", "requeue", "rebuild"),
     "Look at what it found": ("report", "dashboard", "sql", "tables", "notebooks", "what-if"),
     "Take part": ("send", "listen", "channel", "api"),
-    "Connect": ("bridge", "kafka", "store", "config", "files", "jars"),
+    "Connect": ("bridge", "evidence", "kafka", "store", "config", "files", "jars"),
 }
 """The groups of the help, and the commands in each."""
 

@@ -28,6 +28,7 @@ ABOUT, SUMS = "bundle.json", "SHA256SUMS"
 MAX_BYTES = 64 * 1024 * 1024
 MAX_MEMBERS, MAX_ROWS = 20_000, 200_000
 """The most members of a bundle, and the most rows in all its tables."""
+MAX_FILE_BYTES = MAX_BYTES + 1024 * MAX_MEMBERS
 _NAME = re.compile(r"bundle\.json|SHA256SUMS|[a-z_]{1,40}/[a-z0-9_-]{1,80}\.[a-z]{1,8}", re.ASCII)
 _REMEDY = "Ask for the file again; `sha256sum` tells whether it arrived as it was sent."
 
@@ -106,8 +107,8 @@ def _pack(members: Mapping[str, bytes]) -> bytes:
 
 def _unpack(data: bytes) -> dict[str, bytes]:
     """The members by name. Their sizes add up to less than the file's, so they overlap nowhere and none expands."""
-    if len(data) > MAX_BYTES + 1024 * MAX_MEMBERS:
-        raise ValueError(f"it has more than {MAX_BYTES} bytes")
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         listed = archive.infolist()
         names = {member.filename for member in listed}

@@ -34,7 +34,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.reassembly.set_results import Message
-from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
+from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.verdict.gaps import Span
 from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
 from reliable_channel.pipeline.verdict.judge import judge_message
@@ -78,11 +78,16 @@ def unpacked(bundle: Bundle) -> Iterator[TableSnapshot]:
         yield TableSnapshot(PathSettings(data_dir=place))
 
 
-def verify(bundle: Bundle, lake: TableSnapshot, key_files: Sequence[Path | str] = ()) -> list[EvidenceCheck]:
-    """Check everything that can be checked. ``lake``: of :func:`unpacked`; ``key_files``: names of keys of the topic,
-    as in ``decryption_key_files``. Raises ``LocalError`` if the bundle does not describe one message."""
+def verify(
+    bundle: Bundle, lake: TableSnapshot, channels: ChannelsSettings, key_files: Sequence[Path] = ()
+) -> list[EvidenceCheck]:
+    """Check everything that can be checked. ``lake``: of :func:`unpacked`; ``channels``: has the keys of the topic if
+    ``key_files`` is empty. Raises ``LocalError`` if the bundle does not describe one message."""
     try:
-        check = _Verification(bundle, lake, tuple(map(str, key_files)))
+        message = bundle.about["message"]
+        own = channels.topic_for(message["content_topic"], message["pubsub_topic"])
+        keys = tuple(map(str, key_files)) or (own.decryption_key_files if own else ())
+        check = _Verification(bundle, lake, keys)
         return [
             *check.members(),
             check.envelopes(),
@@ -114,17 +119,20 @@ class _Verification:
         return [] if rows is None else rows.to_pylist()
 
     @cached_property
-    def _decoder(self) -> RecordDecoder | None:
-        if self._topic is None:
-            return None
-        topic = ChannelTopic(
+    def _channels(self) -> ChannelsSettings:
+        """The configuration by which the envelopes were decoded."""
+        topic = self._topic and ChannelTopic(
             content_topic="*",
             family=self._topic["family"],
             dialects=frozenset(self._topic["dialects"]),
             decryption_key_files=self._key_files if self._topic["keyed"] else (),
             store_plaintext=self._topic["store_plaintext"],
         )
-        return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings())
+        return ChannelsSettings(content_topics=(topic,) if topic else ())
+
+    @cached_property
+    def _decoder(self) -> RecordDecoder:
+        return RecordDecoder(self._channels, PipelineSettings())
 
     @cached_property
     def _places(self) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -133,15 +141,16 @@ class _Verification:
     def _decode(self, row: Mapping[str, Any]) -> Decoded | None:
         """The record of a row, decoded again from its bytes; ``None`` if they are not here, or locked."""
         record = self._places.get(_place(row), row)
-        value = self._bundle.envelopes.get(record["message_hash"] if "message_hash" in record else b"")
+        value = self._bundle.envelopes.get(record.get("message_hash", b""))
         raw = row.get("raw")
         if value is None and raw is not None and hashlib.sha256(raw).digest() == row["raw_digest"]:
             value = raw
         locked = self._locked and row.get("stage") not in ("record", "envelope")
-        if value is None or self._decoder is None or locked:
+        if value is None or self._topic is None or locked:
             return None
         headers = [name and name.encode() for name in (record["pubsub_topic"], record["source"])]
-        return self._decoder.decode(value, *headers, int(record["event_time"].timestamp() * 1_000_000))
+        decoded = self._decoder.decode(value, *headers, int(record["event_time"].timestamp() * 1_000_000))
+        return None if decoded.stage == "decryption" and "reason" not in row else decoded  # not with this key
 
     @cached_property
     def _decoded(self) -> list[tuple[dict[str, Any], Decoded | None]]:
@@ -175,7 +184,8 @@ class _Verification:
         what = "SDS messages: decoded again" + (", with the key" if self._key_files else "")
         yield _compared(what, wrong, sum(decoded is not None for _, decoded in self._decoded))
         if absent := sum(decoded is None for _, decoded in self._decoded):
-            why = "they are encrypted; give the key with --key-file" if self._locked else "their envelopes are not here"
+            keyed = self._topic and self._topic["keyed"]
+            why = "encrypted, and no key given opens them (--key-file)" if keyed else "their envelopes are not here"
             yield EvidenceCheck(f"{absent} SDS messages: decoding", Outcome.UNKNOWN, why)
         refused = [(row, self._decode(row)) for row in self._rows(tables.QUARANTINE)]
         wrong = [
@@ -195,11 +205,15 @@ class _Verification:
         verdict is derived from."""
         wanted: bytes | None = self._status["entire_message_hash"]
         mine = [
-            (row, decoded.content if decoded else row["content"])
+            (row, decoded)
             for row, decoded in self._decoded
             if row["sds_id"] in self._ids and row["entire_message_hash"] == wanted and wanted is not None
         ]
-        here = [(row, content) for row, content in mine if content and not (row["encrypted"] and self._locked)]
+        here = [
+            (row, content)
+            for row, decoded in mine
+            if (content := decoded.content if decoded else row["content"]) and (decoded or not row["encrypted"])
+        ]
         payload = self._rebuild(here)
         k = max((row["data_count"] or 0 for row, _ in mine), default=0) or "an unknown number"
         what = f"message: rebuilt from {len({row['sds_id'] for row, _ in here})} segments, of {k} needed"
@@ -219,13 +233,15 @@ class _Verification:
     def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
         """The payload, with the code of the reassembly job; ``None`` if these segments do not suffice."""
         sets = HashSets(SegmentationConfig(codec=self._observer["codec"]))
+        decrypt = SegmentDecryptor(self._channels)
         for row, content in segments:
-            if row["segment_kind"] == "bare":
-                if keccak256(content) == row["entire_message_hash"]:
-                    return content
-                continue
             fields = {name: row[name] for name in SegmentRow._fields if name in row}
-            for built in sets.add(SegmentRow(**{**fields, "event_us": 0, "content": content, "encrypted": False})):
+            segment = decrypt(SegmentRow(**{**fields, "event_us": 0, "content": content}))._replace(encrypted=False)
+            if row["segment_kind"] == "bare":
+                if keccak256(segment.content) == row["entire_message_hash"]:
+                    return segment.content
+                continue
+            for built in sets.add(segment):
                 if isinstance(built, Message):
                     payload: bytes | None = built.payload
                     return payload
@@ -254,7 +270,7 @@ class _Verification:
             outcomes[outcome].append(f"{row['acknowledged_by']} by {row['evidence_sds_id']}")
         kinds = Counter(row["evidence"].replace("_", " ") for row in rows)
         what = "acknowledgements" + (
-            f" ({', '.join(f'{n} by {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
+            f" ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
         )
         yield _compared(what, outcomes[Outcome.DIFFERS], len(rows) - len(outcomes[Outcome.UNKNOWN]))
         if unknown := outcomes[Outcome.UNKNOWN]:

@@ -32,7 +32,8 @@ MOST_ROWS = 200
 @dataclass(frozen=True)
 class Figure:
     """``draw`` makes the chart for a plot of so many pixels (altair is loaded only then); ``columns`` and ``rows`` show
-    the same as text. ``more``: the number of rows that the table leaves out."""
+    the same as text. ``more``: the number of rows that the table leaves out; ``uri``: the picture itself, on a page
+    without a server."""
 
     title: str
     alt: str
@@ -41,6 +42,7 @@ class Figure:
     draw: Callable[[int], Any]
     more: int = 0
     notes: tuple[str, ...] = ()
+    uri: str = ""
 
 
 def source(lake: TableSnapshot, window: TimeWindow, message: MessageFacts | None = None) -> TableWindow:

@@ -86,10 +86,9 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check]) -> 
     """The page."""
     with debug_mode(False):  # Altair checks every part of a chart when it is made: tests have done that
         drawn = [
-            Picture(chapter, words, _data_uri(drawing.svg(chart.to_dict(validate=False))))
+            Picture(chapter, words, data_uri(drawing.svg(chart.to_dict(validate=False))))
             for chapter, words, chart in pictures(source)
         ]
-    style = (resources.files("reliable_channel.analysis.dashboard") / "static" / "style.css").read_text("utf-8")
     page: str = (
         environment(source.data_dir)
         .get_template("report.html")
@@ -103,13 +102,21 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check]) -> 
             sections=layout.SECTIONS,
             most=MOST_ROWS,
             time=text.time,
-            style=Markup("<style>{}</style>").format(Markup(style)),  # noqa: S704 - a file of ours
-            style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+            **own_style(),
         )
     )
     return page
 
 
-def _data_uri(svg: str) -> str:
+def own_style() -> dict[str, Any]:
+    """The style sheet, for a page alone in a file."""
+    style = (resources.files("reliable_channel.analysis.dashboard") / "static" / "style.css").read_text("utf-8")
+    return {
+        "style": Markup("<style>{}</style>").format(Markup(style)),  # noqa: S704 - a file of ours
+        "style_hash": base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii"),
+    }
+
+
+def data_uri(svg: str) -> str:
     """The ``src`` of an ``<img>``: the content of a picture cannot act on the page around it."""
     return "data:image/svg+xml;base64," + base64.b64encode(with_dark_scheme(svg).encode()).decode("ascii")

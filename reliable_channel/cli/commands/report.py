@@ -148,7 +148,7 @@ def register(app: typer.Typer) -> None:
             # Charts: a second that the other forms do not need.
             from reliable_channel.analysis.dashboard import report_page
 
-            write_page(html, report_page.render(source, answers, judged))
+            write_whole(html, report_page.render(source, answers, judged))
         if csv is not None:
             csv_files.write(answers, csv)
         if as_json:
@@ -205,16 +205,14 @@ def parse_window(
     return Window(first, last, channel, content_topic)
 
 
-def write_page(place: Path, text: str) -> None:
-    """Write the page, whole or not at all. Raises ``EnvironmentFault`` when the disk refuses."""
+def write_whole(place: Path, page: str | bytes) -> None:
+    """Write a file, whole or not at all. Raises ``EnvironmentFault`` when the disk refuses."""
     from reliable_channel.core.errors import EnvironmentFault
 
     fresh = place.with_name(place.name + ".tmp")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(text, encoding="utf-8")
+        fresh.write_bytes(page.encode() if isinstance(page, str) else page)
         fresh.replace(place)
     except OSError as error:
-        raise EnvironmentFault(
-            f"The page cannot be written to {place}: {error.strerror}.", "Choose another place with --html."
-        ) from error
+        raise EnvironmentFault(f"{place} cannot be written: {error.strerror}.", "Choose another place.") from error

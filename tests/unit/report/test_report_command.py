@@ -23,7 +23,7 @@ from reliable_channel.analysis.report import csv_files, layout, terminal
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli import build
-from reliable_channel.cli.commands.report import write_page
+from reliable_channel.cli.commands.report import write_whole
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
@@ -364,7 +364,7 @@ def test_the_page_has_its_pictures_with_words_its_tables_and_the_crossed_thresho
 def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentFault, match="--html"):
-        write_page(tmp_path / "file" / "report.html", "<html>")
+        write_whole(tmp_path / "file" / "report.html", "<html>")
 
 
 # Words

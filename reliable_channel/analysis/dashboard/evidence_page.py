@@ -1,0 +1,31 @@
+"""Renders a bundle of evidence, and what was checked of it, as one HTML file: the page of its message, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from reliable_channel.analysis.bundle.verify import EvidenceCheck
+from reliable_channel.analysis.dashboard import message as message_page
+from reliable_channel.analysis.dashboard.figures import svg
+from reliable_channel.analysis.dashboard.render import environment
+from reliable_channel.analysis.dashboard.report_page import data_uri, own_style
+from reliable_channel.analysis.dashboard.windows import window
+from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+
+
+def render(file_name: str, lake: TableSnapshot, key: str, checks: Sequence[EvidenceCheck]) -> str:
+    """The page of the message ``key`` in the tables of a bundle."""
+    (message,) = lookup(lake, key, limit=1)
+    span = window(lake, "all")
+    parts = message_page.page(lake, span, message)
+    figures: dict[str, Any] = parts["figures"]
+    for name, part in figures.items():
+        if part.data is not None and part.data.rows:
+            uri = data_uri(svg(part.data, dark=False).decode())
+            figures[name] = replace(part, data=replace(part.data, uri=uri))
+    values = {**parts, "message": message, "window": span, "checks": checks, "key": message, "known": {"key": key}}
+    page: str = environment(file_name).get_template("message.html").render(**values, **own_style(), tag="", stopped=[])
+    return page

@@ -1,0 +1,77 @@
+"""``reliable-channel evidence``: evidence about one message as a file that one can hand on, and its check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands.channel import KeyFiles
+from reliable_channel.cli.commands.report import write_whole
+
+
+def register(app: typer.Typer) -> None:
+    evidence = typer.Typer(help="Evidence about a message, as one file that anybody can check.", no_args_is_help=True)
+    app.add_typer(evidence, name="evidence")
+
+    @evidence.callback()
+    def _group() -> None:
+        """Evidence about a message, as one file that anybody can check."""
+
+    @evidence.command()
+    def bundle(
+        context: typer.Context,
+        message: Annotated[str, typer.Argument(metavar="ID", help="Its key or the beginning of it, or an SDS id.")],
+        out: Annotated[Path, typer.Option(metavar="FILE", help="Where the bundle is written.")],
+        tables: TablesOption = None,
+    ) -> None:
+        """Write all evidence about a message into one file: envelopes, acknowledgements, verdict. Needs no Spark."""
+        import hashlib
+
+        from reliable_channel.analysis.bundle.collect import collect
+        from reliable_channel.analysis.text import size
+
+        content = collect(invocation(context).settings(tables), message)
+        write_whole(out, content)
+        typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
+
+    @evidence.command()
+    def verify(
+        context: typer.Context,
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="A bundle.")],
+        key_files: KeyFiles = None,
+        html: Annotated[Path | None, typer.Option(metavar="PAGE", help="Write the bundle as one HTML page.")] = None,
+    ) -> None:
+        """Check a bundle with nothing but its file: one line a check. Needs no tables, Spark or network.
+
+        An encrypted topic needs its key: that of the configuration, or --key-file.
+
+        Exit codes: 0 nothing differs, 1 something does, 2 the file is no bundle.
+        """
+        import hashlib
+
+        from reliable_channel.analysis.bundle.archive import MAX_FILE_BYTES, read_bundle
+        from reliable_channel.analysis.bundle.verify import Outcome, unpacked, verify
+        from reliable_channel.core.errors import LocalError
+
+        try:
+            with file.open("rb") as opened:
+                content = opened.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise LocalError(f"{file} cannot be read: {error.strerror}.", "Name the file of a bundle.") from error
+        found = read_bundle(content)
+        channels = invocation(context).settings().channels
+        with unpacked(found) as lake:
+            checks = verify(found, lake, channels, key_files or ())
+            if html is not None:
+                from reliable_channel.analysis.dashboard import evidence_page
+
+                key = found.about["message"]["message_key"]
+                write_whole(html, evidence_page.render(file.name, lake, key, checks))
+        typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {found.about['program']!a:.80}")
+        for check in checks:
+            typer.echo(str(check))
+        if any(check.outcome is Outcome.DIFFERS for check in checks):
+            raise typer.Exit(1)

@@ -1,0 +1,112 @@
+"""Real Delta tables of a simulated conversation with the verdicts on its messages, written without Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings, load
+from reliable_channel.lake import tables
+from reliable_channel.lake.tables import BY_NAME, CHANNEL_KEY, Table
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
+from reliable_channel.pipeline.verdict.judge import judge_message
+from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within
+from reliable_channel.simulation.encryption import channel_key
+from reliable_channel.simulation.evidence import sender_events
+from reliable_channel.simulation.world import World
+from tests.support.adapters import TOPIC, Adapters
+from tests.support.simulated_tables import write
+
+Rows = dict[Table, list[dict[str, Any]]]
+
+
+def write_judged(place: Path, world: World, store_plaintext: bool = True) -> Settings:
+    """What ingest, reassembly, ack, evidence and verdict would write about a world; returns the settings for it."""
+    settings = _configure(place, world, store_plaintext)
+    decoder = RecordDecoder(settings.channels, settings.pipeline)
+    adapters = Adapters(decoder=decoder)
+    rows: Rows = defaultdict(list)
+    for offset, record in enumerate(world.records):
+        if record.value is not None:
+            headers = dict(record.headers)
+            adapters.record(offset, record.value, headers, record.at_ms)
+            row = decoder.decode(record.value, headers["pubsub_topic"], headers["source"], record.at_ms * 1000)
+            _note(rows, row, offset, record.value, record.at_ms * 1000)
+    end_ms = max(record.at_ms for record in world.records) + 24 * 3_600_000
+    adapters.close(end_ms)
+    for one in [*adapters.rows, *adapters.rebuilt]:
+        rows[BY_NAME[type(one).__name__]].append(_plain(one._asdict()))
+    for each in adapters.given_up:
+        payload = bytes.fromhex(each.fields["entire_message_hash"])
+        rows[tables.INCOMPLETE_MESSAGES].append({**each.fields, "entire_message_hash": payload})
+    for event in sender_events(world.journals):
+        hashes = {n: bytes.fromhex(event[n]) for n in ("entire_message_hash", "envelope_hash") if event.get(n)}
+        rows[tables.SENDER_EVENTS].append({**event, **hashes, "event_time": event["at_ms"] * 1000})
+    for table in (*COLUMNS, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS):
+        write(place, table, rows[table])
+    write(place, tables.DELIVERY_STATUS, _judge(settings, rows, end_ms))
+    return settings
+
+
+def _configure(place: Path, world: World, store_plaintext: bool) -> Settings:
+    topics = []
+    for plan in world.scenario.channels:
+        keys: tuple[str, ...] = ()
+        if plan.encrypted:
+            file = place / f"{plan.channel_id}.key"
+            file.write_text(channel_key(plan).hex())
+            keys = (str(file),)
+        topic = ChannelTopic(content_topic=plan.content_topic, family=plan.family, decryption_key_files=keys,
+                             store_plaintext=store_plaintext)  # fmt: skip
+        topics.append(topic)
+    settings = load("local")
+    paths = settings.paths.model_copy(update={"data_dir": str(place)})
+    return settings.model_copy(update={"channels": ChannelsSettings(content_topics=tuple(topics)), "paths": paths})
+
+
+def _note(rows: Rows, row: Decoded, offset: int, value: bytes, at_us: int) -> None:
+    fields = _plain({name: getattr(row, name) for name in Decoded.__annotations__})
+    fields |= {"kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset, "record_time": at_us,
+               "event_time": at_us, "ingest_time": at_us, "value": value, "value_bytes": len(value),
+               "envelope_hash": row.message_hash, "raw": value, "raw_bytes": len(value),
+               "raw_digest": hashlib.sha256(value).digest()}  # fmt: skip
+    if row.kind is not None:
+        rows[tables.ENVELOPES].append(fields)
+    if row.kind == "sds":
+        rows[tables.SDS_MESSAGES].append(fields)
+    if row.reason is not None:
+        rows[tables.QUARANTINE].append(fields)
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Values as rows have them: entries of a history are structs."""
+    for name in ("causal_history", "repair_request"):
+        fields[name] = [
+            {"sds_id": e.message_id, "retrieval_hint": e.retrieval_hint, "sender_id": e.sender_id}
+            for e in fields.get(name) or ()
+        ]
+    return fields
+
+
+def _judge(settings: Settings, rows: Rows, end_ms: int) -> list[dict[str, Any]]:
+    lake = TableSnapshot(settings.paths)
+    ids: dict[tuple[Any, ...], set[str]] = defaultdict(set)
+    for table, some in rows.items():
+        for row in some if "sds_id" in table.names() else ():
+            if row.get("sds_id") is not None:
+                ids[tuple(row[name] for name in CHANNEL_KEY)].add(row["sds_id"])
+    suspected = set().union(*(ids_within(row["raw"]) for row in rows[tables.QUARANTINE]))
+    as_of, settle_ms = dt.datetime.fromtimestamp(end_ms / 1000, dt.UTC), settings.pipeline.settle_delay_ms
+    return [
+        judge_message(row, as_of, settle_ms, [], followed=True, ask_stores=False)
+        for key, some in ids.items()
+        for row in lake.select(
+            evidence_query(False),
+            {"suspected": sorted(suspected), "ids": sorted(some), **dict(zip(CHANNEL_KEY, key, strict=True))},
+        )
+    ]

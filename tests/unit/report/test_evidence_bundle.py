@@ -1,0 +1,326 @@
+"""Bundles of evidence: they agree with the truth of the simulation, and what is altered in them is found."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.analysis.bundle import archive
+from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
+from reliable_channel.analysis.bundle.collect import collect
+from reliable_channel.analysis.bundle.verify import EvidenceCheck, Outcome, unpacked, verify
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.cli import main
+from reliable_channel.config import ChannelsSettings, Settings
+from reliable_channel.core.errors import LocalError
+from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
+from reliable_channel.simulation.truth import TrueMessage
+from reliable_channel.simulation.world import World, simulate
+from tests.support.judged_tables import write_judged
+
+NO_KEYS = ChannelsSettings()
+FAULTS = ((3, Fault.NEVER_SENT), (5, Fault.RATE_LIMITED), (7, Fault.SEGMENT_MISSING), (11, Fault.UNDECODABLE))
+CAUSES = dict(FAULTS)
+
+
+def make_world() -> World:
+    field = ChannelPlan(
+        channel_id="field",
+        content_topic="/reliable-channel/1/field/proto",
+        participants=("alice", "bob", "carol"),
+        messages=14,
+        duration_ms=140_000,
+        segment_size=512,
+        sizes=SizeMix(short=0.5, medium=0.0, large=0.5, max_segments=4),
+        between=LinkQuality(loss=0.1),
+        to_observer=PERFECT,
+        repeats=0.0,
+        faults=FAULTS,
+    )
+    sealed = replace(
+        field,
+        channel_id="sealed",
+        content_topic="/reliable-channel/1/sealed/proto",
+        messages=4,
+        encrypted=True,
+        faults=((1, Fault.UNDECRYPTABLE),),
+    )
+    return simulate(Scenario(seed=5, channels=(field, sealed), drain_ms=240_000))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return make_world()
+
+
+@pytest.fixture(scope="module")
+def settings(world: World, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return write_judged(tmp_path_factory.mktemp("judged"), world)
+
+
+@pytest.fixture(scope="module")
+def data(world: World, settings: Settings) -> bytes:
+    """The bundle of a message of several segments that was delivered."""
+    whole = next(m for m in of_channel(world, "field") if m.first_sds_id != m.last_sds_id and m.fault is None)
+    return collect(settings, whole.first_sds_id)
+
+
+def of_channel(world: World, channel: str) -> list[TrueMessage]:
+    return [message for message in world.truth.messages if message.channel_id == channel]
+
+
+def check(data: bytes, channels: ChannelsSettings = NO_KEYS) -> list[EvidenceCheck]:
+    bundle = read_bundle(data)
+    with unpacked(bundle) as lake:
+        return verify(bundle, lake, channels)
+
+
+def differing(checks: list[EvidenceCheck]) -> list[str]:
+    return [str(each) for each in checks if each.outcome is Outcome.DIFFERS]
+
+
+def verdict_of(checks: list[EvidenceCheck]) -> EvidenceCheck:
+    return next(each for each in checks if each.what.startswith("verdict"))
+
+
+def change(data: bytes, edit: Callable[[dict[str, bytes]], object], sums: bool = True) -> bytes:
+    """The bundle with other members, and with sums that fit them."""
+    with zipfile.ZipFile(io.BytesIO(data)) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    edit(members)
+    if sums:
+        lines = members[SUMS].decode().splitlines()
+        names = [line.split("  ")[1] for line in lines]
+        members[SUMS] = "".join(
+            f"{archive.hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in names if name in members
+        ).encode()
+    return archive._pack(members)
+
+
+def edit_rows(name: str, edit: Callable[[dict[str, object]], object]) -> Callable[[dict[str, bytes]], None]:
+    def edited(members: dict[str, bytes]) -> None:
+        rows = [json.loads(line) for line in members[name].splitlines()]
+        for row in rows:
+            edit(row)
+        members[name] = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
+    return edited
+
+
+def test_the_bundle_of_every_message_holds_and_tells_the_truth(world: World, settings: Settings) -> None:
+    told, wanted, lost = {}, {}, 0
+    for message in of_channel(world, "field"):
+        checks = check(collect(settings, message.first_sds_id))
+        assert differing(checks) == []
+        derived = verdict_of(checks)
+        assert derived.outcome is Outcome.OK
+        told[message.number] = derived.what.split(",")[0].removeprefix("verdict ").removesuffix(": derived again")
+        fault = CAUSES.get(message.number)
+        wanted[message.number] = "delivered" if fault is None else f"missing ({fault.value})"
+        lost += "acknowledged by" not in derived.what
+    assert told == wanted
+    assert lost >= len(FAULTS)
+
+
+def test_the_same_tables_give_the_same_bytes_wherever_they_are(world: World, data: bytes, tmp_path: Path) -> None:
+    settings = write_judged(tmp_path, make_world())
+    wanted = read_bundle(data).about["message"]["message_key"]
+    again = read_bundle(collect(settings, wanted))
+    before = read_bundle(data)
+    assert collect(settings, wanted) == collect(settings, wanted)
+    assert {t.name: rows for t, rows in again.tables.items()} == {t.name: rows for t, rows in before.tables.items()}
+    assert again.envelopes == before.envelopes
+
+
+def test_every_changed_byte_is_found(data: bytes) -> None:
+    for at in range(0, len(data), max(1, len(data) // 200)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        with suppress(LocalError):
+            assert read_bundle(bytes(flipped)).altered != [], at
+    for cut in (data[:-1], data + b"\0", b"\0" + data, data[: len(data) // 2], b""):
+        with suppress(LocalError):
+            assert read_bundle(cut).altered != []
+
+
+def test_swapped_members_are_found_with_and_without_their_sums(data: bytes) -> None:
+    def swap(members: dict[str, bytes]) -> None:
+        one, two, *_ = (name for name in members if name.startswith("envelopes/"))
+        members[one], members[two] = members[two], members[one]
+
+    assert len(read_bundle(change(data, swap, sums=False)).altered) == 2
+    found = differing(check(change(data, swap)))
+    assert any("message hash" in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "found"),
+    [
+        ("sds_messages", "sender_id", "mallory", "decoded again"),
+        ("sds_messages", "lamport_timestamp", 1, "decoded again"),
+        ("acks", "acknowledged_by", "mallory", "acknowledged_by"),
+        ("delivery_status", "verdict", "missing", "verdict"),
+        ("delivery_status", "acknowledged_by", ["mallory"], "acknowledged_by"),
+        ("deliveries", "payload_bytes", 1, "another size"),
+    ],
+)
+def test_a_row_that_does_not_follow_is_found(data: bytes, table: str, column: str, value: object, found: str) -> None:
+    altered = change(data, edit_rows(f"tables/{table}.jsonl", lambda row: row.update({column: value})))
+    assert any(found in each for each in differing(check(altered)))
+
+
+def test_an_acknowledgement_that_no_message_shows_is_found(data: bytes) -> None:
+    def invent(members: dict[str, bytes]) -> None:
+        rows = [json.loads(line) for line in members["tables/acks.jsonl"].splitlines()]
+        own = [json.loads(line) for line in members["tables/sds_messages.jsonl"].splitlines()]
+        first = min(own, key=lambda row: row["lamport_timestamp"])
+        forged = {**rows[0], "evidence": "causal_history", "certainty": "certain", "evidence_sds_id": first["sds_id"],
+                  "acknowledged_by": first["sender_id"]}  # fmt: skip
+        members["tables/acks.jsonl"] += f"{json.dumps(forged)}\n".encode()
+
+    assert any("acknowledgements" in each for each in differing(check(change(data, invent))))
+
+
+def test_what_was_left_out_shows_where_others_name_it(data: bytes) -> None:
+    key = read_bundle(data).about["message"]["message_key"]
+
+    def leave_out(members: dict[str, bytes]) -> None:
+        rows = [json.loads(line) for line in members["tables/sds_messages.jsonl"].splitlines()]
+        own = json.loads(members["tables/delivery_status.jsonl"])["sds_ids"]
+        members["tables/sds_messages.jsonl"] = "".join(
+            f"{json.dumps(row)}\n" for row in rows if row["sds_id"] != own[0]
+        ).encode()
+
+    checks = check(change(data, leave_out))
+    assert any("are not here" in each.detail for each in checks if each.what == "that nothing was left out"), key
+    assert differing(checks) != []
+
+
+@pytest.mark.parametrize("store_plaintext", [True, False])
+def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_plaintext: bool) -> None:
+    settings = write_judged(tmp_path, world, store_plaintext)
+    (delivered, refused) = of_channel(world, "sealed")[:2]
+    data = collect(settings, delivered.first_sds_id)
+    key = (tmp_path / "sealed.key").read_text()
+    assert key.encode() not in data and bytes.fromhex(key) not in data
+    without, given = check(data), check(data, settings.channels)
+    assert differing(without) == differing(given) == []
+    assert any("no key given opens them" in each.detail for each in without)
+    rebuilt = [each for each in without if each.what.startswith("message: rebuilt")]
+    assert bool(rebuilt) is store_plaintext, "the payload is in the bundle only if the tables hold it"
+    assert any("rebuilt" in each.what and each.outcome is Outcome.OK for each in given)
+    assert "undecryptable" in verdict_of(check(collect(settings, refused.first_sds_id))).what
+    (tmp_path / "sealed.key").write_text("00" * 32)
+    assert differing(check(data, settings.channels)) == [], "another key opens nothing, which is no difference"
+
+
+def pack(**members: bytes) -> bytes:
+    return archive._pack(members)
+
+
+def compressed(data: bytes) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("bundle.json", b" " * 10_000_000)
+    return written.getvalue()
+
+
+def doubled(data: bytes) -> bytes:
+    written = io.BytesIO(data)
+    with zipfile.ZipFile(written, "a") as opened, pytest.warns(UserWarning, match="Duplicate"):
+        opened.writestr(ABOUT, b"{}")
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (compressed, "compressed"),
+        (doubled, "two of one name"),
+        (lambda data: change(data, lambda m: m.update({"../../etc/passwd.txt": b""})), "is named"),
+        (lambda data: change(data, lambda m: m.update({"/tables/a.jsonl": b""})), "is named"),
+        (lambda data: change(data, lambda m: m.update({"tables/acks.jsonl": b"{}\n" * 200_001})), "rows"),
+        (lambda data: change(data, lambda m: m.update({"tables/acks.jsonl": b'{"sds_id": "\xff"}\n'})), "codec"),
+        (lambda data: change(data, lambda m: m.update({"tables/acks.jsonl": b'{"sds_id": 1}\n'})), "no bundle"),
+        (lambda data: change(data, lambda m: m.update({"tables/acks.jsonl": b"[" * 100_000})), "no bundle"),
+        (lambda data: change(data, lambda m: m.update({"tables/acks.jsonl": b'{"odd": 1}\n'})), "columns"),
+        (lambda data: change(data, lambda m: m.update({ABOUT: b"\xff"})), "no bundle"),
+        (lambda data: change(data, lambda m: m.update({ABOUT: b'{"format": "other/1"}'})), "format"),
+        (lambda data: change(data, lambda m: m.pop(ABOUT)), "no bundle"),
+        (lambda data: b"PK\3\4" + bytes(1000), "no bundle"),
+    ],
+)
+def test_a_hostile_file_is_refused(data: bytes, make: Callable[[bytes], bytes], why: str) -> None:
+    with pytest.raises(LocalError, match=re.escape(why)):
+        read_bundle(make(data))
+
+
+def test_a_bundle_that_describes_nothing_is_refused(data: bytes) -> None:
+    for about in ({}, {"observer": None}, {"observer": {}, "message": {}}, {"message": {"content_topic": 1}}):
+        altered = change(
+            data, lambda m, a=about: m.update({ABOUT: json.dumps({"format": archive.FORMAT, **a}).encode()})
+        )
+        with pytest.raises(LocalError, match="does not describe a message"):
+            check(altered)
+    with pytest.raises(LocalError, match="does not describe a message"):
+        check(change(data, lambda m: m.update({"tables/delivery_status.jsonl": b""})))
+
+
+def test_a_member_of_a_later_version_is_named_and_not_judged(data: bytes) -> None:
+    def add(members: dict[str, bytes]) -> None:
+        members["logs/node-1.txt"] = b"line\n"
+        members[SUMS] += b"0" * 64 + b"  logs/node-1.txt\n"
+
+    checks = check(change(data, add))
+    assert differing(checks) == []
+    assert any(each.outcome is Outcome.UNKNOWN and "logs/node-1.txt" in each.detail for each in checks)
+
+
+def test_too_much_evidence_is_refused(settings: Settings, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "MAX_ROWS", 3)
+    with pytest.raises(LocalError, match="too much for a bundle"):
+        collect(settings, of_channel(world, "field")[0].first_sds_id)
+
+
+def test_the_commands_write_check_and_render(
+    settings: Settings, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, out, page = of_channel(world, "field")[7], tmp_path / "x.zip", tmp_path / "x.html"
+    shutil.copytree(settings.paths.data_dir, tmp_path / "tables")
+
+    def run(*arguments: str) -> tuple[object, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["evidence", *arguments])
+        return ended.value.code, "".join(capsys.readouterr())
+
+    code, said = run("bundle", message.first_sds_id, "--out", str(out), "--tables", str(tmp_path / "tables"))
+    assert (code, "SHA-256" in said) == (0, True)
+    code, said = run("verify", str(out), "--html", str(page))
+    assert code == 0 and "missing (segment_missing)" in said and "differs" not in said
+    text = page.read_text()
+    assert "segment_missing" in text.replace(" ", "_") and "cannot be checked" in text
+    assert not re.search(r'(?:href|src|srcset)="(?!#|data:)', text)
+    altered = change(
+        out.read_bytes(), edit_rows("tables/delivery_status.jsonl", lambda row: row.update(verdict="delivered"))
+    )
+    out.write_bytes(altered)
+    assert run("verify", str(out))[0] == 1
+    assert run("verify", str(tmp_path / "none.zip"))[0] == 2
+    assert run("bundle", "no such id", "--out", str(out), "--tables", str(tmp_path / "tables"))[0] == 2
+
+
+def test_the_query_of_a_bundle_names_the_message_once(settings: Settings) -> None:
+    lake = TableSnapshot(settings.paths)
+    keys = [row["message_key"] for row in lake.select("SELECT message_key FROM delivery_status ORDER BY 1 LIMIT 2")]
+    with pytest.raises(LocalError, match="Several messages"):
+        collect(settings, "")
+    assert read_bundle(collect(settings, keys[0])).about["message"]["message_key"] == keys[0]
