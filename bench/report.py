@@ -56,6 +56,12 @@ def a_million_rows() -> Iterator[Result]:
                 True,
                 "a process that reads the tables",
             )
+        one = ("evidence", "bundle", f"{rows // 10:040x}", "--out", str(Path(place) / "evidence.zip"))
+        command = ("-m", "reliable_channel.cli", *one, "--tables", str(data))
+        took = min(_seconds(*command) for _ in range(SIZES.count_repetitions(3)))
+        yield Result(f"evidence bundle of one message, {rows:,} rows", took, "s")
+        what = "evidence bundle / reading the tables"
+        yield Result(what, took / read, "ratio", _TARGET, True, "a process that reads the tables")
 
 
 READ = (

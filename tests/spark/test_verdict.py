@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from reliable_channel.analysis.bundle.archive import read_bundle
+from reliable_channel.analysis.bundle.collect import collect
+from reliable_channel.analysis.bundle.verify import Outcome, unpacked, verify
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
@@ -174,6 +177,14 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
     assert causes == {*Cause} - {Cause.NOT_FOLLOWED, Cause.CLAIMED_BY_ONE}, (
         "every cause of honest messages that are read"
     )
+
+    for cause in (None, *sorted(causes)):
+        row = next(row for row in found if row["cause"] == cause)
+        bundle = read_bundle(collect(configured, row["message_key"]))
+        with unpacked(bundle) as lake:
+            checks = verify(bundle, lake, configured.channels)
+        assert [str(each) for each in checks if each.outcome is Outcome.DIFFERS] == []
+        assert any(each.outcome is Outcome.OK and each.what.startswith("verdict") for each in checks)
 
     named_like_a_message(configured, next(row for row in found if row["verdict"] == "delivered"))
     verdicts.run(spark, configured)

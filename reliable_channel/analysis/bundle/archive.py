@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.read import in_our_time
-from reliable_channel.lake.schema import ARROW_TYPES, as_arrow
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, HISTORY_TYPE, Table
 
 FORMAT = "reliable-channel-evidence/1"
 ABOUT, SUMS = "bundle.json", "SHA256SUMS"
 MAX_BYTES = 64 * 1024 * 1024
-MAX_MEMBERS, MAX_ROWS = 20_000, 200_000
-"""The most members of a bundle, and the most rows in all its tables."""
+MAX_MEMBERS, MAX_ROWS, MAX_LINE_BYTES = 20_000, 50_000, 8 * 1024 * 1024
+"""The most members of a bundle, the most rows in all its tables, and the longest row."""
 MAX_FILE_BYTES = MAX_BYTES + 1024 * MAX_MEMBERS
 _NAME = re.compile(r"bundle\.json|SHA256SUMS|[a-z_]{1,40}/[a-z0-9_-]{1,80}\.[a-z]{1,8}", re.ASCII)
 _REMEDY = "Ask for the file again; `sha256sum` tells whether it arrived as it was sent."
@@ -67,6 +67,8 @@ def read_bundle(data: bytes) -> Bundle:
     """Read the file of a bundle, whoever wrote it. Raises ``LocalError`` if it is none, or too large."""
     try:
         members = _unpack(data)
+        if max(len(members[ABOUT]), len(members[SUMS])) > MAX_LINE_BYTES:
+            raise ValueError(f"{ABOUT} or {SUMS} has more than {MAX_LINE_BYTES} bytes")
         altered = _find_altered(members) + ([] if _pack(members) == data else ["the archive itself"])
         about = json.loads(members[ABOUT])
         if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -109,6 +111,10 @@ def _unpack(data: bytes) -> dict[str, bytes]:
     """The members by name. Their sizes add up to less than the file's, so they overlap nowhere and none expands."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
+    # The directory's length, which bounds what zipfile reads of it. No archive of ours has a comment or needs ZIP64.
+    end, length = data[-22:], int.from_bytes(data[-10:-6], "little")
+    if end[:4] != b"PK\5\6" or end[-2:] != bytes(2) or data[-42:-38] == b"PK\6\7" or length > 200 * MAX_MEMBERS:
+        raise ValueError("it has no directory as bundles have it")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         listed = archive.infolist()
         names = {member.filename for member in listed}
@@ -142,19 +148,26 @@ def _plain(value: Any) -> str:
     return write_time(value)
 
 
+_KINDS: dict[str, type] = {"STRING": str, "INT": int, "BIGINT": int, "DOUBLE": float, "BOOLEAN": bool}
+
+
 def _read_rows(content: bytes, table: Table) -> pa.Table:
     types = {column.name: column.type for column in table.columns}
-    rows = [json.loads(line) for line in content.decode("ascii").splitlines()]
-    if any(not isinstance(row, dict) or row.keys() - types.keys() for row in rows):
-        raise ValueError(f"a row of {table.name} has columns that the table does not have")
-    read = [{name: _value(value, types[name]) for name, value in row.items()} for row in rows]
-    arrow = in_our_time(as_arrow(read, table))
+    rows = [_read_row(line, types) for line in content.splitlines()]
+    arrow = in_our_time(as_arrow(rows, table))
     if empty := [field.name for field in arrow.schema if not field.nullable and arrow[field.name].null_count]:
         raise ValueError(f"a row of {table.name} has no {empty[0]}")
     return arrow
 
 
+def _read_row(line: bytes, types: Mapping[str, str]) -> dict[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"a row has more than {MAX_LINE_BYTES} bytes")
+    return {name: _value(value, types[name]) for name, value in json.loads(line.decode("ascii")).items()}
+
+
 def _value(value: Any, kind: str) -> Any:
+    """A value of a column of a type; raises ``ValueError`` and others for one of another type."""
     if value is None:
         return None
     if kind == "BINARY":
@@ -162,6 +175,10 @@ def _value(value: Any, kind: str) -> Any:
     if kind == "TIMESTAMP":
         return dt.datetime.fromisoformat(value)
     if kind == HISTORY_TYPE:
-        return [{**entry, "retrieval_hint": _value(entry["retrieval_hint"], "BINARY")} for entry in value]
-    assert kind in ARROW_TYPES  # noqa: S101
+        names = {"sds_id": "STRING", "retrieval_hint": "BINARY", "sender_id": "STRING"}
+        return [{name: _value(entry[name], of) for name, of in names.items()} for entry in value]
+    if kind.startswith("ARRAY<"):
+        return [_value(each, kind[len("ARRAY<") : -1]) for each in value]
+    if not isinstance(value, _KINDS[kind]):
+        raise ValueError(f"{type(value).__name__} is no {kind}")
     return value

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from reliable_channel import __version__
 from reliable_channel.analysis import text
-from reliable_channel.analysis.bundle.archive import Bundle
+from reliable_channel.analysis.bundle.archive import MAX_BYTES, Bundle
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings
 from reliable_channel.core.errors import LocalError
@@ -42,6 +42,10 @@ from reliable_channel.pipeline.verdict.touched import ids_within
 
 NAMED = 3
 """How many of those that differ are named."""
+MAX_COPIES = 4
+"""How many copies of a message are searched for the acknowledgement that it shows."""
+MAX_DECODED_BYTES = 8 * MAX_BYTES
+"""How much is decoded in all: rows of a hostile bundle may all name its largest envelope."""
 _STATEMENTS = {
     tables.SENDER_EVENTS: "senders and recipients",
     tables.STORE_PRESENCE: "answers of store nodes",
@@ -112,6 +116,7 @@ class _Verification:
         (self._status,) = self._rows(tables.DELIVERY_STATUS)
         self._ids = {*self._status["sds_ids"]}
         self._topic: dict[str, Any] | None = self._observer["topic"]
+        self._may_decode = MAX_DECODED_BYTES
         self._locked = bool(self._topic and self._topic["keyed"] and not key_files)
 
     def _rows(self, table: Table) -> list[dict[str, Any]]:
@@ -146,8 +151,9 @@ class _Verification:
         if value is None and raw is not None and hashlib.sha256(raw).digest() == row["raw_digest"]:
             value = raw
         locked = self._locked and row.get("stage") not in ("record", "envelope")
-        if value is None or self._topic is None or locked:
+        if value is None or self._topic is None or locked or len(value) > self._may_decode:
             return None
+        self._may_decode -= len(value)
         headers = [name and name.encode() for name in (record["pubsub_topic"], record["source"])]
         decoded = self._decoder.decode(value, *headers, int(record["event_time"].timestamp() * 1_000_000))
         return None if decoded.stage == "decryption" and "reason" not in row else decoded  # not with this key
@@ -255,16 +261,14 @@ class _Verification:
 
     def acknowledgements(self) -> Iterator[EvidenceCheck]:
         """Look again at the causal history or filter that acknowledges."""
-        by_id: dict[str, list[dict[str, Any]]] = {}
+        by_id: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for row, _ in self._decoded:
-            by_id.setdefault(row["sds_id"], []).append(row)
+            by_id.setdefault((row["sds_id"], row["sender_id"]), []).append(row)
         decoded = {_place(row): found for row, found in self._decoded}
         outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
         for row in rows:
-            copies = [
-                each for each in by_id.get(row["evidence_sds_id"], ()) if each["sender_id"] == row["acknowledged_by"]
-            ]
+            copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
             shown = {_shows(row, copy, decoded[_place(copy)]) for copy in copies} or {None}
             outcome = Outcome.OK if True in shown else Outcome.UNKNOWN if None in shown else Outcome.DIFFERS
             outcomes[outcome].append(f"{row['acknowledged_by']} by {row['evidence_sds_id']}")
