@@ -102,7 +102,9 @@ def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str
     if row["came"] < rule.at_least:
         return []
     why = f" ({', '.join(rule.reasons)})" if rule.reasons else ""
-    return [Reading(PIPELINE, row["refused"] / row["came"], f"{row['refused']} of {row['came']} records refused{why}")]
+    return [
+        Reading(PIPELINE, row["refused"] / row["came"], f"{row['refused']} of {row['came']} records quarantined{why}")
+    ]
 
 
 def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, Any]) -> list[Reading]:

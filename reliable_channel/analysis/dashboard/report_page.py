@@ -75,7 +75,7 @@ def pictures(source: TableWindow) -> Iterator[tuple[str, str, look.Chart]]:
     yield "Loss", "What parity saved", loss_charts.parity(loss.parity(source))
     yield "Loss", "Answers of store nodes", loss_charts.stores(loss.stores(source))
     yield "Loss", "Requests by attempt", loss_charts.refetch(loss.refetch(source))
-    yield "Loss", "Refused records by reason", loss_charts.quarantine(quarantine.reasons(source))
+    yield "Loss", "Quarantined records by reason", loss_charts.quarantine(quarantine.reasons(source))
     yield "Capacity", "Rows per second over time", capacity_charts.throughput(capacity.throughput(source))
     yield "Capacity", "Lag over time", capacity_charts.lag(capacity.lag(source))
     yield "Capacity", "Size of the state over time", capacity_charts.state(capacity.state(source))

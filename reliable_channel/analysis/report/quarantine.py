@@ -26,7 +26,7 @@ from reliable_channel.lake.tables import latest_send_time
 
 
 def reasons(source: TableWindow) -> pd.DataFrame:
-    """Why records were refused, the most frequent reason first."""
+    """Why records were quarantined, the most frequent reason first."""
     return source.query(
         """SELECT stage, reason, disposition, count(*) AS records, coalesce(sum(raw_bytes), 0)::BIGINT AS raw_bytes,
                   max(event_time) AS newest
@@ -35,7 +35,7 @@ def reasons(source: TableWindow) -> pd.DataFrame:
 
 
 def drops_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
-    """Refused records in bins of event time."""
+    """Quarantined records in bins of event time."""
     width = seconds or bin_seconds(source, "quarantine")
     frame = source.query(
         """SELECT time_bucket(to_seconds($seconds), event_time) AS time, reason, count(*) AS records

@@ -66,7 +66,9 @@ def register(app: typer.Typer) -> None:
         ] = None,
         max_quarantine: Annotated[
             str | None,
-            typer.Option(metavar="SHARE", help="Largest share of records that may be refused.", rich_help_panel=LIMIT),
+            typer.Option(
+                metavar="SHARE", help="Largest share of records that may be quarantined.", rich_help_panel=LIMIT
+            ),
         ] = None,
         max_lag: Annotated[
             int | None,

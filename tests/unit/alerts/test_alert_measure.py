@@ -89,9 +89,9 @@ def test_quarantine_counts_records_once_whether_they_were_envelopes_or_not(write
         refused(2, "undecryptable", "requeued"),
     )
     (reading,) = measured("kind: quarantine_rate, above: 0.05, at_least: 10")
-    assert reading == Reading("pipeline", 0.3, "3 of 10 records refused")
+    assert reading == Reading("pipeline", 0.3, "3 of 10 records quarantined")
     (quota,) = measured("kind: quarantine_rate, above: 0, reasons: [over_quota], at_least: 1")
-    assert quota == Reading("pipeline", 0.1, "1 of 10 records refused (over_quota)")
+    assert quota == Reading("pipeline", 0.1, "1 of 10 records quarantined (over_quota)")
     assert measured("kind: quarantine_rate, above: 0.05, at_least: 11") == []
 
 

@@ -170,6 +170,7 @@ def test_swapped_members_are_found_with_and_without_their_sums(data: bytes) -> N
     [
         ("sds_messages", "sender_id", "mallory", "decoded again"),
         ("sds_messages", "lamport_timestamp", 1, "decoded again"),
+        ("sds_messages", "envelope_hash", "00" * 32, "decoded again"),
         ("acks", "acknowledged_by", "mallory", "acknowledged_by"),
         ("delivery_status", "verdict", "missing", "verdict"),
         ("delivery_status", "acknowledged_by", ["mallory"], "acknowledged_by"),
@@ -179,6 +180,18 @@ def test_swapped_members_are_found_with_and_without_their_sums(data: bytes) -> N
 def test_a_row_that_does_not_follow_is_found(data: bytes, table: str, column: str, value: object, found: str) -> None:
     altered = change(data, edit_rows(f"tables/{table}.jsonl", lambda row: row.update({column: value})))
     assert any(found in each for each in differing(check(altered)))
+
+
+def test_a_record_is_quarantined_for_its_reason_until_it_is_requeued(world: World, settings: Settings) -> None:
+    data = collect(settings, of_channel(world, "field")[11].first_sds_id)
+    name = "tables/quarantine.jsonl"
+    assert [each.what for each in check(data) if "quarantined" in each.what] == ["2 quarantined records: reason"]
+    other = check(change(data, edit_rows(name, lambda row: row.update(reason="meta_too_long"))))
+    assert any("quarantined records" in each for each in differing(other))
+    requeued = check(
+        change(data, edit_rows(name, lambda row: row.update(disposition="requeued", reason="undecryptable")))
+    )
+    assert not any("quarantined records" in each for each in differing(requeued))
 
 
 def test_an_acknowledgement_that_no_message_shows_is_found(data: bytes) -> None:

@@ -156,10 +156,10 @@ def refetch(frame: pd.DataFrame) -> Chart:
 
 
 def quarantine(frame: pd.DataFrame) -> Chart:
-    """Refused records by reason (:func:`quarantine.reasons`)."""
-    title = "What was refused, and why"
+    """Quarantined records by reason (:func:`quarantine.reasons`)."""
+    title = "What was quarantined, and why"
     if frame.empty:
-        return nothing(title, "No record was refused in this window.")
+        return nothing(title, "No record was quarantined in this window.")
     shown = frame.fillna({"stage": "unknown", "reason": "unknown"})
     shown = shown.assign(reason=shown["reason"].str.replace("_", " "))
     names = list(dict.fromkeys(shown["reason"]))
