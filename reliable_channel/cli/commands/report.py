@@ -118,6 +118,7 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.analysis.alerts.heartbeat import find_stopped
         from reliable_channel.analysis.report import csv_files, summary, terminal
+        from reliable_channel.analysis.report.behind import tell_behind
         from reliable_channel.analysis.report.channels import require_channel
         from reliable_channel.analysis.report.snapshot import TableSnapshot
         from reliable_channel.analysis.report.source import TableWindow
@@ -143,7 +144,9 @@ def register(app: typer.Typer) -> None:
         if html is not None:  # the library of charts is loaded while the first questions are asked
             Thread(target=import_module, args=("reliable_channel.analysis.report.drawing",)).start()
         answers = summary.collect(source, now)
-        answers["notes"][:0] = [str(part) for part in find_stopped(TableSnapshot(paths).table, now)]
+        lake = TableSnapshot(paths)
+        answers["notes"][:0] = [str(part) for part in find_stopped(lake.table, now)]
+        answers["notes"] += tell_behind(lake, window)
         judged = checks(limits, answers)
         answers["thresholds"] = [check.as_json() for check in judged]
         if html is not None:

@@ -361,9 +361,20 @@ def test_the_page_has_its_pictures_with_words_its_tables_and_the_crossed_thresho
     assert "--max-loss 0.1 %: crossed" in page.text
 
 
+def test_the_report_tells_who_is_behind_in_its_window(sample_tables: Path) -> None:
+    def behind(*options: str) -> list[str]:
+        return [
+            note for note in json.loads(report(sample_tables, "--json", *options).stdout)["notes"] if "lack" in note
+        ]
+
+    assert behind() == ["carol lacks 4 messages of talk since 2026-11-01 12:30:00 (UTC)."]
+    assert behind("--channel", "talk") == behind()
+    assert behind("--channel", "files") == behind("--to", "2026-11-01T12:10") == []
+
+
 def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFault, match="--html"):
+    with pytest.raises(EnvironmentFault, match="another place"):
         write_whole(tmp_path / "file" / "report.html", "<html>")
 
 

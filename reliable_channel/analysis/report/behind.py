@@ -1,0 +1,44 @@
+"""Tells which participants are behind the others, by what they show themselves (the view ``participant_views``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliable_channel.analysis import text
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import Window
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.tables.views import participant_views_sql
+
+NAMED = 3
+"""How many participants are named."""
+
+
+def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:
+    """A sentence about the participants that provably lack most messages in a window; none if nobody lacks any."""
+    bounds: dict[str, tuple[str, Any]] = {
+        "since": ("event_time >= $since", window.since),
+        "until": ("event_time < $until", window.until),
+        "channel": ("channel_id = $channel", window.channel_id),
+        "topic": ("content_topic = $topic", window.content_topic),
+    }
+    given = {name: value for name, (_, value) in bounds.items() if value is not None}
+    where = " AND ".join(bounds[name][0] for name in given) or "true"
+    try:
+        rows = lake.select(
+            f"""SELECT channel_id, participant, lacks, lacks_since, count(*) OVER () AS everybody
+                FROM ({participant_views_sql(where)}) WHERE lacks > 0
+                ORDER BY lacks DESC, lacks_since, channel_id, participant LIMIT {NAMED}""",  # noqa: S608 - our own
+            given,
+        )
+    except EnvironmentFault as fault:
+        return [f"Who is behind is not known: {fault.cause}"]
+    if not rows:
+        return []
+    behind = [
+        f"{text.name(row['participant'])} lacks {row['lacks']:,} messages of {text.name(row['channel_id'])}"
+        f" since {text.time(row['lacks_since'])}"
+        for row in rows
+    ]
+    more = rows[0]["everybody"] - len(rows)
+    return [f"{', '.join(behind)} (UTC){f', and {more:,} more lack some' if more else ''}."]
