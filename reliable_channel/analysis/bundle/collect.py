@@ -47,6 +47,7 @@ def collect(settings: Settings, wanted: str) -> bytes:
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
     found = _read_rows(lake, status, bool(silent))
     envelopes = _pack_envelopes(found[tables.ENVELOPES], found[tables.SDS_MESSAGES], {*status["sds_ids"]})
+    observer = _describe_observer(settings, lake, status, silent)
     about = {
         "program": f"reliable-channel {__version__}",
         "message": {name: status[name] for name in (*CHANNEL_KEY, "message_key")},
@@ -55,10 +56,10 @@ def collect(settings: Settings, wanted: str) -> bytes:
             for table in found
             if (opened := lake.table(table.name)) is not None
         },
-        "observer": _describe_observer(settings, lake, status, silent),
+        "observer": observer,
         "envelopes_left_out": len({*_of(found[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
     }
-    topic = about["observer"]["topic"]
+    topic = observer["topic"]
     blank = BLANK if topic and topic["keyed"] else (*BLANK, *FROM_PLAINTEXT)
     return write_bundle(about, {table: _without(rows, blank) for table, rows in found.items()}, envelopes)
 

@@ -154,8 +154,8 @@ class _Verification:
         if value is None or self._topic is None or locked or len(value) > self._may_decode:
             return None
         self._may_decode -= len(value)
-        headers = [name and name.encode() for name in (record["pubsub_topic"], record["source"])]
-        decoded = self._decoder.decode(value, *headers, int(record["event_time"].timestamp() * 1_000_000))
+        pubsub, source = ((record[name] or "").encode() for name in ("pubsub_topic", "source"))
+        decoded = self._decoder.decode(value, pubsub, source, int(record["event_time"].timestamp() * 1_000_000))
         return None if decoded.stage == "decryption" and "reason" not in row else decoded  # not with this key
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -102,7 +103,7 @@ def change(data: bytes, edit: Callable[[dict[str, bytes]], object], sums: bool =
         lines = members[SUMS].decode().splitlines()
         names = [line.split("  ")[1] for line in lines]
         members[SUMS] = "".join(
-            f"{archive.hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in names if name in members
+            f"{hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in names if name in members
         ).encode()
     return archive._pack(members)
 
@@ -284,9 +285,12 @@ def test_a_hostile_file_is_refused(data: bytes, make: Callable[[bytes], bytes], 
 
 def test_a_bundle_that_describes_nothing_is_refused(data: bytes) -> None:
     for about in ({}, {"observer": None}, {"observer": {}, "message": {}}, {"message": {"content_topic": 1}}):
-        altered = change(
-            data, lambda m, a=about: m.update({ABOUT: json.dumps({"format": archive.FORMAT, **a}).encode()})
-        )
+        described: dict[str, object] = {"format": archive.FORMAT, **about}
+
+        def describe(members: dict[str, bytes], described: dict[str, object] = described) -> None:
+            members[ABOUT] = json.dumps(described).encode()
+
+        altered = change(data, describe)
         with pytest.raises(LocalError, match="does not describe a message"):
             check(altered)
     with pytest.raises(LocalError, match="does not describe a message"):
