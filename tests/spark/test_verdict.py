@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.analysis.bundle.archive import read_bundle
 from reliable_channel.analysis.bundle.collect import collect
-from reliable_channel.analysis.bundle.verify import Outcome, unpacked, verify
+from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
@@ -183,8 +183,8 @@ def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, 
         bundle = read_bundle(collect(configured, row["message_key"]))
         with unpacked(bundle) as lake:
             checks = verify(bundle, lake, configured.channels)
-        assert [str(each) for each in checks if each.outcome is Outcome.DIFFERS] == []
-        assert any(each.outcome is Outcome.OK and each.what.startswith("verdict") for each in checks)
+        assert [str(each) for each in checks if each.outcome is CheckOutcome.DIFFERS] == []
+        assert any(each.outcome is CheckOutcome.OK and each.what.startswith("verdict") for each in checks)
 
     named_like_a_message(configured, next(row for row in found if row["verdict"] == "delivered"))
     verdicts.run(spark, configured)

@@ -54,7 +54,7 @@ _STATEMENTS = {
 _DECODED = frozenset(Decoded.__annotations__) - {"message_hash", "kind", "source", "content", "bloom_filter"}
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """The outcome of a check."""
 
     OK = "ok"
@@ -66,7 +66,7 @@ class EvidenceCheck(NamedTuple):
     """What was checked, with what outcome, and details: what differs, or why it cannot be checked."""
 
     what: str
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str = ""
 
     def __str__(self) -> str:
@@ -168,11 +168,11 @@ class _Verification:
         yield _compared("members: bytes (SHA256SUMS)", altered, self._bundle.members)
         if unknown:
             why = f"{', '.join(unknown[:NAMED])}: this version does not know what it is"
-            yield EvidenceCheck(f"{len(unknown)} other members", Outcome.UNKNOWN, why)
+            yield EvidenceCheck(f"{len(unknown)} other members", CheckOutcome.UNKNOWN, why)
         written = self._bundle.about["program"]
         if written != f"reliable-channel {__version__}":
             why = f"{written} wrote the bundle, this is {__version__}; what differs may be the program"
-            yield EvidenceCheck("version of the program", Outcome.UNKNOWN, why)
+            yield EvidenceCheck("version of the program", CheckOutcome.UNKNOWN, why)
 
     def envelopes(self) -> EvidenceCheck:
         """Recompute the hash of every envelope, from its bytes and the pubsub topic of its record."""
@@ -198,7 +198,7 @@ class _Verification:
         if absent := sum(decoded is None for _, decoded in self._decoded):
             keyed = self._topic and self._topic["keyed"]
             why = "encrypted, and no key given opens them (--key-file)" if keyed else "their envelopes are not here"
-            yield EvidenceCheck(f"{absent} SDS messages: decoding", Outcome.UNKNOWN, why)
+            yield EvidenceCheck(f"{absent} SDS messages: decoding", CheckOutcome.UNKNOWN, why)
         refused = [
             (row, None if row["stage"] == "quota" or row["disposition"] == "requeued" else self._decode(row))
             for row in self._rows(tables.QUARANTINE)
@@ -211,7 +211,7 @@ class _Verification:
             yield _compared("quarantined records: reason", wrong, checked)
             if checked < len(refused):
                 why = "encrypted, not whole, above a quota, or requeued since"
-                yield EvidenceCheck(f"{len(refused) - checked} quarantined records", Outcome.UNKNOWN, why)
+                yield EvidenceCheck(f"{len(refused) - checked} quarantined records", CheckOutcome.UNKNOWN, why)
 
     def payload(self) -> EvidenceCheck:
         """Rebuild the message from its segments, and compare its hash, and whether it can be rebuilt, with what the
@@ -236,11 +236,13 @@ class _Verification:
             why = f"the tables have another size ({sizes}), or say that a segment is missing" if refuted else ""
             return _told(f"{what}: Keccak-256, {len(payload)} bytes", why)
         if len(here) < len(mine):
-            return EvidenceCheck("message: Keccak-256", Outcome.UNKNOWN, "its segments are encrypted, or not all here")
+            return EvidenceCheck(
+                "message: Keccak-256", CheckOutcome.UNKNOWN, "its segments are encrypted, or not all here"
+            )
         if self._status["verdict"] != "delivered":
-            return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), Outcome.OK)
+            return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), CheckOutcome.OK)
         if why := self._why_forgotten():
-            return EvidenceCheck(what, Outcome.UNKNOWN, why)
+            return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
         return _told(what, "they are not enough")
 
     def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
@@ -272,28 +274,30 @@ class _Verification:
         for row, _ in self._decoded:
             by_id.setdefault((row["sds_id"], row["sender_id"]), []).append(row)
         decoded = {_place(row): found for row, found in self._decoded}
-        outcomes: dict[Outcome, list[str]] = {outcome: [] for outcome in Outcome}
+        outcomes: dict[CheckOutcome, list[str]] = {outcome: [] for outcome in CheckOutcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
         for row in rows:
             copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
             shown = {_shows(row, copy, decoded[_place(copy)]) for copy in copies} or {None}
-            outcome = Outcome.OK if True in shown else Outcome.UNKNOWN if None in shown else Outcome.DIFFERS
+            outcome = (
+                CheckOutcome.OK if True in shown else CheckOutcome.UNKNOWN if None in shown else CheckOutcome.DIFFERS
+            )
             outcomes[outcome].append(f"{row['acknowledged_by']} by {row['evidence_sds_id']}")
         kinds = Counter(row["evidence"].replace("_", " ") for row in rows)
         what = "acknowledgements" + (
             f" ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
         )
-        yield _compared(what, outcomes[Outcome.DIFFERS], len(rows) - len(outcomes[Outcome.UNKNOWN]))
-        if unknown := outcomes[Outcome.UNKNOWN]:
+        yield _compared(what, outcomes[CheckOutcome.DIFFERS], len(rows) - len(outcomes[CheckOutcome.UNKNOWN]))
+        if unknown := outcomes[CheckOutcome.UNKNOWN]:
             why = f"the message or filter that shows it is not here or not readable: {', '.join(unknown[:NAMED])}"
-            yield EvidenceCheck(f"{len(unknown)} acknowledgements", Outcome.UNKNOWN, why)
+            yield EvidenceCheck(f"{len(unknown)} acknowledgements", CheckOutcome.UNKNOWN, why)
 
     def verdict(self) -> EvidenceCheck:
         """Derive the verdict from the rows again, as the verdict job does."""
         status = self._status
         what = f"verdict {_sentence(status)}"
         if why := self._why_forgotten():
-            return EvidenceCheck(what, Outcome.UNKNOWN, why)
+            return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
         suspected = {
             sds_id
             for row in self._rows(tables.QUARANTINE)
@@ -308,7 +312,7 @@ class _Verification:
             if row["message_key"] == status["message_key"] and row["first_seen"] is not None
         ]
         if not found:
-            return EvidenceCheck(what, Outcome.DIFFERS, "no evidence of such a message is here")
+            return EvidenceCheck(what, CheckOutcome.DIFFERS, "no evidence of such a message is here")
         settle_ms, followed = int(self._observer["settle_delay_ms"]), bool(self._observer["followed"])
         asks = bool(self._observer["asks_stores"])
         derived = judge_message(found[0], status["as_of"], settle_ms, silent, followed, asks)
@@ -325,10 +329,10 @@ class _Verification:
         versions = "whoever has the tables at the versions in bundle.json gets the same file from them"
         if not absent:
             why = f"all {len(named)} SDS messages that it consists of or names are here, and {versions}"
-            return EvidenceCheck("that nothing was left out", Outcome.UNKNOWN, why)
+            return EvidenceCheck("that nothing was left out", CheckOutcome.UNKNOWN, why)
         why = f"{len(absent)} of {len(named)} SDS messages that it consists of or names are not here"
         return EvidenceCheck(
-            "that nothing was left out", Outcome.UNKNOWN, f"{why} ({', '.join(absent[:NAMED])}); {versions}"
+            "that nothing was left out", CheckOutcome.UNKNOWN, f"{why} ({', '.join(absent[:NAMED])}); {versions}"
         )
 
     def statements(self) -> Iterator[EvidenceCheck]:
@@ -336,11 +340,15 @@ class _Verification:
         counts = {who: len(self._rows(table)) for table, who in _STATEMENTS.items()}
         said = ", ".join(f"{count} of {who}" for who, count in counts.items() if count)
         if said:
-            yield EvidenceCheck(f"statements ({said})", Outcome.UNKNOWN, "only those who made them can confirm them")
+            yield EvidenceCheck(
+                f"statements ({said})", CheckOutcome.UNKNOWN, "only those who made them can confirm them"
+            )
         if left_out := self._bundle.about["envelopes_left_out"]:
-            yield EvidenceCheck(f"{int(left_out)} envelopes", Outcome.UNKNOWN, "left out, because bundles are bounded")
+            yield EvidenceCheck(
+                f"{int(left_out)} envelopes", CheckOutcome.UNKNOWN, "left out, because bundles are bounded"
+            )
         times = "times of reception, settings and silence of the observer"
-        yield EvidenceCheck(times, Outcome.UNKNOWN, "only the observer has seen them")
+        yield EvidenceCheck(times, CheckOutcome.UNKNOWN, "only the observer has seen them")
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -387,4 +395,4 @@ def _compared(what: str, wrong: Sequence[str], checked: int) -> EvidenceCheck:
 
 
 def _told(what: str, differs: str) -> EvidenceCheck:
-    return EvidenceCheck(what, Outcome.DIFFERS if differs else Outcome.OK, differs)
+    return EvidenceCheck(what, CheckOutcome.DIFFERS if differs else CheckOutcome.OK, differs)

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
         import hashlib
 
         from reliable_channel.analysis.bundle.archive import MAX_FILE_BYTES, read_bundle
-        from reliable_channel.analysis.bundle.verify import Outcome, unpacked, verify
+        from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
         from reliable_channel.core.errors import LocalError
 
         try:
@@ -73,5 +73,5 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {found.about['program']!a:.80}")
         for check in checks:
             typer.echo(str(check))
-        if any(check.outcome is Outcome.DIFFERS for check in checks):
+        if any(check.outcome is CheckOutcome.DIFFERS for check in checks):
             raise typer.Exit(1)

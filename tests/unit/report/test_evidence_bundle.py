@@ -18,7 +18,7 @@ import pytest
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
 from reliable_channel.analysis.bundle.collect import collect
-from reliable_channel.analysis.bundle.verify import EvidenceCheck, Outcome, unpacked, verify
+from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck, unpacked, verify
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, Settings
@@ -87,7 +87,7 @@ def check(data: bytes, channels: ChannelsSettings = NO_KEYS) -> list[EvidenceChe
 
 
 def differing(checks: list[EvidenceCheck]) -> list[str]:
-    return [str(each) for each in checks if each.outcome is Outcome.DIFFERS]
+    return [str(each) for each in checks if each.outcome is CheckOutcome.DIFFERS]
 
 
 def verdict_of(checks: list[EvidenceCheck]) -> EvidenceCheck:
@@ -126,7 +126,7 @@ def test_the_bundle_of_every_message_holds_and_tells_the_truth(world: World, set
         checks = check(collect(settings, message.first_sds_id))
         assert differing(checks) == []
         derived = verdict_of(checks)
-        assert derived.outcome is Outcome.OK
+        assert derived.outcome is CheckOutcome.OK
         told[message.number] = derived.what.split(",")[0].removeprefix("verdict ").removesuffix(": derived again")
         fault = CAUSES.get(message.number)
         wanted[message.number] = "delivered" if fault is None else f"missing ({fault.value})"
@@ -234,7 +234,7 @@ def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_
     assert any("no key given opens them" in each.detail for each in without)
     rebuilt = [each for each in without if each.what.startswith("message: rebuilt")]
     assert bool(rebuilt) is store_plaintext, "the payload is in the bundle only if the tables hold it"
-    assert any("rebuilt" in each.what and each.outcome is Outcome.OK for each in given)
+    assert any("rebuilt" in each.what and each.outcome is CheckOutcome.OK for each in given)
     assert "undecryptable" in verdict_of(check(collect(settings, refused.first_sds_id))).what
     (tmp_path / "sealed.key").write_text("00" * 32)
     assert differing(check(data, settings.channels)) == [], "another key opens nothing, which is no difference"
@@ -304,7 +304,7 @@ def test_a_member_of_a_later_version_is_named_and_not_judged(data: bytes) -> Non
 
     checks = check(change(data, add))
     assert differing(checks) == []
-    assert any(each.outcome is Outcome.UNKNOWN and "logs/node-1.txt" in each.detail for each in checks)
+    assert any(each.outcome is CheckOutcome.UNKNOWN and "logs/node-1.txt" in each.detail for each in checks)
 
 
 def test_too_much_evidence_is_refused(settings: Settings, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
