@@ -98,8 +98,8 @@ def test_json_holds_hostile_strings_as_they_are_in_ascii(
 def test_a_missing_message_is_one_line_of_80_columns(as_json: dict[str, Any]) -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     terminal.render_missing(console, as_json)
-    lines = console.export_text().splitlines()
-    assert max(len(line) for line in lines if not line.startswith("•")) <= 80
+    lines = [line for line in console.export_text().splitlines() if not line.startswith("•")]
+    assert max(map(len, lines)) <= 80
     for row in as_json["missing"]:
         assert sum(line.count(text.short(row["message_key"])) for line in lines) == 1
     assert sum("came" in line for line in lines) == 0
