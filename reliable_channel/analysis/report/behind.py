@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from reliable_channel.analysis import text
@@ -12,10 +13,13 @@ from reliable_channel.lake.tables.views import participant_views_sql
 
 NAMED = 3
 """How many participants are named."""
+LOOKED_AT = dt.timedelta(hours=1)
+"""The time before the newest message: who was behind earlier is no news, and the view costs as much as it reads."""
 
 
 def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:
-    """A sentence about the participants that provably lack most messages in a window; none if nobody lacks any."""
+    """A sentence about the participants that provably lack most messages in the last hour of a window; none if nobody
+    lacks any."""
     bounds: dict[str, tuple[str, Any]] = {
         "since": ("event_time >= $since", window.since),
         "until": ("event_time < $until", window.until),
@@ -25,9 +29,13 @@ def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:
     given = {name: value for name, (_, value) in bounds.items() if value is not None}
     where = " AND ".join(bounds[name][0] for name in given) or "true"
     try:
+        (newest,) = lake.select(f"SELECT max(event_time) AS at FROM sds_messages WHERE {where}", given)  # noqa: S608
+        if newest["at"] is None:
+            return []
+        given["hour"] = newest["at"] - LOOKED_AT
         rows = lake.select(
             f"""SELECT channel_id, participant, lacks, lacks_since, count(*) OVER () AS everybody
-                FROM ({participant_views_sql(where)}) WHERE lacks > 0
+                FROM ({participant_views_sql(f"{where} AND event_time > $hour")}) WHERE lacks > 0
                 ORDER BY lacks DESC, lacks_since, channel_id, participant LIMIT {NAMED}""",  # noqa: S608 - our own
             given,
         )
