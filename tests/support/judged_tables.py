@@ -25,9 +25,9 @@ from tests.support.simulated_tables import write
 Rows = dict[Table, list[dict[str, Any]]]
 
 
-def write_judged(place: Path, world: World, store_plaintext: bool = True) -> Settings:
+def write_judged(directory: Path, world: World, store_plaintext: bool = True) -> Settings:
     """What ingest, reassembly, ack, evidence and verdict would write about a world; returns the settings for it."""
-    settings = _configure(place, world, store_plaintext)
+    settings = _configure(directory, world, store_plaintext)
     decoder = RecordDecoder(settings.channels, settings.pipeline)
     adapters = Adapters(decoder=decoder)
     rows: Rows = defaultdict(list)
@@ -48,24 +48,24 @@ def write_judged(place: Path, world: World, store_plaintext: bool = True) -> Set
         hashes = {n: bytes.fromhex(event[n]) for n in ("entire_message_hash", "envelope_hash") if event.get(n)}
         rows[tables.SENDER_EVENTS].append({**event, **hashes, "event_time": event["at_ms"] * 1000})
     for table in (*COLUMNS, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS):
-        write(place, table, rows[table])
-    write(place, tables.DELIVERY_STATUS, _judge(settings, rows, end_ms))
+        write(directory, table, rows[table])
+    write(directory, tables.DELIVERY_STATUS, _judge(settings, rows, end_ms))
     return settings
 
 
-def _configure(place: Path, world: World, store_plaintext: bool) -> Settings:
+def _configure(directory: Path, world: World, store_plaintext: bool) -> Settings:
     topics = []
     for plan in world.scenario.channels:
         keys: tuple[str, ...] = ()
         if plan.encrypted:
-            file = place / f"{plan.channel_id}.key"
+            file = directory / f"{plan.channel_id}.key"
             file.write_text(channel_key(plan).hex())
             keys = (str(file),)
         topic = ChannelTopic(content_topic=plan.content_topic, family=plan.family, decryption_key_files=keys,
                              store_plaintext=store_plaintext)  # fmt: skip
         topics.append(topic)
     settings = load("local")
-    paths = settings.paths.model_copy(update={"data_dir": str(place)})
+    paths = settings.paths.model_copy(update={"data_dir": str(directory)})
     return settings.model_copy(update={"channels": ChannelsSettings(content_topics=tuple(topics)), "paths": paths})
 
 

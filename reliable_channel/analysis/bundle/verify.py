@@ -76,10 +76,10 @@ class EvidenceCheck(NamedTuple):
 @contextmanager
 def unpacked(bundle: Bundle) -> Iterator[TableSnapshot]:
     """The tables of a bundle in a directory of their own, for what reads tables."""
-    with tempfile.TemporaryDirectory(prefix="evidence-") as place:
+    with tempfile.TemporaryDirectory(prefix="evidence-") as directory:
         for table, rows in bundle.tables.items():
-            write_deltalake(f"{place}/{table.name}", rows)
-        yield TableSnapshot(PathSettings(data_dir=place))
+            write_deltalake(f"{directory}/{table.name}", rows)
+        yield TableSnapshot(PathSettings(data_dir=directory))
 
 
 def verify(
@@ -140,12 +140,12 @@ class _Verification:
         return RecordDecoder(self._channels, PipelineSettings())
 
     @cached_property
-    def _places(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return {_place(row): row for row in self._rows(tables.ENVELOPES)}
+    def _records(self) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return {_key_of(row): row for row in self._rows(tables.ENVELOPES)}
 
     def _decode(self, row: Mapping[str, Any]) -> Decoded | None:
         """The record of a row, decoded again from its bytes; ``None`` if they are not here, or locked."""
-        record = self._places.get(_place(row), row)
+        record = self._records.get(_key_of(row), row)
         value = self._bundle.envelopes.get(record.get("message_hash", b""))
         raw = row.get("raw")
         if value is None and raw is not None and hashlib.sha256(raw).digest() == row["raw_digest"]:
@@ -160,7 +160,7 @@ class _Verification:
 
     @cached_property
     def _decoded(self) -> list[tuple[dict[str, Any], Decoded | None]]:
-        rows = sorted(self._rows(tables.SDS_MESSAGES), key=_place)
+        rows = sorted(self._rows(tables.SDS_MESSAGES), key=_key_of)
         return [(row, self._decode(row)) for row in rows]
 
     def members(self) -> Iterator[EvidenceCheck]:
@@ -176,7 +176,7 @@ class _Verification:
 
     def envelopes(self) -> EvidenceCheck:
         """Recompute the hash of every envelope, from its bytes and the pubsub topic of its record."""
-        topics = {row["message_hash"]: row["pubsub_topic"] for row in self._places.values()}
+        topics = {row["message_hash"]: row["pubsub_topic"] for row in self._records.values()}
         wrong = []
         for digest, value in self._bundle.envelopes.items():
             envelope = decode_waku_message(value)
@@ -273,12 +273,12 @@ class _Verification:
         by_id: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for row, _ in self._decoded:
             by_id.setdefault((row["sds_id"], row["sender_id"]), []).append(row)
-        decoded = {_place(row): found for row, found in self._decoded}
+        decoded = {_key_of(row): found for row, found in self._decoded}
         outcomes: dict[CheckOutcome, list[str]] = {outcome: [] for outcome in CheckOutcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
         for row in rows:
             copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
-            shown = {_shows(row, copy, decoded[_place(copy)]) for copy in copies} or {None}
+            shown = {_shows(row, copy, decoded[_key_of(copy)]) for copy in copies} or {None}
             outcome = (
                 CheckOutcome.OK if True in shown else CheckOutcome.UNKNOWN if None in shown else CheckOutcome.DIFFERS
             )
@@ -351,7 +351,7 @@ class _Verification:
         yield EvidenceCheck(times, CheckOutcome.UNKNOWN, "only the observer has seen them")
 
 
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in RECORD_KEY)
 
 
