@@ -31,6 +31,7 @@ ELSEWHERE = {
     "examples/index.md": "tests/docs/test_examples.py runs the programs",
     "howto/deploy.md": "tests/unit/test_deploy.py checks its files; they need containers, systemd or a cluster",
     "howto/logos-delivery.md": "no commands before a message of such a peer is in quarantine",
+    "howto/node-logs.md": "tests/docs/test_node_logs_page.py runs it in one shell",
     "howto/network.md": "tests/interop/test_network_page.py follows it on two Waku nodes",
     "scale-out.md": "tests/e2e/test_spark_cluster.py runs it on a cluster",
     "howto/http-messaging.md": "tests/docs/test_http_pages.py runs it in one shell against a server",

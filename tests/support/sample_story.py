@@ -23,6 +23,7 @@ def tell(story: Story) -> None:
     bad_records(story)
     gaps(story)
     vantage_points(story)
+    node_logs(story)
     pipeline(story)
 
 
@@ -297,6 +298,28 @@ def vantage_points(story: Story) -> None:
                 pubsub_topic="/waku/2/rs/1/0",
                 seen_at=at(10 + number),
             )
+
+
+def node_logs(story: Story) -> None:
+    """The logs of three nodes over the first nine minutes: the clock of one is 4.2 s ahead, one lacks message 3, and
+    nobody saw message 5."""
+    lost = {story.messages[f"talk {number}"].last.envelope_hash: number for number in (3, 5)}
+    first = {}
+    for row in story.rows["sds_messages"]:
+        if row["event_time"] < at(590) and row["pubsub_topic"] == "/waku/2/rs/1/0":
+            first.setdefault(row["envelope_hash"], row["event_time"])
+    for name, ahead_s in (("amber", 0.0), ("birch", 4.2), ("cedar", 0.01)):
+        for message_hash, time in first.items():
+            if lost.get(message_hash) not in (5, 3 if name == "cedar" else 5):
+                story.add(
+                    "sightings",
+                    message_hash=message_hash,
+                    vantage=name,
+                    node="16U*74x9yd",
+                    source="received",
+                    pubsub_topic="/waku/2/rs/1/0",
+                    seen_at=time + dt.timedelta(seconds=ahead_s),
+                )
 
 
 def pipeline(story: Story) -> None:

@@ -18,9 +18,11 @@ from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 LISTS = {
     "alerts check", "alerts rules", "bridge", "channel status", "config show", "files", "jars",
     "kafka status", "kafka topics", "listen", "report", "send", "sql", "status", "tables list",
+    "what-if",
 }  # fmt: skip
 ACTS = {
-    "api serve", "dashboard", "demo", "kafka start", "kafka stop", "maintain",
+    "api serve", "dashboard", "demo", "evidence bundle", "evidence logs", "evidence verify", "kafka start",
+    "kafka stop", "maintain",
     "notebooks", "rebuild", "requeue", "run", "setup", "simulate", "store serve", "tables docs",
 }  # fmt: skip
 """Commands that do something, and say in a line that it is done."""

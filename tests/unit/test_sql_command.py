@@ -95,7 +95,7 @@ def test_tab_completes_tables_columns_and_keywords() -> None:
         return names
 
     assert matches("delivery_s") == ["delivery_seq", "delivery_status"]
-    assert matches("mess") == ["message_hash", "message_key", "messages"]
+    assert matches("mess") == ["message_hash", "message_key", "message_logs", "messages"]
     assert matches("SEL") == ["SELECT"]
     assert matches("sel") == ["select"]
     assert matches("\x1b") == []

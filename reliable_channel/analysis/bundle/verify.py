@@ -49,7 +49,7 @@ MAX_DECODED_BYTES = 8 * MAX_BYTES
 _STATEMENTS = {
     tables.SENDER_EVENTS: "senders and recipients",
     tables.STORE_PRESENCE: "answers of store nodes",
-    tables.SIGHTINGS: "sightings of bridges",
+    tables.SIGHTINGS: "sightings of bridges and logs",
 }
 _DECODED = frozenset(Decoded.__annotations__) - {"message_hash", "kind", "source", "content", "bloom_filter"}
 

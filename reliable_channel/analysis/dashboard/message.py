@@ -11,6 +11,7 @@ from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 MOST_ROWS = 600
 """The maximum number of rows: a message has at most 256 segments, and the same bound applies to participants."""
@@ -65,24 +66,31 @@ def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]
 
 
 def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
-    """Per vantage point: how many of the message's envelopes that any bridge knows of its own node gave it, how many
-    not, how many of those a store had, and the first time."""
+    """Per bridge: how many of the message's envelopes that any bridge knows of its own node gave it, how many not, how
+    many of those a store had, and the first time. Per node whose log covers the time (``is_log``): how many are in its
+    log, how many not, and the first time, corrected by its clock."""
     return lake.select(
         f"""
         WITH mine AS (
             SELECT DISTINCT envelope_hash AS message_hash FROM sds_messages
             WHERE {_key(message).where()} AND list_contains($ids, sds_id)),
+        bridged AS (
+            SELECT vantage, message_hash, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}),
         known AS (
             SELECT vantage, message_hash, bool_or(source <> 'store') AS own, bool_or(source = 'store') AS stored,
                    min(seen_at) AS seen_at
-            FROM sightings SEMI JOIN mine USING (message_hash) GROUP BY ALL)
+            FROM bridged SEMI JOIN mine USING (message_hash) GROUP BY ALL)
         SELECT v.vantage, count(*) FILTER (own) AS seen, count(*) FILTER (own IS DISTINCT FROM true) AS not_seen,
-               count(*) FILTER (stored AND NOT own) AS from_a_store, min(seen_at) AS first_at
-        FROM (SELECT DISTINCT vantage FROM sightings) v CROSS JOIN (SELECT DISTINCT message_hash FROM known) e
+               count(*) FILTER (stored AND NOT own) AS from_a_store, min(seen_at) AS first_at, false AS is_log
+        FROM (SELECT DISTINCT vantage FROM bridged) v CROSS JOIN (SELECT DISTINCT message_hash FROM known) e
         LEFT JOIN known k ON k.vantage = v.vantage AND k.message_hash = e.message_hash
-        GROUP BY v.vantage ORDER BY v.vantage LIMIT {MOST_ROWS}
+        GROUP BY v.vantage
+        UNION ALL
+        SELECT vantage, logged, envelopes - logged, NULL, to_timestamp(first_ms / 1000), true
+        FROM message_logs WHERE {_key(message).where()} AND message_key = $key
+        ORDER BY is_log, vantage LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
-        _mine(message),
+        {**_mine(message), "key": message.message_key},
     )
 
 

@@ -25,6 +25,7 @@ import pandas as pd
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import LocalError
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 LANES = (
     "sender",
@@ -176,6 +177,8 @@ def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
 
 _HERE = "channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub"
 _MINE = f"{_HERE} AND list_contains($ids, sds_id)"
+_ENVELOPES = f"""SELECT envelope_hash, sds_id FROM sds_messages WHERE {_MINE}
+                 UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {_MINE}"""
 _EVENTS = (
     f"""SELECT event_time AS time, 'sender' AS lane, event AS what, sender_id AS who, detail, sds_id
         FROM sender_events WHERE {_MINE}""",
@@ -184,14 +187,15 @@ _EVENTS = (
         FROM envelopes e JOIN sds_messages s USING (kafka_topic, kafka_partition, kafka_offset)
         WHERE s.channel_id = $channel AND s.content_topic = $topic AND s.pubsub_topic = $pubsub
               AND list_contains($ids, s.sds_id)""",
-    f"""SELECT g.seen_at, 'vantage', CASE g.source WHEN 'sender' THEN 'dispatched' WHEN 'store' THEN 'a store had it'
-               ELSE 'seen' END, g.vantage, g.source || ' of ' || g.node, m.sds_id
-        FROM (SELECT DISTINCT envelope_hash, sds_id FROM sds_messages WHERE {_MINE}) m
-        JOIN sightings g ON g.message_hash = m.envelope_hash""",
+    f"""SELECT g.seen_at, 'vantage', CASE WHEN g.source = 'sender' THEN 'dispatched'
+               WHEN g.source = 'store' THEN 'a store had it' WHEN g.source IN {BRIDGE_SOURCES} THEN 'seen'
+               ELSE replace(g.source, '_', ' ') END, g.vantage,
+               CASE WHEN g.source IN {BRIDGE_SOURCES} THEN g.source || ' of ' || g.node
+               ELSE 'its log' || coalesce(', peer ' || g.node, '') END, m.sds_id
+        FROM ({_ENVELOPES}) m JOIN sightings g ON g.message_hash = m.envelope_hash""",
     f"""SELECT min(o.seen_at), 'vantage', 'not seen', v.vantage, 'others saw it', m.sds_id
-        FROM (SELECT DISTINCT envelope_hash, sds_id FROM sds_messages WHERE {_MINE}) m
-        JOIN sightings o ON o.message_hash = m.envelope_hash
-        JOIN (SELECT DISTINCT vantage FROM sightings) v ON NOT EXISTS (
+        FROM ({_ENVELOPES}) m JOIN sightings o ON o.message_hash = m.envelope_hash
+        JOIN (SELECT DISTINCT vantage FROM sightings WHERE source IN {BRIDGE_SOURCES}) v ON NOT EXISTS (
             SELECT 1 FROM sightings g
             WHERE g.message_hash = m.envelope_hash AND g.vantage = v.vantage AND g.source <> 'store')
         GROUP BY m.envelope_hash, m.sds_id, v.vantage""",

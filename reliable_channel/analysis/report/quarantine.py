@@ -23,6 +23,7 @@ from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.tables import latest_send_time
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 
 def reasons(source: TableWindow) -> pd.DataFrame:
@@ -146,16 +147,18 @@ def vantages(source: TableWindow) -> pd.DataFrame:
     """What each bridge saw of the envelopes that any bridge knows of: by its own node (``seen``), not at all by its own
     node (``not_seen``), and how many of those a store node had (``from_a_store``)."""
     return source.query(
-        """WITH known AS (
+        f"""WITH bridged AS (
+               SELECT message_hash, vantage, node, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}
+           ), known AS (
                SELECT vantage, message_hash, bool_or(source <> 'store') AS own, bool_or(source = 'store') AS stored
-               FROM sightings GROUP BY ALL
+               FROM bridged GROUP BY ALL
            )
            SELECT vantage, any_value(nodes) AS nodes, count(*) FILTER (own) AS seen,
-                  (SELECT count(DISTINCT message_hash) FROM sightings) - count(*) FILTER (own) AS not_seen,
+                  (SELECT count(DISTINCT message_hash) FROM bridged) - count(*) FILTER (own) AS not_seen,
                   count(*) FILTER (stored AND NOT own) AS from_a_store, any_value(newest) AS newest
            FROM known JOIN (
                SELECT vantage, max(seen_at) AS newest,
                       string_agg(DISTINCT node, ', ' ORDER BY node) FILTER (source <> 'store') AS nodes
-               FROM sightings GROUP BY vantage) USING (vantage)
-           GROUP BY vantage ORDER BY vantage"""
+               FROM bridged GROUP BY vantage) USING (vantage)
+           GROUP BY vantage ORDER BY vantage"""  # noqa: S608 - text of our own only
     )

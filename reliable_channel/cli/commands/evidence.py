@@ -1,4 +1,4 @@
-"""``reliable-channel evidence``: evidence about one message as a file that one can hand on, and its check."""
+"""``reliable-channel evidence``: evidence about one message as a file to hand on, its check, and logs of nodes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from reliable_channel.cli.commands.report import write_whole
 
 
 def register(app: typer.Typer) -> None:
-    evidence = typer.Typer(help="Evidence about a message, as one file that anybody can check.", no_args_is_help=True)
+    evidence = typer.Typer(
+        help="Evidence: about a message, as a file that anybody can check; from the logs of nodes.",
+        no_args_is_help=True,
+    )
     app.add_typer(evidence, name="evidence")
 
     @evidence.callback()
     def _group() -> None:
-        """Evidence about a message, as one file that anybody can check."""
+        """Evidence: about a message, as a file that anybody can check; from the logs of nodes."""
 
     @evidence.command()
     def bundle(
@@ -75,3 +78,31 @@ def register(app: typer.Typer) -> None:
             typer.echo(str(check))
         if any(check.outcome is CheckOutcome.DIFFERS for check in checks):
             raise typer.Exit(1)
+
+    @evidence.command()
+    def logs(
+        context: typer.Context,
+        files: Annotated[
+            list[Path], typer.Argument(metavar="FILE…", help="Logs: text, gzip or zstd; - for standard input.")
+        ],
+        node: Annotated[
+            str | None, typer.Option(help="Name of the node; by default its peer id, where the log has it.")
+        ] = None,
+        tables: TablesOption = None,
+    ) -> None:
+        """Add what logs of nwaku, logos-delivery, go-waku and status-go show to the table sightings. Needs no Spark."""
+        from reliable_channel.analysis.text import count, printable
+        from reliable_channel.evidence.log_files import read_logs
+
+        counts = read_logs(invocation(context).settings(tables).paths, files, node)
+        typer.echo(f"Lines: {count(counts.lines)}. Sightings: {count(counts.sightings)}, new: {count(counts.new)}.")
+        for number, why in (
+            (counts.too_long, "lines are longer than 64 KiB and were skipped"),
+            (counts.no_time, "lines have no time, or an impossible one, and were skipped"),
+        ):
+            if number:
+                typer.echo(f"{count(number)} {why}.", err=True)
+        if counts.unknown:
+            examples = ", ".join(f"“{printable(text, 60)}” ({count(n)})" for text, n in counts.unknown.most_common(3))
+            total = count(counts.unknown.total())
+            typer.echo(f"{total} lines name a message but are no known event, such as {examples}.", err=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -185,8 +186,16 @@ def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
     )
     if not rows:
         raise LocalError(f"No message has the id {text.name(name)}.", "`reliable-channel report --missing` lists ids.")
+    logs = lake.select(
+        """SELECT * FROM message_logs SEMI JOIN (
+               SELECT pubsub_topic, content_topic, channel_id, message_key FROM messages
+               WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name))
+           USING (pubsub_topic, content_topic, channel_id, message_key) ORDER BY vantage""",
+        {"name": name},
+    )
     for row in rows:
         row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
+        row["node_logs"] = _describe_logs([log for log in logs if all(log[key] == row[key] for key in _MESSAGE)])
     if as_json:
         return json.dumps([plain(row) for row in rows], indent=1)
     facts = [
@@ -194,6 +203,19 @@ def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
         for row in rows
     ]
     return "\n\n".join(facts)
+
+
+_MESSAGE = ("pubsub_topic", "content_topic", "channel_id", "message_key")
+
+
+def _describe_logs(logs: Sequence[Mapping[str, Any]]) -> list[str] | None:
+    """What the logs of nodes show of a message, a sentence for each; ``None`` if no log covers its time."""
+    if logs and not any(log["logged"] for log in logs):
+        return [f"sent, but seen by no log: {', '.join(log['vantage'] for log in logs)}"]
+    return [
+        f"{log['vantage']}: {log['logged']} of {log['envelopes']} envelopes ({', '.join(log['did'] or ['none'])})"
+        for log in logs
+    ] or None
 
 
 def parse_window(

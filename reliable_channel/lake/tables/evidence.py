@@ -53,29 +53,47 @@ SENDER_EVENTS = Table(
 
 SIGHTINGS = Table(
     "sightings",
-    "Which bridge (vantage) received which envelope from which node, and when.",
-    "jobs/evidence.py",
+    "Which bridge, or node whose log was read (vantage), did what with which envelope, and when.",
+    "jobs/evidence.py, reliable-channel evidence logs",
     (
         Column("message_hash", "BINARY", "Waku message hash", unit="32 bytes", example=AN_ENVELOPE),
-        Column("vantage", "STRING", "name of the bridge (`bridge.vantage`)", nullable=False, example="north"),
         Column(
-            "node", "STRING", "address of the node it came from, without credentials", example="http://127.0.0.1:8645"
+            "vantage",
+            "STRING",
+            "name of the bridge (`bridge.vantage`), or of the node whose log was read",
+            nullable=False,
+            example="north",
+        ),
+        Column(
+            "node",
+            "STRING",
+            "address of the node it came from, without credentials; of a log: peer id of the other node, null if the"
+            " line has none",
+            example="http://127.0.0.1:8645",
         ),
         Column(
             "source",
             "STRING",
-            "relay or filter: its own node; store: a store node, after it missed it; sender: it dispatched it",
+            "of a bridge: relay or filter: its own node; store: a store node, after it missed it; sender: it dispatched"
+            " it; of a log: what the node did (docs/howto/node-logs.md): received, relayed, publishing, published,"
+            " stored, not_stored, pushed, not_pushed, filtered_out, rejected, confirmed or failed",
             example="relay",
         ),
         PUBSUB_TOPIC,
         Column(
-            "seen_at", "TIMESTAMP", "time of the sighting by the bridge's clock", example="2026-01-01T00:01:12.455Z"
+            "seen_at",
+            "TIMESTAMP",
+            "time of the sighting by the clock of the bridge or node",
+            example="2026-01-01T00:01:12.455Z",
         ),
     ),
     ("message_hash", "vantage", "node", "source", "seen_at"),
     retention_ms=30 * DAY_MS,
     retention_column="seen_at",
 )
+
+BRIDGE_SOURCES = ("relay", "filter", "store", "sender")
+"""The values of ``sightings.source`` that bridges write; all others are of logs."""
 
 UNPROVEN = "unproven"
 """The ``store_presence.detail`` of an encrypted envelope found by a hint: it may contain another message."""

@@ -25,6 +25,7 @@ from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report.dark import DARK
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.lake.read import rows_of
@@ -351,6 +352,22 @@ def test_the_page_of_a_message_says_where_it_was_seen_and_where_not(client: Test
     assert rows == [("north", "1", "0", "0"), ("south", "0", "1", "1")]
     picture = client.get("/charts/message/timeline.svg?" + urlencode({**key_of("talk"), "key": sds_id})).text
     assert "vantage" in picture
+
+
+def test_the_page_of_a_message_says_which_logs_lack_it(client: TestClient, sample_tables: Path) -> None:
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    rows = lake.select(
+        """SELECT message_key, sum(logged) AS logged, count(*) FILTER (logged = 0) AS lacking FROM message_logs
+           WHERE channel_id = 'talk' GROUP BY message_key"""
+    )
+    for lacking, logged in ((3, 0), (1, 2)):
+        (key,) = [row["message_key"] for row in rows if (row["lacking"], row["logged"]) == (lacking, logged)]
+        text = client.get("/message?" + urlencode({**key_of("talk"), "key": key})).text
+        table = text.split('id="places-table"')[1].split("</table>")[0]
+        logs = dict(re.findall(r"<bdi>(\w+)</bdi></th><td>its log</td><td class=\"number\">(\d)</td>", table))
+        assert logs.keys() == {"amber", "birch", "cedar"}
+        assert sorted(logs.values()) == sorted(["0"] * lacking + ["1"] * (3 - lacking))
+        assert ("Sent, but seen by no log: 3 logs cover" in text) == (logged == 0)
 
 
 def test_the_page_of_a_message_says_how_old_the_data_is(client: TestClient, sample_tables: Path) -> None:

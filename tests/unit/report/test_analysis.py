@@ -325,7 +325,9 @@ def test_the_time_line_holds_what_every_table_says(source: TableWindow, told: St
     (message,) = investigate.find(source, told.messages["saved by one parity"].last.sds_id)
     events = investigate.timeline(source, message)
     counts = Counter(events["lane"])
-    assert counts == {"sender": 10, "envelope": 4, "segment": 5, "delivery": 6, "acknowledgement": 5}
+    assert counts == {
+        "sender": 10, "envelope": 4, "vantage": 20, "segment": 5, "delivery": 6, "acknowledgement": 5,
+    }  # fmt: skip
     assert list(events["time"]) == sorted(events["time"])
     assert "rebuilt by parity" in set(events["detail"])
 

@@ -20,10 +20,12 @@ from typer.testing import CliRunner, Result
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report import csv_files, layout, terminal
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli import build
 from reliable_channel.cli.commands.report import write_whole
+from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
@@ -104,6 +106,18 @@ def test_a_missing_message_is_one_line_of_80_columns(as_json: dict[str, Any]) ->
         assert sum(line.count(text.short(row["message_key"])) for line in lines) == 1
     assert sum("came" in line for line in lines) == 0
     assert len([line for line in lines if "11-01 1" in line]) == len(as_json["missing"])
+
+
+def test_one_message_is_shown_with_the_logs_that_have_or_lack_it(sample_tables: Path) -> None:
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    rows = lake.select("SELECT message_key, sum(logged) AS logged FROM message_logs GROUP BY ALL ORDER BY logged")
+    shown = report(sample_tables, "--message", rows[0]["message_key"]).stdout
+    assert "sent, but seen by no log: amber, birch, cedar" in shown
+    (whole,) = json.loads(report(sample_tables, "--message", rows[-1]["message_key"], "--json").stdout)
+    many = rows[-1]["logged"] // 3
+    assert whole["node_logs"] == [
+        f"{name}: {many} of {many} envelopes (received)" for name in ("amber", "birch", "cedar")
+    ]
 
 
 def test_one_message_is_shown_with_all_that_is_known(sample_tables: Path, as_json: dict[str, Any]) -> None:
