@@ -81,6 +81,7 @@ screenshots: setup  ## renew docs/assets/screens from the demo's tables (needs C
 
 notebooks: setup  ## renew docs/rendered, the notebooks with their results, from the demo's tables
 	@[ -d build/demo/truth ] || $(BIN)/reliable-channel demo
+	@[ -d build/demo-bad-day/truth ] || $(BIN)/reliable-channel demo --bad-day
 	@$(BIN)/python -m scripts.notebooks
 
 docs-pages: setup  ## write the generated pages of docs/ anew: tables, configuration, command line, REST

@@ -1,4 +1,4 @@
-"""Renders the notebooks over the demo's tables into docs/rendered: ``make notebooks``.
+"""Renders the notebooks over the demos' tables into docs/rendered: ``make notebooks``.
 
 Each page is one file: what nbconvert makes of the cells, in a frame of our own, which loads nothing."""
 
@@ -42,11 +42,14 @@ th, td {{ padding: .25rem .7rem .25rem 0; border-bottom: 1px solid #d8dee4; text
 
 
 def main() -> None:
-    """Write the pages. The argument is the directory of the tables, build/demo/tables by default."""
-    tables = Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo/tables")
-    os.environ["RELIABLE_CHANNEL_TABLES"] = str(tables.resolve())
+    """Write the pages: ``bad-day`` from the tables in build/demo-bad-day, the others from those in build/demo. The
+    arguments are names of notebooks; all by default."""
     RENDERED.mkdir(exist_ok=True)
     for file in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        if sys.argv[1:] and file.stem not in sys.argv[1:]:
+            continue
+        tables = Path("build") / ("demo-bad-day" if file.stem == "bad-day" else "demo") / "tables"
+        os.environ["RELIABLE_CHANNEL_TABLES"] = str(tables.resolve())
         notebook = nbformat.read(file, as_version=4)
         NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT)}}).execute()
         (RENDERED / f"{file.stem}.html").write_text(page(notebook), encoding="utf-8")

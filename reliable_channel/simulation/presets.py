@@ -169,6 +169,43 @@ def slow_scenario(seed: int = 7) -> Scenario:
     return Scenario(seed=seed, channels=(away, epochs, parity), drain_ms=100 * MINUTE_MS, stores=stores)
 
 
+def bad_day_scenario(seed: int = 7) -> Scenario:
+    """An hour in which three things go wrong: two of five participants are cut off from the others for twelve minutes,
+    the only store keeps nothing for a quarter of an hour, and somebody floods a channel with messages that refer to
+    ones that never existed."""
+    hour = 60 * MINUTE_MS
+    ops = ChannelPlan(
+        channel_id="ops",
+        content_topic="/reliable-channel/1/ops/proto",
+        participants=("alice", "bob", "carol", "dave", "erin"),
+        messages=300,
+        duration_ms=hour,
+        sizes=SizeMix(short=0.9, medium=0.1, large=0.0),
+        between=LinkQuality(loss=0.02),
+        to_observer=LinkQuality(loss=0.02),
+        partitions=(Partition(12 * MINUTE_MS, 24 * MINUTE_MS, frozenset({"carol", "dave"}), is_observed=True),),
+    )
+    field = replace(
+        ops,
+        channel_id="field",
+        content_topic="/reliable-channel/1/field/proto",
+        participants=("frank", "grace", "heidi"),
+        messages=240,
+        to_observer=LinkQuality(loss=0.4),
+        partitions=(),
+    )
+    market = replace(
+        field,
+        channel_id="market",
+        content_topic="/reliable-channel/1/market/proto",
+        messages=120,
+        to_observer=LinkQuality(loss=0.02),
+        hostile=HostilePlan(per_envelope=0.03, attacks=("flood",), begins_after=200, flood=100),
+    )
+    stores = (StorePlan("north", LinkQuality(loss=0.05), off_ms=30 * MINUTE_MS, off_for_ms=15 * MINUTE_MS),)
+    return Scenario(seed=seed, channels=(ops, field, market), stores=stores)
+
+
 def custom_scenario(
     seed: int,
     messages: int,

@@ -214,7 +214,7 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
     ]
 
     def draw(width: int) -> Any:
-        from reliable_channel.analysis.dashboard.known_chart import chart
+        from reliable_channel.analysis.report.charts.known import chart
 
         return chart(pd.DataFrame(columns, columns=["time", "participant", "known", "settled"]), seconds, window.now)
 

@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 "--dir",
                 help="Where the run's Kafka, tables and truth are kept; emptied first.",
-                show_default="build/demo, with -hostile or -slow",
+                show_default="build/demo, with -hostile, -slow or -bad-day",
             ),
         ] = None,
         small: Annotated[bool, typer.Option(help="A conversation of two channels and two virtual minutes.")] = False,
@@ -55,6 +55,7 @@ def register(app: typer.Typer) -> None:
         slow: Annotated[
             bool, typer.Option(help="Senders who are away, or wait for rate limit epochs, in the middle of a message.")
         ] = False,
+        bad_day: Annotated[bool, typer.Option(help="A split, a store that keeps nothing, and a flood.")] = False,
     ) -> None:
         """Run a conversation through Kafka and the jobs; exit 1 when one message differs from what was really sent."""
         from rich.console import Console
@@ -69,9 +70,10 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.simulation.truth import Truth
 
         os.environ.setdefault("JDK_JAVA_OPTIONS", SHORT_LIVED)
-        scenario = "hostile" if hostile else "slow" if slow else "small" if small else "demo"
-        own_place = {"hostile": "build/demo-hostile", "slow": "build/demo-slow"}.get(scenario, "build/demo")
-        run_dir = (directory or Path(own_place)).resolve()
+        chosen = {"hostile": hostile, "slow": slow, "bad-day": bad_day}
+        own = next((name for name, is_chosen in chosen.items() if is_chosen), None)
+        scenario = own or ("small" if small else "demo")
+        run_dir = (directory or Path(f"build/demo-{own}" if own else "build/demo")).resolve()
         settings, world = (
             demo_settings(invocation(context).settings(), prepare(run_dir)),
             simulate_scenario(seed, scenario),
@@ -128,18 +130,19 @@ def lifetime_ms(world: World) -> int:
 
 
 def simulate_scenario(seed: int, name: str) -> World:
-    """Play the scenario ``name`` (demo, small, hostile or slow) in virtual time."""
+    """Play the scenario ``name`` (demo, small, hostile, slow or bad-day) in virtual time."""
     from reliable_channel.runtime.progress import progress
-    from reliable_channel.simulation.presets import demo_scenario, hostile_scenario, slow_scenario, small_scenario
+    from reliable_channel.simulation import presets
     from reliable_channel.simulation.world import simulate
 
-    presets = {
-        "demo": demo_scenario,
-        "small": small_scenario,
-        "hostile": hostile_scenario,
-        "slow": slow_scenario,
+    scenarios = {
+        "demo": presets.demo_scenario,
+        "small": presets.small_scenario,
+        "hostile": presets.hostile_scenario,
+        "slow": presets.slow_scenario,
+        "bad-day": presets.bad_day_scenario,
     }
-    scenario = presets[name](seed)
+    scenario = scenarios[name](seed)
     with progress("Simulating the conversation", len(scenario.channels)) as advance:
         done = 0
 

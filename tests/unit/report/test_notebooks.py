@@ -10,7 +10,8 @@ import nbformat
 import pandas as pd
 import pytest
 
-from reliable_channel.analysis.report import investigate
+from reliable_channel.analysis.report import incidents, investigate
+from reliable_channel.analysis.report.charts import incidents as charts
 from reliable_channel.analysis.report.notebook import choices, compare, conclusion, html, open_tables, tables
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import EnvironmentFault
@@ -21,7 +22,7 @@ SCREEN = 25
 
 
 def test_they_are_all_there() -> None:
-    assert [file.stem for file in NOTEBOOKS] == ["capacity", "delivery", "investigate", "loss"]
+    assert [file.stem for file in NOTEBOOKS] == ["bad-day", "capacity", "delivery", "investigate", "loss"]
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
@@ -89,6 +90,22 @@ def test_the_conclusion_is_computed_from_the_tables(sample_tables: Path) -> None
     totals = source.query("SELECT count(*) FILTER (verdict <> 'unknown') AS settled FROM delivery_status")
     assert f"of {totals['settled'][0]} settled messages are missing." in conclusion(source)
     assert conclusion(TableWindow(str(sample_tables / "nowhere"))) == "No message of this window is settled."
+
+
+def test_incidents_of_quiet_tables_are_none_and_their_charts_say_so(
+    sample_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = TableWindow(str(sample_tables))
+    assert incidents.list_splits(quiet).empty
+    assert set(incidents.list_store_answers(quiet)) == {"time", "present", "absent", "missing", "share"}
+    nowhere = TableWindow(str(tmp_path))
+    assert incidents.describe(nowhere) == "No split, no outage of a store and no flood in this window."
+    for drawn in (
+        charts.known_shares(incidents.list_known(nowhere)),
+        charts.store_answers(incidents.list_store_answers(nowhere)),
+        charts.new_names(incidents.list_new_names(nowhere)),
+    ):
+        assert drawn.to_dict()
 
 
 def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:

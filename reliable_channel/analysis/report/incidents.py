@@ -1,0 +1,124 @@
+"""Finds what went wrong at certain times: splits, times in which stores kept little, and floods of new names."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pandas as pd
+
+from reliable_channel.analysis import text
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.splits import find_splits, read_contacts
+from reliable_channel.config import PathSettings
+
+EVERY_MS = 60_000
+BIN_S = 300
+"""Width of a bin of time (seconds)."""
+KEPT_LITTLE, LEAST_ASKED = 0.25, 10
+"""Stores that have less than this share of a bin's messages kept little, if they were asked for so many."""
+MANY_NAMES = 20
+"""More senders of a single message than this in one bin are a flood."""
+
+
+def list_splits(source: TableWindow) -> pd.DataFrame:
+    """The splits of all channels: channel, groups (participants that were in touch), since, healed (or none), and the
+    messages of the channel that are missing from that time."""
+    lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
+    rows = []
+    for key, contacts in read_contacts(lake, "true", {}, EVERY_MS).items():
+        for split in find_splits(lake, key, contacts, EVERY_MS):
+            since, healed = _time(split.since_ms), _time(split.healed_ms or split.shown_ms)
+            missing = source.query(
+                """SELECT count(*) AS missing FROM delivery_status WHERE channel_id = $channel AND verdict = 'missing'
+                   AND first_seen BETWEEN $since AND $healed""",
+                channel=key.channel_id,
+                since=since,
+                healed=healed,
+            )["missing"][0]
+            groups = [" ".join(sorted(group)) for group in split.groups]
+            rows.append(
+                {"channel": key.channel_id, "groups": groups, "since": since, "healed": healed, "missing": missing}
+            )
+    return pd.DataFrame(rows, columns=["channel", "groups", "since", "healed", "missing"])
+
+
+def list_known(source: TableWindow) -> pd.DataFrame:
+    """Of the channel with the first split, else the one with most messages: in bins of a minute, how many of the
+    others' messages (``settled``) each participant knew (``known``)."""
+    lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
+    split = list_splits(source)["channel"].to_list()
+    contacts = read_contacts(lake, "true", {}, EVERY_MS)
+    chosen = sorted(contacts, key=lambda key: (key.channel_id not in split, -len(contacts[key])))[:1]
+    rows = [row for key in chosen for row in contacts[key]]
+    frame = pd.DataFrame(rows, columns=["made_ms", "participant", "known", "settled"])
+    frame["time"] = pd.to_datetime(frame["made_ms"] // EVERY_MS * EVERY_MS, unit="ms", utc=True)
+    bins = frame.groupby(["time", "participant"], as_index=False)[["known", "settled"]].sum()
+    return bins[bins["settled"] > 0].reset_index(drop=True)
+
+
+def list_store_answers(source: TableWindow) -> pd.DataFrame:
+    """In bins of the time of the messages: how many of those that a store was asked for it has (``present``) and has
+    not (``absent``), and how many messages of the bin are missing."""
+    frame = source.query(
+        """
+        WITH asked AS (
+            SELECT node, sds_id, channel_id, bool_or(outcome = 'present') AS present FROM store_presence
+            WHERE sds_id IS NOT NULL AND outcome IN ('present', 'absent') GROUP BY ALL),
+        ids AS (SELECT channel_id, unnest(sds_ids) AS sds_id, first_seen, verdict FROM delivery_status)
+        SELECT time_bucket(to_seconds($seconds), first_seen) AS time, count(*) FILTER (present) AS present,
+               count(*) FILTER (NOT present) AS absent,
+               count(DISTINCT ids.sds_id) FILTER (verdict = 'missing') AS missing
+        FROM ids JOIN asked USING (channel_id, sds_id) WHERE first_seen IS NOT NULL GROUP BY 1 ORDER BY 1
+        """,
+        seconds=BIN_S,
+    )
+    frame["share"] = frame["present"] / (frame["present"] + frame["absent"])
+    return frame
+
+
+def list_new_names(source: TableWindow) -> pd.DataFrame:
+    """In bins of time: the senders that sent a single SDS message, ever."""
+    frame = source.query(
+        """
+        WITH firsts AS (SELECT sender_id, min(event_time) AS first FROM sds_messages
+                        WHERE sds_kind <> 'tick' GROUP BY ALL HAVING count(*) = 1)
+        SELECT time_bucket(to_seconds($seconds), first) AS time, count(*) AS senders FROM firsts GROUP BY 1 ORDER BY 1
+        """,
+        seconds=BIN_S,
+    )
+    frame.attrs["seconds"] = BIN_S
+    return frame
+
+
+def describe(source: TableWindow) -> str:
+    """The incidents in words, one sentence each."""
+    sentences = []
+    for split in list_splits(source).itertuples():
+        sides = " and ".join(text.printable(group, 200) for group in split.groups)
+        sentences.append(
+            f"{text.name(split.channel)} was split from {text.time(split.since)} to {text.time(split.healed)}: {sides}."
+            f" {text.count(split.missing)} messages of that time are missing."
+        )
+    answers = list_store_answers(source)
+    asked = answers["present"] + answers["absent"]
+    little = answers[(answers["share"] < KEPT_LITTLE) & (asked >= LEAST_ASKED)]
+    if not little.empty:
+        until = little["time"].max() + pd.Timedelta(seconds=BIN_S)
+        sentences.append(
+            f"Stores had next to nothing of what they were asked for from {text.time(little['time'].min())} to"
+            f" {text.time(until)}: {text.count(little['missing'].sum())} of {text.count(answers['missing'].sum())} missing "
+            "messages are of that time."
+        )
+    names = list_new_names(source)
+    flood = names[names["senders"] > MANY_NAMES]
+    if not flood.empty:
+        sentences.append(
+            f"{text.count(flood['senders'].sum())} senders of a single message appeared from"
+            f" {text.time(flood['time'].min())} on: a flood of invented names. What only they refer to is not counted as lost."
+        )
+    return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
+
+
+def _time(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
