@@ -105,17 +105,18 @@ def describe(source: TableWindow) -> str:
     little = answers[(answers["share"] < KEPT_LITTLE) & (asked >= LEAST_ASKED)]
     if not little.empty:
         until = little["time"].max() + pd.Timedelta(seconds=BIN_S)
+        then, ever = text.count(little["missing"].sum()), text.count(answers["missing"].sum())
         sentences.append(
             f"Stores had next to nothing of what they were asked for from {text.time(little['time'].min())} to"
-            f" {text.time(until)}: {text.count(little['missing'].sum())} of {text.count(answers['missing'].sum())} missing "
-            "messages are of that time."
+            f" {text.time(until)}: {then} of {ever} missing messages are of that time."
         )
     names = list_new_names(source)
     flood = names[names["senders"] > MANY_NAMES]
     if not flood.empty:
         sentences.append(
             f"{text.count(flood['senders'].sum())} senders of a single message appeared from"
-            f" {text.time(flood['time'].min())} on: a flood of invented names. What only they refer to is not counted as lost."
+            f" {text.time(flood['time'].min())} on: a flood of invented names. What only they refer to is not counted as"
+            " lost."
         )
     return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
 
