@@ -115,8 +115,8 @@ def describe(source: TableWindow) -> str:
     if not flood.empty:
         sentences.append(
             f"{text.count(flood['senders'].sum())} senders of a single message appeared from"
-            f" {text.time(flood['time'].min())} on: a flood of invented names. What only they refer to is not counted as"
-            " lost."
+            f" {text.time(flood["'time'"].min())} on: a flood of invented names. What only they refer to is not counted"
+            " as lost."
         )
     return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
 
