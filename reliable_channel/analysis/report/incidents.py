@@ -113,10 +113,10 @@ def describe(source: TableWindow) -> str:
     names = list_new_names(source)
     flood = names[names["senders"] > MANY_NAMES]
     if not flood.empty:
+        senders, since = text.count(flood["senders"].sum()), text.time(flood["time"].min())
         sentences.append(
-            f"{text.count(flood['senders'].sum())} senders of a single message appeared from"
-            f" {text.time(flood["'time'"].min())} on: a flood of invented names. What only they refer to is not counted"
-            " as lost."
+            f"{senders} senders of a single message appeared from {since} on: a flood of invented names. What only they"
+            " refer to is not counted as lost."
         )
     return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
 
