@@ -11,6 +11,12 @@ from reliable_channel.cli.commands import TablesOption, invocation
 from reliable_channel.cli.commands.channel import KeyFiles
 from reliable_channel.cli.commands.report import write_whole
 
+CHANGED = (
+    "The configuration may have changed since the verdicts were derived:"
+    " `reliable-channel run --once --verdicts` derives them again."
+)
+"""The remedy for a bundle that differs when it is made."""
+
 
 def register(app: typer.Typer) -> None:
     evidence = typer.Typer(
@@ -30,15 +36,26 @@ def register(app: typer.Typer) -> None:
         out: Annotated[Path, typer.Option(metavar="FILE", help="Where the bundle is written.")],
         tables: TablesOption = None,
     ) -> None:
-        """Write all evidence about a message into one file: envelopes, acknowledgements, verdict. Needs no Spark."""
+        """Write all evidence about a message into one file: envelopes, acknowledgements, verdict. Needs no Spark.
+
+        Exit codes: 0 nothing in it differs, 1 something does (it is written nevertheless).
+        """
         import hashlib
 
+        from reliable_channel.analysis.bundle.archive import read_bundle
         from reliable_channel.analysis.bundle.collect import collect
+        from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
         from reliable_channel.analysis.text import size
 
-        content = collect(invocation(context).settings(tables), message)
+        settings = invocation(context).settings(tables)
+        content = collect(settings, message)
         write_whole(out, content)
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
+        with unpacked(found := read_bundle(content)) as lake:
+            checks = verify(found, lake, settings.channels)
+        if wrong := [str(check) for check in checks if check.outcome is CheckOutcome.DIFFERS]:
+            typer.echo("\n".join([*wrong, CHANGED]), err=True)
+            raise typer.Exit(1)
 
     @evidence.command()
     def verify(
