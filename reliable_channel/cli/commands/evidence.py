@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reliable_channel.cli.commands import TablesOption, invocation
 from reliable_channel.cli.commands.channel import KeyFiles
 from reliable_channel.cli.commands.report import write_whole
+
+if TYPE_CHECKING:
+    from reliable_channel.analysis.bundle.verify import EvidenceCheck
 
 CHANGED = (
     "The configuration may have changed since the verdicts were derived:"
@@ -44,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.analysis.bundle.archive import read_bundle
         from reliable_channel.analysis.bundle.collect import collect
-        from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
+        from reliable_channel.analysis.bundle.verify import unpacked, verify
         from reliable_channel.analysis.text import size
 
         settings = invocation(context).settings(tables)
@@ -53,7 +56,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
         with unpacked(found := read_bundle(content)) as lake:
             checks = verify(found, lake, settings.channels)
-        if wrong := [str(check) for check in checks if check.outcome is CheckOutcome.DIFFERS]:
+        if wrong := _list_differing(checks):
             typer.echo("\n".join([*wrong, CHANGED]), err=True)
             raise typer.Exit(1)
 
@@ -72,15 +75,10 @@ def register(app: typer.Typer) -> None:
         """
         import hashlib
 
-        from reliable_channel.analysis.bundle.archive import MAX_FILE_BYTES, read_bundle
-        from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
-        from reliable_channel.core.errors import LocalError
+        from reliable_channel.analysis.bundle.archive import read_bundle
+        from reliable_channel.analysis.bundle.verify import unpacked, verify
 
-        try:
-            with file.open("rb") as opened:
-                content = opened.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise LocalError(f"{file} cannot be read: {error.strerror}.", "Name the file of a bundle.") from error
+        content = _read_file(file)
         found = read_bundle(content)
         channels = invocation(context).settings().channels
         with unpacked(found) as lake:
@@ -93,7 +91,7 @@ def register(app: typer.Typer) -> None:
         typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {found.about['program']!a:.80}")
         for check in checks:
             typer.echo(str(check))
-        if any(check.outcome is CheckOutcome.DIFFERS for check in checks):
+        if _list_differing(checks):
             raise typer.Exit(1)
 
     @evidence.command()
@@ -123,3 +121,21 @@ def register(app: typer.Typer) -> None:
             examples = ", ".join(f"“{printable(text, 60)}” ({count(n)})" for text, n in counts.unknown.most_common(3))
             total = count(counts.unknown.total())
             typer.echo(f"{total} lines name a message but are no known event, such as {examples}.", err=True)
+
+
+def _list_differing(checks: list[EvidenceCheck]) -> list[str]:
+    from reliable_channel.analysis.bundle.verify import CheckOutcome
+
+    return [str(check) for check in checks if check.outcome is CheckOutcome.DIFFERS]
+
+
+def _read_file(file: Path) -> bytes:
+    """The file, or as much of it as is too much."""
+    from reliable_channel.analysis.bundle.archive import MAX_FILE_BYTES
+    from reliable_channel.core.errors import LocalError
+
+    try:
+        with file.open("rb") as opened:
+            return opened.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise LocalError(f"{file} cannot be read: {error.strerror}.", "Name the file of a bundle.") from error
