@@ -102,7 +102,7 @@ REPEATS = frozenset(
 
 _HASHES = ("msg_hash", "msgHash", "hash", "envelopeHash", "message_hash")
 _TOPICS = ("pubsubTopic", "topic", "pubsub_topic", "shard")
-_OWN_IDS = ("my_peer_id", "myPeerId")
+_OWN_IDS = ("my_peer_id", "myPeerId", "node")
 _HASH = re.compile(r"0x[0-9a-fA-F]{64}\Z")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = bytes({*range(0x20), 0x7F} - {0x09})

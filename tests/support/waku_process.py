@@ -26,10 +26,17 @@ PUBSUB_TOPIC = f"/waku/2/rs/{CLUSTER_ID}/{SHARD}"
 class WakuProcess:
     """One node with relay, store, filter, lightpush, REST and a websocket. ``peers`` are addresses it connects to.
 
-    ``joined=False`` starts it without a shard of its own: it joins when a REST client subscribes."""
+    ``joined=False`` starts it without a shard of its own: it joins when a REST client subscribes. ``log_encoding``: it
+    also logs hashes, in this encoding."""
 
     def __init__(
-        self, place: Path, peers: tuple[str, ...] = (), *, joined: bool = True, rest_cache: int = 1000
+        self,
+        place: Path,
+        peers: tuple[str, ...] = (),
+        *,
+        joined: bool = True,
+        rest_cache: int = 1000,
+        log_encoding: str | None = None,
     ) -> None:
         self.place = place
         self.url = f"http://127.0.0.1:{(rest_port := free_port())}"
@@ -55,6 +62,7 @@ class WakuProcess:
             *(f"--{name}" for name in flags),
             *(f"--staticnode={peer}" for peer in peers),
             *([f"--pubsub-topic={PUBSUB_TOPIC}"] if joined else []),
+            *(["--log-level=DEBUG", f"--log-encoding={log_encoding}"] if log_encoding else []),
         ]
 
     def __enter__(self) -> WakuProcess:
