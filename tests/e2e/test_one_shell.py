@@ -38,6 +38,7 @@ ELSEWHERE = {
     "howto/http-store.md": "tests/docs/test_http_pages.py runs it in one shell against a server",
     "howto/http-pages.md": "tests/docs/test_http_pages.py runs it in one shell against a server",
     "howto/rln.md": "no commands",
+    "evidence-bundle.md": "tests/unit/report/test_evidence_bundle.py runs it",
     "howto/install.md": "tests/e2e/test_installed.py runs it in a clean environment",
     "waku-node.md": "tests/kafka/test_waku_node_page.py runs its code",
 }
