@@ -14,11 +14,16 @@ from reliable_channel.analysis.dashboard.report_page import data_uri, own_style
 from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.report.message_lookup import lookup
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.core.errors import LocalError
 
 
-def render(file_name: str, lake: TableSnapshot, key: str, checks: Sequence[EvidenceCheck]) -> str:
-    """The page of the message ``key`` in the tables of a bundle."""
-    (message,) = lookup(lake, key, limit=1)
+def render(file_name: str, lake: TableSnapshot, checks: Sequence[EvidenceCheck]) -> str:
+    """The page of the message in the tables of a bundle. Raises ``LocalError`` if they have none."""
+    (status,) = lake.select("SELECT max(message_key) AS key FROM delivery_status")
+    found = lookup(lake, status["key"] or "", limit=1)
+    if not found:
+        raise LocalError("The bundle does not describe a message.", "Ask for the file again.")
+    message, key = found[0], status["key"]
     span = window(lake, "all")
     parts = message_page.page(lake, span, message)
     figures: dict[str, Any] = parts["figures"]

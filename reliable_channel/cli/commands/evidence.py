@@ -86,8 +86,7 @@ def register(app: typer.Typer) -> None:
             if html is not None:
                 from reliable_channel.analysis.dashboard import evidence_page
 
-                key = found.about["message"]["message_key"]
-                write_whole(html, evidence_page.render(file.name, lake, key, checks))
+                write_whole(html, evidence_page.render(file.name, lake, checks))
         typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {found.about['program']!a:.80}")
         for check in checks:
             typer.echo(str(check))

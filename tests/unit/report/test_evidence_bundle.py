@@ -348,7 +348,10 @@ def test_the_commands_write_check_and_render(
         out.read_bytes(), edit_rows("tables/delivery_status.jsonl", lambda row: row.update(verdict="delivered"))
     )
     out.write_bytes(altered)
-    assert run("verify", str(out))[0] == 1
+    assert run("verify", str(out), "--html", str(page))[0] == 1
+    nameless = edit_rows("tables/delivery_status.jsonl", lambda row: row.update(message_key=None))
+    out.write_bytes(change(altered, nameless))
+    assert run("verify", str(out), "--html", str(page))[0] == 2
     assert run("verify", str(tmp_path / "none.zip"))[0] == 2
     monkeypatch.setenv("RELIABLE_CHANNEL__PIPELINE__SETTLE_DELAY_MS", "864000000")
     code, said = run("bundle", message.first_sds_id, "--out", str(out), "--tables", str(tmp_path / "tables"))
