@@ -188,7 +188,7 @@ class ChannelMachine:
             "content_topic": self.content_topic,
             "sender_id": self.sender_id,
             "sends": {state.value: states.count(state) for state in SendState},
-            "unacknowledged_segments": len(self.sds.list_unacknowledged()),
+            "unacknowledged_segments": len(self.sds.unacknowledged()),
             "missing_segments": len(self.sds.missing_ids()),
             "lamport_clock": self.sds.clock,
         }
@@ -219,7 +219,7 @@ class ChannelMachine:
         self.sds.reopen(now)
         effects = self._tick(now)
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
-        for outgoing in self.sds.list_unacknowledged():
+        for outgoing in self.sds.unacknowledged():
             sds_id = outgoing.message.message_id
             position = self.sends.of(sds_id)
             if sds_id in going or position is None or position[0].failed:

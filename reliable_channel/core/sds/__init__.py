@@ -41,6 +41,9 @@ from reliable_channel.core.sds.events import (
     TrackingEnded,
 )
 
+SendError = DeliveryError
+"""The name of the event before LIP-173 told it apart from ``reliable:message:send-error``."""
+
 __all__ = [
     "Acknowledged",
     "Buffered",
@@ -78,6 +81,7 @@ __all__ = [
     "SdsStep",
     "SegmentAcknowledged",
     "SendDelivered",
+    "SendError",
     "SyncReceived",
     "Tracking",
     "TrackingEnded",

@@ -139,7 +139,7 @@ class SdsChannel:
         if entry is not None:
             entry.set_hint(retrieval_hint)
 
-    def list_unacknowledged(self) -> tuple[Outgoing, ...]:
+    def unacknowledged(self) -> tuple[Outgoing, ...]:
         """The content of the outgoing buffer, oldest first. A restarted participant dispatches it again."""
         outgoing = self._state.outgoing
         return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())

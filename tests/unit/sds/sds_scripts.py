@@ -99,5 +99,5 @@ def act(channel: SdsChannel, action: Action, now: int, number: int) -> SdsStep:
     if action.name == "observe_sent":
         assert action.message is not None
         return channel.observe_sent(action.message, now)
-    open_ids = [outgoing.message.message_id for outgoing in channel.list_unacknowledged()]
+    open_ids = [outgoing.message.message_id for outgoing in channel.unacknowledged()]
     return channel.record_sent(open_ids[0] if open_ids else "none", now, retrieval_hint=b"s" * 32)

@@ -236,7 +236,7 @@ def test_a_pipeline_with_a_participant_tracks_everyone_and_its_own_buffer() -> N
     pipeline = opened("alice", tracking=Tracking.EVERYONE, sync_min_interval_ms=0, wait_for_sent=True)
     own = message("mine", "alice", T0 + 1)
     assert pipeline.observe_sent(own, T0 + 1, retrieval_hint=b"1" * 32).events == ()
-    assert [outgoing.message.message_id for outgoing in pipeline.list_unacknowledged()] == ["mine"]
+    assert [outgoing.message.message_id for outgoing in pipeline.unacknowledged()] == ["mine"]
     assert pipeline.next_due() == T0 + 5_001
     again = pipeline.observe_sent(own, T0 + 3_000, retrieval_hint=b"2" * 32)
     assert [type(event) for event in again.events] == [DuplicateSeen]
@@ -267,7 +267,7 @@ def test_only_own_timestamped_messages_are_observed_as_sent() -> None:
         message("far", "alice", 2**63),
     ):
         assert pipeline.observe_sent(other, T0 + 1).events == ()
-    assert pipeline.list_unacknowledged() == ()
+    assert pipeline.unacknowledged() == ()
     assert pipeline.clock == T0 + 5
     kept_elsewhere = message("mine", "alice", T0 + 6, content=None)
     pipeline.observe_sent(kept_elsewhere, T0 + 2, content_digest=b"d" * 32)

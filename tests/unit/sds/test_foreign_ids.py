@@ -162,7 +162,7 @@ def test_a_js_waku_peer_names_a_message_whose_past_it_does_not_have() -> None:
         named.message.message_id: Evidence.CAUSAL_HISTORY,
         held.message.message_id: Evidence.IMPLIED,
     }
-    assert [outgoing.message.message_id for outgoing in alice.list_unacknowledged()] == [lost.message.message_id]
+    assert [outgoing.message.message_id for outgoing in alice.unacknowledged()] == [lost.message.message_id]
     assert carol.log == []
 
 

@@ -55,7 +55,7 @@ def test_an_all_ones_filter_acknowledges_nothing_and_is_an_event() -> None:
         assert of_type(step, SegmentAcknowledged) == []
         assert [event.saturation > 0.99 for event in of_type(step, SaturatedFilter)] == [True]
         assert len(of_type(step, Delivered)) == 1
-    assert len(alice.list_unacknowledged()) == 1
+    assert len(alice.unacknowledged()) == 1
 
 
 def test_a_filter_at_capacity_is_not_saturated() -> None:
@@ -185,7 +185,7 @@ def test_an_own_message_wins_over_somebody_elses_that_was_here_under_its_id(name
     assert of_type(channel.tick(T0 + 100_000), Delivered) == []
     positions = channel.log_positions()
     assert len({message_id for _, message_id in positions}) == len(positions) == 2
-    assert [sent.message.message_id for sent in channel.list_unacknowledged()] == [own.message_id]
+    assert [sent.message.message_id for sent in channel.unacknowledged()] == [own.message_id]
 
 
 def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another() -> None:
@@ -193,7 +193,7 @@ def test_an_own_message_whose_id_cannot_be_recomputed_does_not_replace_another()
     channel.receive(message("opaque", "mallory", T0 + 5, ("never",), content=b"other"), T0 + 1)
     step = channel.observe_sent(message("opaque", "alice", T0 + 5), T0 + 2)
     assert [event.winner for event in of_type(step, Conflict)] == ["first"]
-    assert channel.list_unacknowledged() == ()
+    assert channel.unacknowledged() == ()
 
 
 def test_when_neither_id_can_be_recomputed_the_first_stands() -> None:

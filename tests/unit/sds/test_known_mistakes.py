@@ -22,7 +22,7 @@ def test_ones_own_message_does_not_acknowledge() -> None:
     assert [entry.message_id for entry in second.causal_history] == [first.message_id]
     step = alice.receive(second, T0 + 1)
     assert step.events == ()
-    assert len(alice.list_unacknowledged()) == 2
+    assert len(alice.unacknowledged()) == 2
 
 
 def test_an_observer_takes_no_message_as_its_own_senders_acknowledgement() -> None:
@@ -52,7 +52,7 @@ def test_a_possible_acknowledgement_does_not_become_a_full_one_by_a_resend() -> 
     resent = alice.tick(T0 + 6_000)
     assert len(of_type(resent, Retransmitted)) == 1
     assert of_type(resent, SegmentAcknowledged) == []
-    assert [outgoing.message.message_id for outgoing in alice.list_unacknowledged()] == [mine]
+    assert [outgoing.message.message_id for outgoing in alice.unacknowledged()] == [mine]
 
 
 def test_a_copy_of_a_message_delivered_on_arrival_is_not_delivered_again() -> None:

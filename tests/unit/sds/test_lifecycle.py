@@ -160,7 +160,7 @@ def test_retransmissions_double_their_wait_are_bit_for_bit_the_first_and_end_in_
     error = of_type(step, DeliveryError)[0]
     assert (error.send_id, error.exhausted, error.required, error.total) == (first.send_id, (0,), 1, 1)
     assert alice.next_due() is None
-    assert alice.list_unacknowledged() == ()
+    assert alice.unacknowledged() == ()
 
 
 def test_the_wait_is_twice_as_long_as_the_dispatch_took_and_a_snapshot_keeps_it() -> None:
@@ -229,7 +229,7 @@ def test_a_send_error_only_when_fewer_than_required_can_still_be_acknowledged() 
     assert of_type(alice.tick(T0 + 5_000), DeliveryError) == []
     step = alice.tick(T0 + 5_001)
     assert [event.exhausted for event in of_type(step, DeliveryError)] == [(0, 1)]
-    assert alice.list_unacknowledged() == ()
+    assert alice.unacknowledged() == ()
 
 
 def test_any_required_segments_complete_a_message_and_release_the_rest() -> None:
@@ -245,7 +245,7 @@ def test_any_required_segments_complete_a_message_and_release_the_rest() -> None
         ("bob", 2, 3, Evidence.FILTER)
     ]
     assert len(of_type(two, SendDelivered)) == 1
-    assert alice.list_unacknowledged() == ()
+    assert alice.unacknowledged() == ()
     certain = alice.receive(message("b3", lamport=T0 + 3, history=(ids[1],)), T0 + 3)
     assert [event.acknowledged for event in of_type(certain, SegmentAcknowledged)] == [(0, 1, 2)]
 
@@ -286,7 +286,7 @@ def test_what_is_in_the_causal_past_and_in_the_filter_is_implied() -> None:
         **dict.fromkeys(ids[1:5], Evidence.IMPLIED),
         ids[5]: Evidence.CAUSAL_HISTORY,
     }
-    assert [outgoing.message.message_id for outgoing in alice.list_unacknowledged()] == ids[:1]
+    assert [outgoing.message.message_id for outgoing in alice.unacknowledged()] == ids[:1]
     later = alice.receive(message("b2", lamport=T0 + 11, bloom_filter=filter_of(ids[0])), T0 + 11)
     assert [(event.message_id, event.evidence) for event in of_type(later, Acknowledged)] == [
         (ids[0], Evidence.IMPLIED)
@@ -367,7 +367,7 @@ def test_an_ephemeral_message_leaves_no_trace() -> None:
     assert first.reason is OutgoingReason.EPHEMERAL
     assert first.message.message_id != second.message.message_id
     assert (alice.log_positions(), alice.clock) == before
-    assert alice.list_unacknowledged() == ()
+    assert alice.unacknowledged() == ()
     with pytest.raises(EmptyMessage):
         alice.send_ephemeral(b"", T0)
 
@@ -376,5 +376,5 @@ def test_what_is_unacknowledged_can_be_dispatched_again_after_a_restart() -> Non
     alice = opened()
     sent = alice.send([b"a", b"b"], T0).outgoing
     restored = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
-    assert [outgoing.data for outgoing in restored.list_unacknowledged()] == [outgoing.data for outgoing in sent]
-    assert [outgoing.message for outgoing in restored.list_unacknowledged()] == [outgoing.message for outgoing in sent]
+    assert [outgoing.data for outgoing in restored.unacknowledged()] == [outgoing.data for outgoing in sent]
+    assert [outgoing.message for outgoing in restored.unacknowledged()] == [outgoing.message for outgoing in sent]

@@ -37,7 +37,7 @@ def test_a_sync_carries_history_and_filter_and_enters_nothing() -> None:
     assert (outgoing.message.lamport_timestamp, alice.clock) == (T0 + 20, T0 + 20)
     assert clock is not None and clock < T0 + 20
     assert alice.log_positions() == before
-    assert alice.list_unacknowledged() == ()
+    assert alice.unacknowledged() == ()
 
 
 def test_nothing_to_say_is_not_sent() -> None:

@@ -263,7 +263,7 @@ def test_a_forgery_in_the_own_name_is_no_own_message() -> None:
     forged = message("0" * 64, "alice", content=b"false")
     step = alice.observe_sent(forged, T0 + 2, id_verified=id_verified(forged, WireFamily.SPEC))
     assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.INVALID_ID]
-    assert not alice.list_unacknowledged()
+    assert not alice.unacknowledged()
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -294,7 +294,7 @@ def test_an_own_message_takes_its_id_from_an_unproven_one() -> None:
     mine = message(sds_message_id("alice", T0 + 2, b"mine"), "alice", T0 + 2, content=b"mine")
     verdicts(alice, message(mine.message_id, "mallory", T0 + 2, content=b"mine"), now=T0 + 1)
     alice.observe_sent(mine, T0 + 5)
-    assert [outgoing.message for outgoing in alice.list_unacknowledged()] == [mine]
+    assert [outgoing.message for outgoing in alice.unacknowledged()] == [mine]
     assert alice.sender_of(mine.message_id) == "alice"
 
 
