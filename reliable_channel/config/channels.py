@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from reliable_channel.config.presets import Preset
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
-from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
 
@@ -38,7 +37,8 @@ class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
     ``peers`` chooses ``family`` and ``dialect`` unless they are set themselves. ``family``: the wire family of SDS
-    messages. ``dialect``: the dialect of segments that participants write; unset: that of the section
+    messages; with ``auto`` the jobs read each message in the family that it has, and participants write ``spec``.
+    ``dialect``: the dialect of segments that participants write; unset: that of the section
     ``segmentation``. ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
     configuration file.
@@ -47,11 +47,16 @@ class ChannelTopic(Section):
     content_topic: str = Field(min_length=1, max_length=512)
     pubsub_topic: str | None = None
     peers: Peers | None = None
-    family: WireFamily = WireFamily.SPEC
+    family: WireFamily | Literal["auto"] = "auto"
     dialect: Dialect | None = None
     dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     decryption_key_files: tuple[str, ...] = ()
     store_plaintext: bool = True
+
+    @property
+    def families(self) -> tuple[WireFamily, ...]:
+        """The families that the jobs read. The first is the one in which participants write."""
+        return tuple(WireFamily) if self.family == "auto" else (self.family,)
 
     @model_validator(mode="before")
     @classmethod
@@ -107,11 +112,6 @@ class ChannelsSettings(Section):
             if fnmatchcase(content_topic, topic.content_topic):
                 return topic
         return None
-
-    def sds_config(self, sds: SdsParameters, content_topic: str, pubsub_topic: str | None = None) -> SdsParameters:
-        """The effective section ``sds`` of a content topic, with the family of the matching entry."""
-        topic = self.topic_for(content_topic, pubsub_topic)
-        return sds if topic is None else sds.in_family(topic.family)
 
     def pattern_for(self, content_topic: str, pubsub_topic: str | None = None) -> str | None:
         """The entry for a content topic as text, if it is a pattern: anybody can invent topics that match one."""

@@ -13,7 +13,7 @@ from typing import Any
 from reliable_channel.config import Settings
 from reliable_channel.config.channels import ChannelTopic
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.sds import WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Segment, decode_segment
 from reliable_channel.evidence.arrivals import drop_known, find_arrived
 from reliable_channel.evidence.fill import GAP_MARGIN, WriteBack, to_ns
@@ -92,9 +92,10 @@ def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | No
         return True
     if topic.decryption_key_files:  # only executors have the keys
         return None
-    message = decode_sds_message(entry.message.payload, topic.family)
-    if isinstance(message, Malformed):
+    decoded = decode_in_families(entry.message.payload, topic.families)
+    if isinstance(decoded, Malformed):
         return False
+    message = decoded[1]
     return (message.channel_id, message.message_id) == (request.channel_id, request.sds_id)
 
 
@@ -179,9 +180,10 @@ def _identity(request: Ranged) -> Identity:
 
 def _identities(payload: bytes, channel: ChannelTopic | None) -> frozenset[Identity]:
     """What a payload contains; nothing if it cannot be decoded."""
-    message = decode_sds_message(payload, WireFamily.SPEC if channel is None else channel.family)
-    if isinstance(message, Malformed):
+    decoded = decode_in_families(payload, tuple(WireFamily) if channel is None else channel.families)
+    if isinstance(decoded, Malformed):
         return frozenset()
+    message = decoded[1]
     contained: set[Identity] = {(message.channel_id, message.message_id)}
     if message.content and channel is not None:
         segment = decode_segment(message.content, channel.dialects)

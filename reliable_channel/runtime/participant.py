@@ -64,7 +64,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
     sds, segmentation = settings.sds, settings.segmentation
     files = tuple(key_files)
     if known is not None:
-        sds = sds.in_family(known.family)
+        sds = sds.in_family(known.families[0])
         accepted = known.dialects
         dialect = known.dialect or segmentation.dialect
         if dialect not in accepted:

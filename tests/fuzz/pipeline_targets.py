@@ -96,6 +96,7 @@ def check_reassembly(steps: list[Step]) -> None:
                 inputs.PUBSUB,
                 inputs.TOPIC,
                 inputs.CHANNEL,
+                "spec",
                 message.sender_id,
                 message.message_id,
                 message.lamport_timestamp,

@@ -7,7 +7,7 @@ from typing import Any
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.pipeline.ack.records import InputRow
 
-KEY = ("p", "c", "talk")
+KEY = ("p", "c", "talk", "spec")
 NOW = 1_767_225_600_000
 PLACE = ("waku.envelopes", 0)
 

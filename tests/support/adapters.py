@@ -9,9 +9,9 @@ from typing import Any
 from reliable_channel.config import load
 from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.wire.sds import HistoryEntry
+from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
 from reliable_channel.lake.schema import Row
-from reliable_channel.pipeline.ack.observer import ChannelObserver
+from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import Ack, Delivery, LostDependency
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
@@ -33,7 +33,7 @@ class Adapters:
         self._decoder = decoder or RecordDecoder(settings.channels, settings.pipeline)
         self._sds = sds or SdsParameters()
         self._sets: dict[bytes, HashSets] = {}
-        self._channels: dict[tuple[str, str, str], ChannelObserver] = {}
+        self._channels: dict[ChannelKey, ChannelObserver] = {}
         self._payloads: dict[tuple[int, str], bytes] = {}
         """By the offset of the record that made them whole, and the SDS id."""
         self._lost: list[tuple[str, str, str]] = []
@@ -50,7 +50,7 @@ class Adapters:
         row = self._decoder.decode(value, headers["pubsub_topic"], headers["source"], at_ms * 1000)
         if row.kind != "sds" or row.sds_kind == "tick":
             return
-        key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id))
+        key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id), str(row.family))
         content = row.content
         rows = list(self._results(row, key, offset, at_ms, content)) if content else []
         shared = {name: getattr(row, name) for name in InputRow._fields if hasattr(row, name)}
@@ -61,7 +61,10 @@ class Adapters:
         rows.sort(key=lambda r: ("completed", "message", "repaired").index(r[0]))
         if content and row.segment_kind == "bare":
             self._payloads[offset, str(row.sds_id)] = content
-        observer = self._channels.setdefault(key, ChannelObserver(key, None, self._sds, self._expiry_ms))
+        if key not in self._channels:
+            sds = self._sds.in_family(WireFamily(key[-1]))
+            self._channels[key] = ChannelObserver(key, None, sds, self._expiry_ms)
+        observer = self._channels[key]
         for _, fields in rows:
             self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
 
@@ -87,7 +90,7 @@ class Adapters:
         return self.tables
 
     def _results(
-        self, row: Decoded, key: tuple[str, str, str], offset: int, at_ms: int, content: bytes
+        self, row: Decoded, key: ChannelKey, offset: int, at_ms: int, content: bytes
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         if row.segment_kind not in ("data", "parity"):
             return

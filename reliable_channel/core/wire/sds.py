@@ -5,6 +5,7 @@ Messages and their entries are values. They are not ``frozen``, for the reason g
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,7 +24,8 @@ MAX_HINT_BYTES = 1_024
 
 
 class WireFamily(StrEnum):
-    """The message layout of a channel. The families cannot read each other: no message of one is valid in the other."""
+    """The message layout of a channel. The families cannot read each other: no message that an encoder of one writes is
+    valid in the other."""
 
     SPEC = "spec"
     NIM = "nim"
@@ -115,6 +117,26 @@ def decode_sds_message(data: bytes, family: WireFamily = WireFamily.SPEC) -> Sds
             remedy = f"set family: {other.value} for its content topic in channels.content_topics"
             return Malformed(Reason.OTHER_FAMILY, f"a message of the {other.value} family; {remedy}")
     return message
+
+
+def decode_in_families(data: bytes, families: Sequence[WireFamily]) -> tuple[WireFamily, SdsMessage] | Malformed:
+    """Parse and validate an SDS message of any of these families: the first in which it is valid, and the message. So
+    the result depends on the bytes alone, also for bytes that somebody made valid in two. If it is valid in none,
+    the reason of the family that could read most of it."""
+    if len(families) == 1:
+        message = decode_sds_message(data, families[0])
+        return message if isinstance(message, Malformed) else (families[0], message)
+    reasons = []
+    for family in families:
+        message = _decode(data, family)
+        if isinstance(message, SdsMessage):
+            return family, message
+        reasons.append(message)
+    return max(reasons, key=lambda why: _LITTLE_READ.get(why.reason, 2))
+
+
+_LITTLE_READ = {Reason.MALFORMED_SDS: 0, Reason.SDS_WITHOUT_ID: 1}
+"""The reasons that bytes of another family have too."""
 
 
 def _decode(data: bytes, family: WireFamily) -> SdsMessage | Malformed:

@@ -12,6 +12,7 @@ from reliable_channel.lake.tables.columns import (
     DELIVERY_TIME,
     EARLIEST_SENDER_TIMESTAMP,
     ENTIRE_HASH,
+    FAMILY,
     LAMPORT,
     LATE,
     LOST_IDS,
@@ -32,12 +33,13 @@ DELIVERIES = Table(
     "jobs/ack.py",
     (
         *CHANNEL,
-        Column("row_seq", "BIGINT", "number of the row in its channel, from 1", example="109"),
+        FAMILY,
+        Column("row_seq", "BIGINT", "number of the row in its channel and family, from 1", example="109"),
         Column("row_kind", "STRING", "segment, or message", example="message"),
         Column(
             "delivery_seq",
             "BIGINT",
-            "message rows: number of the message in its channel, from 1",
+            "message rows: number of the message in its channel and family, from 1",
             example="110",
         ),
         DELIVERY_TIME,
@@ -96,7 +98,7 @@ DELIVERIES = Table(
         LATE,
         LOST_IDS,
     ),
-    (*CHANNEL_KEY, "row_seq"),
+    (*CHANNEL_KEY, "family", "row_seq"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )

@@ -40,6 +40,13 @@ CHANNEL = (
 CHANNEL_KEY = tuple(column.name for column in CHANNEL)
 """The columns that identify a channel."""
 
+FAMILY = Column(
+    "family",
+    "STRING",
+    "wire family of SDS: spec or nim. Each family of a channel is followed by itself, as two channels are",
+    example="spec",
+)
+
 EVENT_TIME = Column(
     "event_time",
     "TIMESTAMP",
@@ -162,6 +169,7 @@ PUBSUB_TOPIC = Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/w
 RECORDED_AT = Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-11-21T14:26:26.834148Z")
 
 SDS_METADATA = (
+    FAMILY,
     SENDER,
     SDS_ID,
     Column(

@@ -12,6 +12,7 @@ from reliable_channel.lake.tables.columns import (
     DELIVERY_TIME,
     EARLIEST_SENDER_TIMESTAMP,
     ENTIRE_HASH,
+    FAMILY,
     LATE,
     LOST_IDS,
     OFFSET_OF_THAT_RECORD,
@@ -31,10 +32,11 @@ DELIVERED_MESSAGES = Table(
     "jobs/ack.py",
     (
         *CHANNEL,
+        FAMILY,
         Column(
             "delivery_seq",
             "BIGINT",
-            "number of the message in its channel at this observer, from 1",
+            "number of the message in its channel and family at this observer, from 1",
             example="110",
         ),
         DELIVERY_TIME,
@@ -69,7 +71,7 @@ DELIVERED_MESSAGES = Table(
         OFFSET_OF_THAT_RECORD,
         WRITTEN_AT,
     ),
-    (*CHANNEL_KEY, "delivery_seq"),
+    (*CHANNEL_KEY, "family", "delivery_seq"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=365 * DAY_MS,
 )

@@ -10,6 +10,7 @@ from reliable_channel.lake.tables.columns import (
     COORDINATES,
     DATA_COUNT,
     ENTIRE_HASH,
+    FAMILY,
     EVENT_TIME,
     PARITY_COUNT,
     PAYLOAD,
@@ -90,6 +91,7 @@ REASSEMBLED_MESSAGES = Table(
             example="2026-01-01T00:01:12.455Z",
         ),
         *CHANNEL,
+        FAMILY,
         SENDER,
         ENTIRE_HASH,
         Column(
@@ -154,6 +156,7 @@ INCOMPLETE_MESSAGES = Table(
     "jobs/reassembly.py",
     (
         *CHANNEL,
+        FAMILY,
         SENDER,
         ENTIRE_HASH,
         Column(
@@ -201,7 +204,7 @@ INCOMPLETE_MESSAGES = Table(
         ),
         Column("last_seen", "TIMESTAMP", "event time of the last segment received", example="2026-01-01T00:04:03.285Z"),
     ),
-    (*CHANNEL_KEY, "sender_id", "entire_message_hash", "event_time", "status"),
+    (*CHANNEL_KEY, "family", "sender_id", "entire_message_hash", "event_time", "status"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )

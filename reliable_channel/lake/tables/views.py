@@ -201,10 +201,11 @@ FROM numbered""",  # noqa: S608 - text of our own only
 
 PEER_FORMATS = View(
     "peer_formats",
-    "One row per sender of a channel: the formats of its SDS messages, by which one tells which software it runs.",
+    "One row per sender of a channel and wire family: the formats of its SDS messages, by which one tells which"
+    " software it runs. Senders of different families cannot read each other.",
     (SDS_MESSAGES,),
     (
-        *(_SENT[name] for name in (*CHANNEL_KEY, "sender_id")),
+        *(_SENT[name] for name in (*CHANNEL_KEY, "sender_id", "family")),
         Column("messages", "BIGINT", "number of its SDS messages, of all kinds", example="62"),
         Column("since", "TIMESTAMP", "first of them", example="2026-01-01T00:01:12.455Z"),
         Column("last", "TIMESTAMP", "last of them", example="2026-01-01T00:14:02.101Z"),
@@ -225,7 +226,7 @@ PEER_FORMATS = View(
     ),
     f"""\
 WITH senders AS (
-    SELECT {_CHANNEL}, sender_id, count(*) AS messages, min(event_time) AS since, max(event_time) AS last,
+    SELECT {_CHANNEL}, sender_id, family, count(*) AS messages, min(event_time) AS since, max(event_time) AS last,
            array_sort(array_agg(DISTINCT segment_dialect) FILTER (WHERE segment_dialect IS NOT NULL)) AS dialects,
            count(segment_dialect) AS segments, count(*) FILTER (WHERE segment_kind = 'bare') AS bare,
            max(lamport_timestamp) / 1e0 AS lamport, unix_millis(max(event_time)) / 1e0 AS last_ms,
@@ -234,9 +235,9 @@ WITH senders AS (
            cast(max(octet_length(bloom_filter)) AS INT) AS filter_bytes,
            count(*) FILTER (WHERE size(repair_request) > 0) AS repair_requests,
            count(*) FILTER (WHERE sds_kind = 'sync') AS syncs
-    FROM sds_messages WHERE sds_kind <> 'tick' GROUP BY {_CHANNEL}, sender_id
+    FROM sds_messages WHERE sds_kind <> 'tick' GROUP BY {_CHANNEL}, sender_id, family
 )
-SELECT pubsub_topic, content_topic, channel_id, sender_id, messages, since, last,
+SELECT pubsub_topic, content_topic, channel_id, sender_id, family, messages, since, last,
        CASE WHEN segments > 0 THEN dialects END AS dialects, bare,
        CASE WHEN lamport IS NULL THEN NULL WHEN abs(lamport - last_ms) < 30 * 86400000.0 THEN 'ms'
             WHEN abs(lamport * 1e3 - last_ms) < 30 * 86400000.0 THEN 's'

@@ -69,8 +69,8 @@ class DueTimes:
             name = _name_of(place, number)
             for page in range(slot.pages):
                 for channel in pb.DuePageProto.FromString(self._state.get(name, page) or b"").channels:
-                    pubsub_topic, content_topic, channel_id = channel.key
-                    due = Due((pubsub_topic, content_topic, channel_id), channel.is_end)
+                    pubsub_topic, content_topic, channel_id, family = channel.key
+                    due = Due((pubsub_topic, content_topic, channel_id, family), channel.is_end)
                     if channel.due_us <= until_us:
                         dues.add(due)
                     else:

@@ -59,12 +59,13 @@ GUARDED_MS = max(table.retention_ms or 0 for table in (DELIVERIES, DELIVERED_MES
 """How long (ms) tables keep a delivery; a channel that forgets it earlier could write it twice."""
 DAY_MS = 24 * 3_600_000
 
-ChannelKey = tuple[str, str, str]
-"""Pubsub topic, content topic, channel id."""
+ChannelKey = tuple[str, str, str, str]
+"""Pubsub topic, content topic, channel id, wire family: participants of two families cannot read each other, so what
+they send under one id is followed as two channels."""
 
 
 class ChannelObserver:
-    """The state of one channel. ``key`` is (pubsub topic, content topic, channel id).
+    """The state of one channel.
 
     A channel that was silent for ``expiry_ms`` (``None``: never expires) becomes dormant. Its state then keeps only the
     counters and its position, so that nothing is delivered twice, however late a store returns it. These are deleted
@@ -74,7 +75,8 @@ class ChannelObserver:
         self, key: ChannelKey, participant_id: str | None, config: SdsParameters, expiry_ms: int | None = None
     ) -> None:
         self._key = key
-        self._columns: dict[str, Any] = dict(zip(CHANNEL_KEY, key, strict=True))
+        *channel, self._family = key
+        self._columns: dict[str, Any] = dict(zip(CHANNEL_KEY, channel, strict=True))
         self._participant_id = participant_id
         self._config = config
         self._expiry_ms = expiry_ms
@@ -332,7 +334,7 @@ class ChannelObserver:
         """The columns of every row of ``deliveries``, with the next running numbers."""
         self._row_seq += 1
         base = self.base(at)
-        base["row_seq"] = self._row_seq
+        base["family"], base["row_seq"] = self._family, self._row_seq
         if message:
             self._delivery_seq += 1
             base["delivery_seq"] = self._delivery_seq

@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
-from reliable_channel.config.channels import ChannelsSettings
 from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import (
@@ -57,6 +57,7 @@ BUCKETS_PER_PARTITION = 8
 """The number of keys of the state in each shuffle partition. A micro-batch touches all of them, because a tick goes to
 each, and each costs 2 ms of CPU; the rows of one key are in memory together. Changing it requires new checkpoints."""
 
+_KEY = (*CHANNEL_KEY, "family")
 _OUT = "kind string, results binary"
 
 
@@ -70,7 +71,7 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
         every = F.sequence(F.lit(0), F.lit(_bucket_count(settings) - 1))
         of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
-        by_bucket = rows.select(F.explode(of_row).alias("bucket"), *CHANNEL_KEY, text, "bloom_filter").groupBy("bucket")
+        by_bucket = rows.select(F.explode(of_row).alias("bucket"), *_KEY, text, "bloom_filter").groupBy("bucket")
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
@@ -89,21 +90,16 @@ def _bucket_count(settings: Settings) -> int:
 def configure(settings: Settings) -> Update:
     """:func:`stateful` with the values of a configuration."""
     own = settings.channels.participant_id
-    return stateful(own, settings.sds, settings.pipeline.channel_expiry_ms, settings.channels)
+    return stateful(own, settings.sds, settings.pipeline.channel_expiry_ms)
 
 
-def stateful(
-    participant_id: str | None, config: SdsParameters, expiry_ms: int | None, channels: ChannelsSettings | None = None
-) -> Update:
-    """The ``update`` function of :class:`.buckets.Buckets`: processes the channels of one bucket, each in record order.
-    ``channels`` gives the SDS family of a content topic: filter, clock and history differ."""
-    known: dict[SdsParameters, Rules] = {}
+def stateful(participant_id: str | None, config: SdsParameters, expiry_ms: int | None) -> Update:
+    """The ``update`` function of :class:`.buckets.Buckets`: processes the channels of one bucket, each in record
+    order, with the filter, clock and history of its family."""
+    rules = {family.value: Rules(participant_id, config.in_family(family), expiry_ms) for family in WireFamily}
 
     def rules_of(key: ChannelKey) -> Rules:
-        sds = config if channels is None else channels.sds_config(config, key[1], key[0])
-        if sds not in known:
-            known[sds] = Rules(participant_id, sds, expiry_ms)
-        return known[sds]
+        return rules[key[-1]]
 
     def update(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: BucketState) -> Iterator[pd.DataFrame]:
         now = running()
@@ -183,8 +179,8 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_
     by_channel: dict[ChannelKey, list[_Given]] = {}
     ticks: Ticks = {}
     for frame in frames:
-        columns = (frame[name].tolist() for name in (*CHANNEL_KEY, "row", "bloom_filter"))
-        for pubsub_topic, content_topic, channel_id, text, bloom_filter in zip(*columns, strict=True):
+        columns = (frame[name].tolist() for name in (*_KEY, "row", "bloom_filter"))
+        for pubsub_topic, content_topic, channel_id, family, text, bloom_filter in zip(*columns, strict=True):
             if channel_id is None:
                 tick = row_of(json.loads(text), None)
                 last = ticks.setdefault((tick.kafka_topic, tick.kafka_partition), (tick, (text, None)))
@@ -192,7 +188,7 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_
                     ticks[tick.kafka_topic, tick.kafka_partition] = (tick, (text, None))
                 continue
             some = None if bloom_filter is None else bytes(bloom_filter)
-            by_channel.setdefault((pubsub_topic, content_topic, channel_id), []).append((text, some))
+            by_channel.setdefault((pubsub_topic, content_topic, channel_id, family), []).append((text, some))
     return by_channel, ticks
 
 

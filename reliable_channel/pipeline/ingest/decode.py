@@ -10,7 +10,7 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSett
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, decode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
@@ -27,6 +27,7 @@ MAX_VALUE_BYTES = 1_048_576
 (14/WAKU2-MESSAGE)."""
 
 _KIND_NAMES = {kind: kind.value for kind in SdsKind}
+_FAMILY_NAMES = {family: family.value for family in WireFamily}
 _DIALECT_NAMES = {dialect: dialect.value for dialect in Dialect}
 """Cached, because reading the value of an enumeration's member calls a function, and every record needs it."""
 
@@ -52,6 +53,7 @@ class Decoded:
     sender_timestamp_ns: int | None = None
     ephemeral: bool | None = None
     channel_id: str | None = None
+    family: str | None = None
     sender_id: str | None = None
     sds_id: str | None = None
     sds_kind: str | None = None
@@ -126,10 +128,10 @@ class RecordDecoder:
             if isinstance(opened, Malformed):
                 return refuse(row, "decryption", opened)
             payload = opened
-        message = decode_sds_message(payload, topic.family)
-        if isinstance(message, Malformed):
-            return refuse(row, "sds", message)
-        return self._sds(row, envelope, message, topic, record_time_us)
+        decoded = decode_in_families(payload, topic.families)
+        if isinstance(decoded, Malformed):
+            return refuse(row, "sds", decoded)
+        return self._sds(row, envelope, *decoded, topic, record_time_us)
 
     def text(self, header: bytes | None) -> str | None:
         """The text of a header; ``None`` without one, or if it is no UTF-8 text."""
@@ -155,13 +157,19 @@ class RecordDecoder:
         return self._topics[key]
 
     def _sds(
-        self, row: Decoded, envelope: WakuMessage, message: SdsMessage, topic: ChannelTopic, record_time_us: int
+        self,
+        row: Decoded,
+        envelope: WakuMessage,
+        family: WireFamily,
+        message: SdsMessage,
+        topic: ChannelTopic,
+        record_time_us: int,
     ) -> Decoded:
         lamport, kind, content = message.lamport_timestamp, message.kind, message.content or None
         if lamport is not None and lamport > record_time_us // 1000 + LAMPORT_MAX_AHEAD_MS:
             return refuse(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
         has_keys = bool(topic.decryption_key_files)
-        row.kind = "sds"
+        row.kind, row.family = "sds", _FAMILY_NAMES[family]
         row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)
         row.channel_id, row.sender_id, row.sds_id = message.channel_id, message.sender_id, message.message_id
         row.sds_kind = _KIND_NAMES[kind] if kind else None
@@ -169,7 +177,7 @@ class RecordDecoder:
         row.causal_history = message.causal_history
         row.bloom_filter = message.bloom_filter
         row.repair_request = message.repair_request
-        row.id_verified = id_verified(message, topic.family)
+        row.id_verified = id_verified(message, family)
         if content is None:
             return row
         row.content = envelope.payload if row.encrypted else content

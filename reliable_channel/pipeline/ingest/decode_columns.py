@@ -108,10 +108,12 @@ class ColumnDecoder:
             if topic is None:
                 yield Part(rows[here], {**_take(common, here), "kind": _repeat("plain", len(here))})
             elif not topic.decryption_key_files:
-                messages, kept = _read(_MESSAGES[topic.family], envelopes["payload"], here)
-                usual = _find_usual(messages, topic.family, time_us.take(rows[kept]))
-                messages, kept = _filter(messages, usual), kept[usual]
-                yield Part(rows[kept], {**_take(common, kept), **_build_sds_columns(messages, topic)})
+                for family in topic.families:
+                    messages, kept = _read(_MESSAGES[family], envelopes["payload"], here)
+                    usual = _find_usual(messages, family, time_us.take(rows[kept]))
+                    messages, kept = _filter(messages, usual), kept[usual]
+                    yield Part(rows[kept], {**_take(common, kept), **_build_sds_columns(messages, topic, family)})
+                    here = np.setdiff1d(here, kept, assume_unique=True)
 
     def _group_by_topic(self, envelopes: Columns) -> Iterator[tuple[ChannelTopic | None, Rows]]:
         """The configurations of content topics, and the positions of their envelopes."""
@@ -180,10 +182,10 @@ def _find_usual(messages: Columns, family: WireFamily, time_us: pa.Array) -> Mas
     return usual
 
 
-def _build_sds_columns(messages: Columns, topic: ChannelTopic) -> Columns:
-    """The columns of valid SDS messages."""
+def _build_sds_columns(messages: Columns, topic: ChannelTopic, family: WireFamily) -> Columns:
+    """The columns of valid SDS messages of one family."""
     lamport, content = messages["lamport_timestamp"].cast(pa.int64()), _drop_empty(messages["content"])
-    if topic.family is WireFamily.NIM:
+    if family is WireFamily.NIM:
         lamport = pc.if_else(pc.equal(lamport, 0), pa.scalar(None, pa.int64()), lamport)
     count = len(lamport)
     timed, filled = lamport.is_valid(), content.is_valid()
@@ -191,7 +193,7 @@ def _build_sds_columns(messages: Columns, topic: ChannelTopic) -> Columns:
     contents = content.to_pylist()
     given = (messages["message_id"], messages["sender_id"], lamport)
     verified = [
-        id_verified(SdsMessage(sender, sds_id, "", at, content=content), topic.family)
+        id_verified(SdsMessage(sender, sds_id, "", at, content=content), family)
         for sds_id, sender, at, content in zip(*(each.to_pylist() for each in given), contents, strict=True)
     ]
     digests = [None if each is None else hashlib.sha256(each).digest() for each in contents]
@@ -202,6 +204,7 @@ def _build_sds_columns(messages: Columns, topic: ChannelTopic) -> Columns:
     return {
         "kind": _repeat("sds", count),
         "channel_id": messages["channel_id"],
+        "family": _repeat(family.value, count),
         "sender_id": messages["sender_id"],
         "sds_id": messages["message_id"],
         "sds_kind": kind,

@@ -14,7 +14,7 @@ from reliable_channel.config import ChannelTopic
 from reliable_channel.core.aes_gcm import KEY_BYTES, DecryptionRefusedError, decrypt, key_id, key_in
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.sds import decode_in_families
 
 ENVIRONMENT = "env:"
 
@@ -37,7 +37,7 @@ class PayloadDecryptor:
         try:
             return decrypt(keys, (pubsub_topic, content_topic), payload)
         except DecryptionRefusedError as error:
-            if not isinstance(decode_sds_message(payload, topic.family), Malformed):
+            if not isinstance(decode_in_families(payload, topic.families), Malformed):
                 return Malformed(Reason.PLAINTEXT_REFUSED, "a key is configured for this content topic")
             return Malformed(Reason.UNDECRYPTABLE, type(error).__name__)
 

@@ -29,7 +29,7 @@ SPREAD_MS = 3_600_000
 
 MAX_RANGES = 32
 
-_SCOPE = [*CHANNEL_KEY, "sender_id", "entire_message_hash"]
+_SCOPE = [*CHANNEL_KEY, "family", "sender_id", "entire_message_hash"]
 
 
 def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:

@@ -32,7 +32,7 @@ TICKS, REPORTS = b"#tick", b"#"
 """The shuffle key of all ticks, so that one combiner task receives them; and the state key under which the combiner's
 reports pass through the keyed operator. Hashes are longer."""
 
-_TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "sender_id", "sds_id", "lamport_timestamp", "segment_dialect", "content")
+_TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "family", "sender_id", "sds_id", "lamport_timestamp", "segment_dialect", "content")
 INPUT_COLUMNS = {
     "state_key": "BINARY",
     **SDS_MESSAGES.types(*_TAKEN, "encrypted"),

@@ -39,9 +39,10 @@ class Done:
 
 Prefixes = npt.NDArray[np.uint64]
 
-_COLUMNS = [*RECORD_KEY, "event_time", *CHANNEL_KEY, "sender_id", "entire_message_hash", "sds_ids", "data_count"]
+_SCOPE = (*CHANNEL_KEY, "family", "sender_id")
+_COLUMNS = [*RECORD_KEY, "event_time", *_SCOPE, "entire_message_hash", "sds_ids", "data_count"]
 _COLUMNS += ["first_lamport_timestamp", "send", "one_send"]
-_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*CHANNEL_KEY, "sender_id")
+_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*_SCOPE)
 _MASK = (1 << 20) - 1
 
 

@@ -28,7 +28,7 @@ from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
 
-_SCOPE = (*CHANNEL_KEY, "sender_id")
+_SCOPE = (*CHANNEL_KEY, "family", "sender_id")
 
 
 Message, Ordered = row_type(tables.REASSEMBLED_MESSAGES), row_type(tables.ORDERED_SDS_MESSAGES)
@@ -205,6 +205,7 @@ def _event(
 ) -> Row:
     """A row of ``channel_events``."""
     whose = _scope(scope or (None,) * len(_SCOPE))
+    del whose["family"]
     return Event(**whose, **_record(place, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail)
 
 

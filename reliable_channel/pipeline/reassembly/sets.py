@@ -31,7 +31,7 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.sds import decode_in_families
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import guarded
@@ -49,7 +49,7 @@ from reliable_channel.pipeline.reassembly.set_results import (
     results_of_completed,
 )
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """The version of the stored bytes, and of the file that names the hashes with state (:mod:`~.lake.open_hashes`)."""
 
 _ALONE = {dialect.value: frozenset({dialect}) for dialect in Dialect}
@@ -65,6 +65,7 @@ class SegmentRow(NamedTuple):
     pubsub_topic: str
     content_topic: str
     channel_id: str
+    family: str
     sender_id: str
     sds_id: str
     lamport_timestamp: int | None
@@ -74,7 +75,7 @@ class SegmentRow(NamedTuple):
 
     @property
     def scope(self) -> Scope:
-        return (self.pubsub_topic, self.content_topic, self.channel_id, self.sender_id)
+        return (self.pubsub_topic, self.content_topic, self.channel_id, self.family, self.sender_id)
 
 
 class Tick(NamedTuple):
@@ -103,8 +104,8 @@ class SegmentDecryptor:
         if topic is None:
             return row
         opened = self._decryptor.open(row.content, topic, row.pubsub_topic, row.content_topic)
-        message = opened if isinstance(opened, Malformed) else decode_sds_message(opened, topic.family)
-        return row if isinstance(message, Malformed) else row._replace(content=message.content or b"")
+        decoded = opened if isinstance(opened, Malformed) else decode_in_families(opened, topic.families)
+        return row if isinstance(decoded, Malformed) else row._replace(content=decoded[1].content or b"")
 
     def __reduce__(self) -> tuple[type[SegmentDecryptor], tuple[ChannelsSettings]]:
         return SegmentDecryptor, (self._channels,)

@@ -66,11 +66,12 @@ def text_of(row: InputRow) -> str:
     return json.dumps({**fields, "sub_order": 0})
 
 
-NO_CHANNEL = (None, None, None)
+NO_CHANNEL = (None, None, None, None)
 """The key of ticks."""
 
 
-def frame_of(key: ChannelKey | tuple[None, None, None], rows: Sequence[InputRow]) -> pd.DataFrame:
+def frame_of(key: ChannelKey | tuple[None, None, None, None], rows: Sequence[InputRow]) -> pd.DataFrame:
     """A channel's rows, or ticks, as Spark gives them."""
     fields = [(*key, text_of(row), row.bloom_filter) for row in rows]
-    return pd.DataFrame(fields, columns=["pubsub_topic", "content_topic", "channel_id", "row", "bloom_filter"])
+    names = ["pubsub_topic", "content_topic", "channel_id", "family", "row", "bloom_filter"]
+    return pd.DataFrame(fields, columns=names)

@@ -25,7 +25,7 @@ from tests.support.adapters import SETS, TOPIC, Adapters
 from tests.unit.pipeline.buckets import FakeBucket, text_of
 
 FILES = {name: Path(__file__).parents[2] / "vectors" / f"{name}_state.json.gz" for name in ("ack", "reassembly")}
-KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk")
+KEY: ChannelKey = ("/waku/2/rs/1/0", "/reliable-channel/1/chat/proto", "talk", "spec")
 A_MICRO_BATCH = 20
 
 Given = list[tuple[str, bytes | None]]

@@ -45,7 +45,7 @@ def test_every_range_is_inside_one_of_a_few(given_ranges: list[tuple[int, int]])
 
 HASH = bytes(range(32))
 AT_US = 1_767_225_600_000_000
-SCOPE = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "sender_id": "alice"}
+SCOPE = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "family": "spec", "sender_id": "alice"}
 
 
 @pytest.fixture

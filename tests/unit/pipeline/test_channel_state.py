@@ -22,7 +22,7 @@ from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PHASES, PLACE, channels, cut
 from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
-KEYS = [("p", "c", name) for name in ("talk", "more", "else")]
+KEYS = [("p", "c", name, "spec") for name in ("talk", "more", "else")]
 RULES = Rules(None, SdsParameters(), None)
 DAY_US = 24 * 3_600_000_000
 Key = ChannelKey | tuple[None, None, None]
@@ -178,7 +178,7 @@ def test_a_snapshot_is_compressed() -> None:
 def test_what_workers_keep_is_bounded() -> None:
     live, bucket = LiveChannels(50_000), FakeBucket()
     for number in range(200):
-        Worker(live).batch(bucket, {("p", "c", f"{number}"): talk(3)})
+        Worker(live).batch(bucket, {("p", "c", f"{number}", "spec"): talk(3)})
     assert 5 <= len(live) <= 25
 
 

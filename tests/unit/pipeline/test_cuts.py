@@ -51,7 +51,7 @@ def test_the_same_payload_sent_again_is_another_message_in_every_cut(
     assert (len(tables["reassembled_messages"]), len(tables.get("incomplete", []))) == (sends, 0)
 
 
-KEY = ("p", "c", "talk")
+KEY = ("p", "c", "talk", "spec")
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -13,13 +16,14 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSett
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.segmentation.split import contents_for
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.core.wire.malformed import Reason
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.wire.malformed import Malformed, Reason
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_in_families, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Decoded, RecordDecoder
 from tests.support.decoding import NOW_MS, PAYLOAD, PUBSUB, TOPIC, decode, decoder, envelope, sds, segment
 
+VECTORS = Path(__file__).parents[2] / "vectors"
 BAD = {
     "null value": (None, Reason.NULL_VALUE),
     "garbage": (b"\xff" * 60, Reason.MALFORMED_ENVELOPE),
@@ -55,6 +59,49 @@ def test_a_message_of_the_other_family_is_refused_with_the_setting_that_reads_it
     row = decoder(family=family).decode(envelope(encode_sds_message(message, other)), PUBSUB, b"relay", NOW_MS * 1000)
     assert (row.kind, row.stage, row.reason) == ("quarantined", "sds", "other_family")
     assert f"family: {other.value}" in (row.detail or "")
+
+
+@pytest.mark.parametrize("family", WireFamily)
+def test_without_a_setting_each_message_is_read_in_the_family_that_it_has(family: WireFamily) -> None:
+    value = envelope(encode_sds_message(SdsMessage("alice", "m1", "talk", 5, content=b"hello"), family))
+    row = auto().decode(value, PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.channel_id, row.family) == ("sds", "talk", family.value)
+    assert vars(row) == vars(decoder(family=family).decode(value, PUBSUB, b"relay", NOW_MS * 1000))
+
+
+def test_what_peers_sent_is_of_their_family_alone() -> None:
+    recorded = json.loads((VECTORS / "sds_wire.json").read_text())["wires"]
+    js = [
+        gzip.decompress(base64.b64decode(wire["gz"])) if "gz" in wire else bytes.fromhex(wire["hex"])
+        for wire in recorded
+    ]
+    runs = [json.loads(gzip.decompress(file.read_bytes())) for file in (VECTORS / "nim").glob("*.json.gz")]
+    nim = [gzip.decompress(base64.b64decode(wire)) for run in runs for wire in run["wires"].values()]
+    assert js and nim
+    for family, other, wires in ((*WireFamily, js), (*reversed(WireFamily), nim)):
+        read = [decode_in_families(wire, tuple(WireFamily)) for wire in wires]
+        assert {each if isinstance(each, Malformed) else each[0] for each in read} == {family}
+        assert all(isinstance(decode_in_families(wire, (other,)), Malformed) for wire in wires)
+
+
+def test_what_somebody_made_valid_in_both_families_is_read_in_the_first() -> None:
+    channel = encode_sds_message(SdsMessage("", "n", "nim talk", 7, content=b"nim"), WireFamily.NIM)
+    both = encode_sds_message(SdsMessage("alice", "m1", "\n\x01a", 5, content=b"hello")) + channel
+    spec, nim = (decode_in_families(both, (family,)) for family in WireFamily)
+    assert not isinstance(spec, Malformed) and not isinstance(nim, Malformed)
+    assert decode_in_families(both, tuple(WireFamily)) == spec
+
+
+@pytest.mark.parametrize("family", WireFamily)
+def test_a_message_that_no_family_reads_has_the_reason_of_the_one_that_read_most(family: WireFamily) -> None:
+    history = tuple(HistoryEntry(str(number)) for number in range(1_001))
+    message = SdsMessage("alice", "m1", "talk", 5, history, content=b"hello")
+    row = auto().decode(envelope(encode_sds_message(message, family)), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.reason) == ("quarantined", "sds_history_too_long")
+
+
+def auto() -> RecordDecoder:
+    return RecordDecoder(ChannelsSettings(content_topics=(TOPIC,)), PipelineSettings())
 
 
 @pytest.mark.parametrize("family", WireFamily)

@@ -23,18 +23,21 @@ from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Record
 from reliable_channel.pipeline.ingest.decode_columns import MAX_COLUMN_BYTES, SMALLEST_SPLIT, ColumnDecoder
 from tests.fuzz import inputs
 
-PUBSUB, SPEC, NIM, V01, SEALED, ELSEWHERE = (
+PUBSUB, SPEC, NIM, AUTO, AUTO_NIM, V01, SEALED, ELSEWHERE = (
     "/waku/2/rs/1/0",
     "/spec/1/a/b",
     "/nim/1/a/b",
+    "/auto/1/a/b",
+    "/auto/1/nim/b",
     "/v01/1/a/b",
     "/key/1/a/b",
     "/x",
 )
 CHANNELS = ChannelsSettings(
     content_topics=(
-        ChannelTopic(content_topic=SPEC),
+        ChannelTopic(content_topic=SPEC, family=WireFamily.SPEC),
         ChannelTopic(content_topic=NIM, family=WireFamily.NIM),
+        ChannelTopic(content_topic="/auto/1/*/b"),
         ChannelTopic(content_topic=V01, dialects=(Dialect.V01,)),
         ChannelTopic(content_topic=SEALED, decryption_key_files=("env:NO_SUCH_KEY",)),
     )
@@ -147,7 +150,7 @@ def envelopes() -> st.SearchStrategy[bytes]:
     valid = st.builds(
         lambda *given: encode_waku_message(WakuMessage(*given)),
         payload,
-        st.sampled_from([SPEC, SPEC, NIM, NIM, V01, SEALED, ELSEWHERE, ""]),
+        st.sampled_from([SPEC, NIM, AUTO, AUTO, V01, SEALED, ELSEWHERE, ""]),
         st.sampled_from([None, 0, 2**32 - 1]),
         st.sampled_from([None, 0, -1, -(2**63), 2**63 - 1, AT_US * 1000]),
         st.sampled_from([None, b"", b"m" * 64, b"m" * 65]),
@@ -174,7 +177,7 @@ def test_both_give_the_same_rows(given: list[Record]) -> None:
 
 
 def record(message: SdsMessage, topic: str = SPEC, **changes: Any) -> Record:
-    family = WireFamily.NIM if topic == NIM else WireFamily.SPEC
+    family = WireFamily.NIM if topic in (NIM, AUTO_NIM) else WireFamily.SPEC
     envelope = WakuMessage(encode_sds_message(message, family), topic, timestamp=AT_US * 1000, **changes)
     return encode_waku_message(envelope), PUBSUB.encode(), b"relay", AT_US
 
@@ -191,7 +194,7 @@ def usual(number: int) -> Record:
     return record(message(message_id=made, content=content, causal_history=(HistoryEntry("a", b"h" * 32, "bob"),)))
 
 
-@pytest.mark.parametrize("topic", [SPEC, NIM, V01, ELSEWHERE])
+@pytest.mark.parametrize("topic", [SPEC, NIM, AUTO, AUTO_NIM, V01, ELSEWHERE])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -210,7 +213,7 @@ def test_usual_records_need_no_judge(topic: str, changes: dict[str, Any]) -> Non
     assert by_columns(batch) == 3
 
 
-@pytest.mark.parametrize("topic", [SPEC, NIM])
+@pytest.mark.parametrize("topic", [SPEC, NIM, AUTO, AUTO_NIM])
 @pytest.mark.parametrize(
     "changes",
     [

@@ -18,7 +18,7 @@ from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PLACE
 from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
-KEY = ("p", "c", "talk")
+KEY = ("p", "c", "talk", "spec")
 DAY_MS = 24 * 3_600_000
 EXPIRING = Rules(None, SdsParameters(timeout_for_lost_messages_ms=30_000), 7 * DAY_MS)
 ELSEWHERE = ("waku.envelopes", 1)
@@ -96,7 +96,7 @@ def test_the_same_channel_does_not_gather_entries() -> None:
 
 def test_a_new_due_time_is_written_without_those_of_other_channels() -> None:
     bucket = FakeBucket()
-    processed(bucket, {("p", "c", f"{number}"): [content_row(b"1", sds_id="1")] for number in range(2_000)})
+    processed(bucket, {("p", "c", f"{number}", "spec"): [content_row(b"1", sds_id="1")] for number in range(2_000)})
     head, before = bucket.stored_head or b"", dict(bucket.entries)
     processed(bucket, {KEY: [content_row(b"1", sds_id="1")]})
     changed = [value for name, value in bucket.entries.items() if before.get(name) != value]
@@ -134,12 +134,12 @@ def test_what_is_due_is_found_once(steps: list[tuple[list[tuple[int, int, int]],
         dues = DueTimes(bucket, head)
         found = dues.take({("t", partition): at * 1_000_000 for partition, at in ticks.items()})
         expected = {each for each in waiting if each[0] in ticks and each[2] <= ticks[each[0]]}
-        assert found == {Due(("p", "c", f"{partition} {name}"), False) for partition, name, _ in expected}
+        assert found == {Due(("p", "c", f"{partition} {name}", "spec"), False) for partition, name, _ in expected}
         waiting -= expected
         # Whoever was found enters its next time again; of several in a slot only the earliest may have been kept.
         again = {each for each in waiting if any(each[:2] == one[:2] for one in expected)}
         for partition, name, at in [*added, *again]:
-            dues.add(("t", partition), Due(("p", "c", f"{partition} {name}"), False), at * 1_000_000)
+            dues.add(("t", partition), Due(("p", "c", f"{partition} {name}", "spec"), False), at * 1_000_000)
             waiting.add((partition, name, at))
         head = dues.write()
     assert bool(head) == bool(waiting)

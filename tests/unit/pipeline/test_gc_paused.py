@@ -52,7 +52,7 @@ def test_cycles_are_found_in_the_end() -> None:
 @settings(max_examples=10, deadline=None)
 @given(channels())
 def test_channels_are_freed_without_the_collector(heard: list[InputRow]) -> None:
-    observer = ChannelObserver(("p", "c", "talk"), None, SdsParameters())
+    observer = ChannelObserver(("p", "c", "talk", "spec"), None, SdsParameters())
     for row in heard:
         observer.take(row)
     watched = weakref.ref(observer)

@@ -19,7 +19,7 @@ def row(offset: int, index: int, sender: str = "alice", fill: int | None = None,
         segment = replace(segment, payload=bytes([fill]) * len(segment.payload))
     content = encode_segment(segment)
     return SegmentRow(
-        "t", 0, offset, event_us, "p", "c", "talk", sender, f"{sender}-{offset}", 100 + index, "v0.1", content
+        "t", 0, offset, event_us, "p", "c", "talk", "spec", sender, f"{sender}-{offset}", 100 + index, "v0.1", content
     )
 
 

@@ -19,7 +19,7 @@ from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
 HASH = b"h" * 32
-SCOPE = ("p", "c", "talk", "alice")
+SCOPE = ("p", "c", "talk", "spec", "alice")
 PLACE = ("t", 0)
 
 
@@ -32,6 +32,7 @@ def message(offset: int, at_ms: int, hash_: bytes, sds_ids: list[str | None]) ->
         "pubsub_topic": "p",
         "content_topic": "c",
         "channel_id": "talk",
+        "family": "spec",
         "sender_id": "alice",
         "entire_message_hash": hash_,
         "sds_ids": sds_ids,

@@ -49,7 +49,7 @@ class Flood:
             number, index, key = self.opened, 0, keccak256(str(self.opened).encode())
             self.opened += 1
         content = encode_segment(Segment(key, index, 255, None, False, b"x" * 200))
-        sender = ("p", f"topic {number}", "talk", f"mallory {number}")
+        sender = ("p", f"topic {number}", "talk", "spec", f"mallory {number}")
         self.offset += 1
         cost = Cost(messages=1, bytes=len(content), segments=1)
         one = Candidate(PLACE, self.offset, now // WINDOW_MS, sender, cost)
