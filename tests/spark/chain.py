@@ -24,8 +24,8 @@ from .kafka_log import KafkaLog, Record
 
 def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
     """Settings with a run directory of their own, under which the channels of ``world`` are observed."""
-    families = {channel.content_topic: channel.family for channel in world.scenario.channels}
-    topics = tuple(ChannelTopic(content_topic=topic, family=family) for topic, family in sorted(families.items()))
+    names = sorted({channel.content_topic for channel in world.scenario.channels})
+    topics = tuple(ChannelTopic(content_topic=name) for name in names)
     return settings.with_run_dir(run_dir).model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
 
 

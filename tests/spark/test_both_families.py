@@ -1,13 +1,17 @@
-"""Channels of both wire families beside each other in one run, each with a participant of ours and one of theirs."""
+"""Both wire families in one channel and one run, each with a participant of ours and one of theirs."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.rules import load_rules
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.lake import tables
@@ -25,12 +29,12 @@ MINUTE_MS = 60_000
 PERFECT = LinkQuality()
 
 
-def channel(name: str, family: WireFamily, other: Foreign) -> ChannelPlan:
-    """Alice is ours, Bob is not; nothing is lost between them."""
+def channel(family: WireFamily, ours: str, theirs: str, other: Foreign) -> ChannelPlan:
+    """One participant is ours, the other is not; nothing is lost between them."""
     return ChannelPlan(
-        channel_id=name,
-        content_topic=f"/reliable-channel/1/{name}/proto",
-        participants=("alice", "bob"),
+        channel_id="talk",
+        content_topic="/reliable-channel/1/talk/proto",
+        participants=(ours, theirs),
         messages=12,
         duration_ms=3 * MINUTE_MS,
         segment_size=256,
@@ -39,24 +43,39 @@ def channel(name: str, family: WireFamily, other: Foreign) -> ChannelPlan:
         to_observer=PERFECT,
         repeats=0.0,
         family=family,
-        foreign=(("bob", other),),
+        foreign=((theirs, other),),
     )
 
 
-def test_both_families_are_followed_in_one_run(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    plans = (channel("js", WireFamily.SPEC, Foreign.JS_WAKU), channel("nim", WireFamily.NIM, Foreign.NIM_SDS))
+def test_both_families_of_a_channel_are_followed_in_one_run(
+    spark: SparkSession, settings: Settings, tmp_path: Path
+) -> None:
+    plans = (
+        channel(WireFamily.SPEC, "alice", "bob", Foreign.JS_WAKU),
+        channel(WireFamily.NIM, "carol", "dave", Foreign.NIM_SDS),
+    )
     world = simulate(Scenario(seed=5, channels=plans, drain_ms=3 * MINUTE_MS))
     here = configured(settings, world, tmp_path / "run")
     log = KafkaLog(spark, tmp_path / "log")
     log.produce(as_kafka(world.records))
     run_once(spark, here, close_after_ms=60 * MINUTE_MS, queries=chain_over(log))
 
-    delivered = Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in rows(here, tables.DELIVERED_MESSAGES))
-    sent = Counter((m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered")
-    assert delivered == sent
+    delivered = Counter((r["family"], r["sender_id"], r["payload"]) for r in rows(here, tables.DELIVERED_MESSAGES))
+    families = {name: plan.family.value for plan in plans for name in plan.participants}
+    sent = [m for m in world.truth.messages if m.outcome == "delivered"]
+    assert delivered == Counter((families[m.sender], m.sender, m.payload) for m in sent)
     for table in (tables.QUARANTINE, tables.REFETCH_REQUESTS):
         assert rows(here, table) == [], table.name
     # What came in another order than it was sent is named before it comes.
     assert {row["status"] for row in rows(here, tables.LOST_DEPENDENCIES)} <= {"before_observation", "recovered"}
-    acknowledged = {(row["channel_id"], row["acknowledged_by"]) for row in rows(here, tables.ACKS)}
-    assert acknowledged >= {(name, who) for name in ("js", "nim") for who in ("alice", "bob")}
+    acknowledged = {(row["sender_id"], row["acknowledged_by"]) for row in rows(here, tables.ACKS)}
+    assert acknowledged == {("alice", "bob"), ("bob", "alice"), ("carol", "dave"), ("dave", "carol")}
+    numbers = Counter((row["family"], row["row_seq"]) for row in rows(here, tables.DELIVERIES))
+    assert set(numbers.values()) == {1}
+    verdicts = {(row["sender_id"], row["verdict"]) for row in rows(here, tables.DELIVERY_STATUS)}
+    assert verdicts <= {(name, "delivered") for name in families}
+    lake = TableSnapshot(here.paths)
+    assert {row["sender_id"]: row["family"] for row in lake.select("SELECT * FROM peer_formats")} == families
+    rule = next(rule for rule in load_rules() if rule.alert == "mixed_families")
+    (reading,) = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
+    assert reading.value == 2

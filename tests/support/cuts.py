@@ -143,15 +143,20 @@ class Reassembly:
 @st.composite
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Segments of a few sends, lost, repeated and out of order, and ticks among them. A sender may send a payload again
-    while segments of the send before are still arriving; ids may be of a kind that cannot be recomputed."""
+    while segments of the send before are still arriving, also in another wire family; ids may be of a kind that cannot
+    be recomputed."""
     payloads = draw(st.lists(st.binary(min_size=65, max_size=400), min_size=1, max_size=3, unique=True))
-    possible = [(payload, sender) for payload in payloads for sender in ("alice", "bob")]
+    possible = [(payload, *who) for payload in payloads for who in (("alice", "spec"), ("bob", "spec"), ("bob", "nim"))]
     arrivals: list[tuple[int, dict[str, Any]]] = []
     lamport = START
     opaque = draw(st.booleans())
-    for number, (payload, sender) in enumerate(draw(st.lists(st.sampled_from(possible), min_size=1, max_size=7))):
+    for number, (payload, sender, family) in enumerate(
+        draw(st.lists(st.sampled_from(possible), min_size=1, max_size=7))
+    ):
         sent_at = START + number * draw(st.integers(0, 40_000))
-        lamport = add_send(draw, payload, sender, lamport, sent_at, [0, 1, 1, 1, 2], arrivals, opaque)
+        here: list[tuple[int, dict[str, Any]]] = []
+        lamport = add_send(draw, payload, sender, lamport, sent_at, [0, 1, 1, 1, 2], here, opaque)
+        arrivals += [(at, {**row, "family": family}) for at, row in here]
     for _ in range(draw(st.integers(0, 4))):
         at = START + draw(st.integers(0, 300_000))
         arrivals.append((at, {"kind": "tick", "event_us": at * 1000}))

@@ -17,18 +17,17 @@ from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import ACKS, CLOCK, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack.output_rows import Ack
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
-from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.world import World
 from tests.support.adapters import TOPIC, Adapters
 
 
 def write_simulated(place: Path, world: World) -> TableSnapshot:
-    """``sds_messages``, ``acks`` and ``clock`` of a world whose channels have one family."""
+    """``sds_messages``, ``acks`` and ``clock`` of a world."""
     plans = world.scenario.channels
-    topics = tuple(ChannelTopic(content_topic=plan.content_topic, family=plan.family) for plan in plans)
+    topics = tuple(ChannelTopic(content_topic=plan.content_topic) for plan in plans)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
     decoder = RecordDecoder(settings.channels, settings.pipeline)
-    adapters = Adapters(sds=sds_config(plans[0].family), decoder=decoder)
+    adapters = Adapters(decoder=decoder)
     records = []
     for offset, record in enumerate(world.records):
         if record.value is None:

@@ -287,7 +287,7 @@ def test_the_first_matching_content_topic_counts(tmp_path: Path) -> None:
     ).channels
     assert [topic and topic.family for topic in map(channels.topic_for, ("/a/1/x/proto", "/a/1/y/proto", "/b"))] == [
         "nim",
-        "spec",
+        "auto",
         None,
     ]
 

@@ -19,6 +19,7 @@ from reliable_channel.analysis.alerts.rules import (
     ClockStopped,
     LossRate,
     Metric,
+    MixedFamilies,
     QuarantineRate,
     Rule,
     SilentChannel,
@@ -188,6 +189,29 @@ def _split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> l
     return sorted(readings, key=lambda reading: -reading.value)
 
 
+def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, Any]) -> list[Reading]:
+    key = ", ".join(CHANNEL_KEY)
+    rows = lake.select(
+        f"""
+        WITH heard AS (SELECT {key}, family, sender_id FROM sds_messages
+                       WHERE event_time > $since AND event_time <= $until AND sds_kind <> 'tick'
+                       GROUP BY ALL HAVING count(*) >= $at_least)
+        SELECT {key}, min(senders) AS fewer, max(senders) AS more, arg_min(family, (senders, family)) AS family
+        FROM (SELECT {key}, family, count(*) AS senders FROM heard GROUP BY ALL)
+        GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}
+        """,  # noqa: S608 - names of our own only
+        {**window, "at_least": rule.at_least},
+    )
+    return [
+        Reading(
+            _channel(row),
+            float(row["fewer"]),
+            f"{row['fewer']} senders of family {row['family']} and {row['more']} of the other cannot read each other",
+        )
+        for row in rows
+    ]
+
+
 def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
     rows = lake.select(
@@ -226,6 +250,7 @@ _MEASURES: dict[type, Callable[..., list[Reading]]] = {
     TopicInPartitions: _topic_in_partitions,
     Budget: _budget,
     SplitChannel: _split,
+    MixedFamilies: _mixed_families,
 }
 
 

@@ -116,6 +116,15 @@ class SplitChannel(_Rule):
         return float(self.above_ms)
 
 
+class MixedFamilies(_Above):
+    """Number of senders in the smaller wire family of a channel whose senders use two, so that they cannot read each
+    other; of senders with ``at_least`` SDS messages in the window."""
+
+    kind: Literal["mixed_families"]
+    above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    at_least: Count = 3
+
+
 class Metric(_Above):
     """A metric of ``pipeline_metrics`` per query: its newest value, or its sum or maximum over the window (by the wall
     clock of the newest row)."""
@@ -138,7 +147,17 @@ class ClockStopped(_Rule):
         return float(self.above_ms)
 
 
-Rule = LossRate | QuarantineRate | SilentChannel | TopicInPartitions | Budget | SplitChannel | Metric | ClockStopped
+Rule = (
+    LossRate
+    | QuarantineRate
+    | SilentChannel
+    | TopicInPartitions
+    | Budget
+    | SplitChannel
+    | MixedFamilies
+    | Metric
+    | ClockStopped
+)
 KINDS = (
     "loss_rate",
     "quarantine_rate",
@@ -146,6 +165,7 @@ KINDS = (
     "topic_in_partitions",
     "budget",
     "split",
+    "mixed_families",
     "metric",
     "clock_stopped",
 )

@@ -46,7 +46,8 @@ STATE_VERSION = 13
 value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
 for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
 and for when one of many missing ids is given up. Version 9 has compressed snapshots, and journals in
-pages; version 10 has eight buckets in a shuffle partition instead of 64 in all; version 12 has due times, and version 13 a channel for each wire family."""
+pages; version 10 has eight buckets in a shuffle partition instead of 64 in all; version 12 has due times; version 13
+has a channel for each wire family."""
 
 SNAPSHOT_PART = 8
 """A journal may grow to the size of its snapshot divided by this. The limit varies between half and one and a half

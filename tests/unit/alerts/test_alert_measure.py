@@ -149,6 +149,24 @@ def test_the_budget_is_that_of_the_busiest_sender_in_its_fullest_epoch(write: Wr
     ]
 
 
+def test_senders_of_a_channel_in_two_families_are_counted_on_the_smaller_side(write: Write, measured: Any) -> None:
+    def sent(first: int, who: str, family: str, count: int = 3, at: float = -1, **more: Any) -> list[dict[str, Any]]:
+        names = {"sender_id": who, "family": family, **more}
+        return [{**bridge_row(first + number, minutes(at)), **names} for number in range(count)]
+
+    write(
+        "sds_messages",
+        *(*sent(0, "alice", "spec"), *sent(10, "bob", "spec"), *sent(20, "carol", "nim")),
+        *(*sent(30, "dave", "spec", channel_id="one"), *sent(40, "erin", "nim", at=-90, channel_id="one")),
+        *(*sent(50, "frank", "nim", channel_id="few"), *sent(60, "grace", "spec", count=2, channel_id="few")),
+        *sent(70, "", "nim", sds_kind="tick"),
+    )
+    detail = "1 senders of family nim and 2 of the other cannot read each other"
+    assert measured("kind: mixed_families") == [Reading(TALK, 1.0, detail)]
+    (few, _) = sorted(measured("kind: mixed_families, at_least: 2"), key=lambda reading: reading.subject)
+    assert json.loads(few.subject)[2] == "few"
+
+
 def test_metrics_are_taken_per_query_newest_sum_or_largest(write: Write, measured: Any) -> None:
     def metric(query: str, batch: int, value: float, at: float, name: str = "lag_offsets") -> dict[str, Any]:
         row = {"query": query, "query_id": "q", "run_id": "r", "batch_id": batch, "metric": name}

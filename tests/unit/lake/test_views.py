@@ -133,8 +133,20 @@ def test_dispatches_has_each_envelope_once_with_what_it_was_for(tmp_path: Path) 
 def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> None:
     noon = ms(minutes(0))
     entry = {"sds_id": "x", "retrieval_hint": None, "sender_id": None}
-    js = {"sender_id": "js", "segment_dialect": "v0.1", "lamport_timestamp": noon, "id_verified": True}
-    nim = {"sender_id": "nim", "segment_dialect": "lip243", "lamport_timestamp": noon // 1_000, "id_verified": False}
+    js = {
+        "sender_id": "js",
+        "family": "spec",
+        "segment_dialect": "v0.1",
+        "lamport_timestamp": noon,
+        "id_verified": True,
+    }
+    nim = {
+        "sender_id": "nim",
+        "family": "nim",
+        "segment_dialect": "lip243",
+        "lamport_timestamp": noon // 1_000,
+        "id_verified": False,
+    }
     rows = [
         {**bridge_row(1, minutes(-9)), **js, "causal_history": [entry] * 2, "bloom_filter": bytes(1_200)},
         {**bridge_row(2, minutes(-1)), **js, "causal_history": [entry], "repair_request": [entry], "sds_kind": "sync"},
@@ -150,6 +162,7 @@ def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> N
     write_deltalake(str(tmp_path / "sds_messages"), pa.Table.from_pylist(complete, schema=schema))
     lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
     formats = {row["sender_id"]: row for row in lake.select("SELECT * FROM peer_formats")}
+    assert (formats["js"]["family"], formats["nim"]["family"]) == ("spec", "nim")
     assert {who: (row["dialects"], row["clock"]) for who, row in formats.items()} == {
         "js": (["v0.1"], "ms"),
         "nim": (["lip243", "lip243-length"], "s"),

@@ -22,7 +22,7 @@ from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PHASES, PLACE, channels, cut
 from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
-KEYS = [("p", "c", name, "spec") for name in ("talk", "more", "else")]
+KEYS = [("p", "c", *name) for name in (("talk", "spec"), ("talk", "nim"), ("else", "spec"))]
 RULES = Rules(None, SdsParameters(), None)
 DAY_US = 24 * 3_600_000_000
 Key = ChannelKey | tuple[None, None, None]

@@ -3,6 +3,7 @@ our participants and theirs agree on what everybody has."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,6 @@ from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.foreign import Foreign
-from reliable_channel.simulation.participant import sds_config
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
 from tests.support.adapters import Adapters
@@ -43,12 +43,11 @@ def conversation(seed: int, kinds: dict[str, Foreign], loss: float) -> Scenario:
     return Scenario(seed=seed, channels=(plan,), drain_ms=3 * MINUTE_MS)
 
 
-def written(world: World) -> Adapters:
+def written(world: World, family: str = "auto") -> Adapters:
     """The adapters after all records of the world, and an hour."""
-    family = world.scenario.channels[0].family
     topic = ChannelTopic(content_topic=TOPIC, family=family)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
-    adapters = Adapters(sds=sds_config(family), decoder=RecordDecoder(settings.channels, settings.pipeline))
+    adapters = Adapters(decoder=RecordDecoder(settings.channels, settings.pipeline))
     for offset, record in enumerate(world.records):
         if record.value is not None:
             adapters.record(offset, record.value, dict(record.headers), record.at_ms)
@@ -75,6 +74,20 @@ MIXES = {
 def test_the_tables_are_true_of_foreign_participants(mix: str, loss: float) -> None:
     for seed in range(4):
         assert differences(simulate(conversation(seed, MIXES[mix], loss))) == []
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.15])
+def test_two_families_in_one_channel_give_the_rows_that_each_gives_alone(loss: float) -> None:
+    """The same participants send the same payloads in both."""
+    for seed in range(2):
+        of_families = (conversation(seed, {"bob": kind}, loss) for kind in (JS, NIM))
+        channels = tuple(plan for scenario in of_families for plan in scenario.channels)
+        world = simulate(Scenario(seed=seed, channels=channels, drain_ms=3 * MINUTE_MS))
+        mixed, *alone = (written(world, family) for family in ("auto", *WireFamily))
+        assert Counter(mixed.outputs) == Counter(output for each in alone for output in each.outputs)
+        assert Counter(map(repr, mixed.rebuilt)) == Counter(repr(row) for each in alone for row in each.rebuilt)
+        assert Counter(map(repr, mixed.given_up)) == Counter(repr(row) for each in alone for row in each.given_up)
+        assert all(each.tables.messages and each.tables.acks for each in alone)
 
 
 @pytest.mark.parametrize("mix", ["ours and js-waku", "ours and nim-sds"])

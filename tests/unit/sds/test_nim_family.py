@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.events import Acknowledged, MessageRefused, MissingDependency
@@ -23,14 +22,8 @@ def message(sds_id: str, lamport: int, *history: str, sender_id: str = "nim", fi
     return SdsMessage(sender_id, sds_id, "talk", lamport, named, filter_ or None, (), b"text " + sds_id.encode())
 
 
-def test_the_family_of_a_content_topic_decides_about_filter_clock_and_history_together() -> None:
-    channels = ChannelsSettings(
-        content_topics=(
-            ChannelTopic(content_topic="/nim/1/a/proto", family=WireFamily.NIM),
-            ChannelTopic(content_topic="*"),
-        )
-    )
-    nim, spec = (channels.sds_config(SdsParameters(), topic) for topic in ("/nim/1/a/proto", "/js/1/a/proto"))
+def test_the_family_decides_about_filter_clock_and_history_together() -> None:
+    nim, spec = (SdsParameters().in_family(family) for family in (WireFamily.NIM, WireFamily.SPEC))
     assert (nim.wire_family, nim.filter_format.family) == (WireFamily.NIM, FilterFamily.NIM)
     assert (nim.clock_unit_ms, nim.causal_history_size, nim.repair_t_max_ms) == (1_000, 10, 300_000)
     assert spec == SdsParameters()
