@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,15 @@ from reliable_channel.analysis.alerts.measure import as_of, readings
 from reliable_channel.analysis.alerts.rules import load_rules
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
-from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import WireFamily, decode_in_families, encode_sds_message
+from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_message
 from reliable_channel.lake import tables
 from reliable_channel.pipeline.runner.run import run_once
+from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.foreign import Foreign
+from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
 
@@ -47,6 +53,25 @@ def channel(family: WireFamily, ours: str, theirs: str, other: Foreign) -> Chann
     )
 
 
+def forge(record: ObserverRecord) -> ObserverRecord | None:
+    """What a stranger sends in the other family who has seen a message of Alice: other content under her id."""
+    envelope = decode_waku_message(record.value)
+    if isinstance(envelope, Malformed):
+        return None
+    decoded = decode_in_families(envelope.payload, (WireFamily.SPEC,))
+    if isinstance(decoded, Malformed) or not decoded[1].content or decoded[1].sender_id != "alice":
+        return None
+    message = replace(
+        decoded[1],
+        lamport_timestamp=(decoded[1].lamport_timestamp or 0) // 1000,
+        causal_history=(),
+        bloom_filter=None,
+        content=b"forged " + decoded[1].message_id.encode(),
+    )
+    payload = encode_sds_message(message, WireFamily.NIM)
+    return replace(record, value=encode_waku_message(replace(envelope, payload=payload)), sds_id=None)
+
+
 def test_both_families_of_a_channel_are_followed_in_one_run(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
@@ -57,13 +82,16 @@ def test_both_families_of_a_channel_are_followed_in_one_run(
     world = simulate(Scenario(seed=5, channels=plans, drain_ms=3 * MINUTE_MS))
     here = configured(settings, world, tmp_path / "run")
     log = KafkaLog(spark, tmp_path / "log")
-    log.produce(as_kafka(world.records))
+    forged = [(record, forge(record)) for record in world.records]
+    log.produce(as_kafka([record for pair in forged for record in pair if record is not None]))
     run_once(spark, here, close_after_ms=60 * MINUTE_MS, queries=chain_over(log))
 
-    delivered = Counter((r["family"], r["sender_id"], r["payload"]) for r in rows(here, tables.DELIVERED_MESSAGES))
+    every = Counter((r["family"], r["sender_id"], r["payload"]) for r in rows(here, tables.DELIVERED_MESSAGES))
     families = {name: plan.family.value for plan in plans for name in plan.participants}
     sent = [m for m in world.truth.messages if m.outcome == "delivered"]
-    assert delivered == Counter((families[m.sender], m.sender, m.payload) for m in sent)
+    strangers = Counter({key: count for key, count in every.items() if key[2].startswith(b"forged ")})
+    assert {key[:2] for key in strangers} == {("nim", "alice")}
+    assert every - strangers == Counter((families[m.sender], m.sender, m.payload) for m in sent)
     for table in (tables.QUARANTINE, tables.REFETCH_REQUESTS):
         assert rows(here, table) == [], table.name
     # What came in another order than it was sent is named before it comes.
@@ -72,10 +100,14 @@ def test_both_families_of_a_channel_are_followed_in_one_run(
     assert acknowledged == {("alice", "bob"), ("bob", "alice"), ("carol", "dave"), ("dave", "carol")}
     numbers = Counter((row["family"], row["row_seq"]) for row in rows(here, tables.DELIVERIES))
     assert set(numbers.values()) == {1}
-    verdicts = {(row["sender_id"], row["verdict"]) for row in rows(here, tables.DELIVERY_STATUS)}
-    assert verdicts <= {(name, "delivered") for name in families}
+    verdicts.run(spark, here)
+    found = Counter(
+        (r["sender_id"], r["entire_message_hash"], r["verdict"]) for r in rows(here, tables.DELIVERY_STATUS)
+    )
+    assert found == Counter((m.sender, keccak256(m.payload), "delivered") for m in sent), "no forgery takes an id"
     lake = TableSnapshot(here.paths)
-    assert {row["sender_id"]: row["family"] for row in lake.select("SELECT * FROM peer_formats")} == families
+    formats = {(row["sender_id"], row["family"]) for row in lake.select("SELECT * FROM peer_formats")}
+    assert formats == {*families.items(), ("alice", "nim")}
     rule = next(rule for rule in load_rules() if rule.alert == "mixed_families")
     (reading,) = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
-    assert reading.value == 2
+    assert reading.value == 2, "alice and bob"

@@ -110,7 +110,7 @@ WITH ids AS (
            max(data_count) AS data_count, max(parity_count) AS parity_count
     FROM ids JOIN sds_messages USING ({_CHANNEL}, sds_id) GROUP BY {_CHANNEL}, message_key
 ), delivered AS (
-    SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, message_key ORDER BY delivery_seq) AS place
+    SELECT *, row_number() OVER (PARTITION BY {_CHANNEL}, message_key ORDER BY delivery_seq, family) AS place
     FROM (SELECT *, concat_ws('-', lower(hex(entire_message_hash)),
                               coalesce(cast(causal_lamport AS STRING), causal_sds_id)) AS message_key
           FROM delivered_messages)
