@@ -144,7 +144,8 @@ def _kind(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in inner)
     if origin in (Union, UnionType):
-        return " or ".join(_kind(i) for i in inner if i is not NoneType) + ", or unset"
+        given = " or ".join(_kind(i) for i in inner if i is not NoneType)
+        return f"{given}, or unset" if NoneType in inner else given
     if origin in (list, tuple, frozenset, set):
         return f"list of {_kind(inner[0])}"
     if origin is dict:
