@@ -96,6 +96,7 @@ def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) ->
         "pubsub_topic": PUBSUB_TOPIC,
         "content_topic": f"/bench/1/{channel}/proto",
         "channel_id": f"channel-{channel}",
+        "family": "spec",
         "sender_id": f"sender-{place % SENDERS}",
         "sds_id": digest.hex(),
         "sds_kind": "content",

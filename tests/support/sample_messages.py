@@ -152,6 +152,7 @@ class MessageRows:
         chain = [(p.sds_id, p.envelope_hash, message.sender) for p in previous or ()]
         sds = {
             "channel_id": message.channel_id,
+            "family": "spec",
             "sender_id": message.sender,
             "sds_id": part.sds_id,
             "sds_kind": "ephemeral" if ephemeral else "content",
@@ -193,6 +194,7 @@ class MessageRows:
             **self.channel(message),
             **place,
             "event_time": when,
+            "family": "spec",
             "sender_id": message.sender,
             "entire_message_hash": message.payload_hash,
             "data_count": message.data_count,
@@ -245,6 +247,7 @@ class MessageRows:
                 **place,
                 **self.channel(message),
                 event_time=at(message.last.sent_s + 0.1),
+                family="spec",
                 sender_id=message.sender,
                 entire_message_hash=message.payload_hash,
                 first_sds_id=first.sds_id,
@@ -282,6 +285,7 @@ class MessageRows:
         self.add(
             "incomplete_messages",
             **self.channel(message),
+            family="spec",
             sender_id=message.sender,
             entire_message_hash=message.payload_hash,
             event_time=at(seen[-1].sent_s + 300.1),
