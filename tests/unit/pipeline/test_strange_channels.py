@@ -106,7 +106,7 @@ def test_the_channels_that_a_worker_keeps_take_three_times_their_limit_at_most()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number in range(1_000):
-            key = ("p", TOPIC, f"{number}")
+            key = ("p", TOPIC, f"{number}", "spec")
             channels = Channels(bucket, 0, lambda _: rules, "query", live)
             row = text_of(content_row(b"hi", sender_id="mallory", sds_id=f"{number:064}"))
             list(stream.process_channel(channels, key, [(row, None)], {}))
