@@ -91,7 +91,9 @@ def overdue_sets() -> Iterator[Result]:
     for number in range(overdue):
         content = encode_segment(Segment(keccak256(number.to_bytes(8, "big")), 0, 3, None, False, os.urandom(102_400)))
         at_us, sender = _START_MS * 1000, f"sender {number}"
-        row = SegmentRow(*_PLACE, number, at_us, "p", "c", "talk", "spec", sender, f"{number:064x}", number, "v0.1", content)
+        row = SegmentRow(
+            *_PLACE, number, at_us, "p", "c", "talk", "spec", sender, f"{number:064x}", number, "v0.1", content
+        )
         sets = HashSets(config)
         sets.add(row)
         blob = sets.to_bytes()

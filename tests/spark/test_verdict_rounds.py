@@ -91,9 +91,6 @@ class Story:
         ]
         self.random.choice(kinds)()
 
-    def family(self) -> str:
-        return self.random.choice(["spec", "spec", "spec", "nim"])
-
     def segment(self, m: Row, n: int) -> None:
         past = [other["ids"][0] for other in self.messages if other["channel"] == m["channel"]][:6]
         self.put(
@@ -110,8 +107,6 @@ class Story:
             envelope_hash=m["envelopes"][n],
             data_count=2 if len(m["ids"]) > 1 else 1,
             lamport_timestamp=BEGIN_US // 1000 + int(m["at_s"] * 1000) + n,
-            family=self.family(),
-            id_verified=self.random.choice([True, None]),
             causal_history=[
                 {"sds_id": one, "retrieval_hint": None, "sender_id": None}
                 for one in self.random.sample(past, min(2, len(past)))
@@ -130,7 +125,6 @@ class Story:
             "first_lamport_timestamp": BEGIN_US // 1000 + int(m["at_s"] * 1000),
             "event_time": self.time(),
             "first_seen": self.time(m["at_s"] + 1),
-            "family": self.family(),
         }
         if segmented:
             self.put(tables.REASSEMBLED_MESSAGES, **common, sds_ids=[*m["ids"][:2], None], data_count=2)
@@ -207,7 +201,6 @@ class Story:
                 first_seen=self.time(m["at_s"] + 2),
                 status=self.random.choice(["overdue", "given_up"]),
                 reason="expired",
-                family=self.family(),
                 data_count=2,
                 sds_ids=m["ids"][:1],
                 data_missing=[1],

@@ -59,11 +59,8 @@ def register(app: typer.Typer) -> None:
         least = share(target)
         lake = TableSnapshot(settings.paths)
         key = _find_channel(lake, channel_id, content_topic)
-        sds = settings.channels.sds_config(settings.sds, key.content_topic or "", key.pubsub_topic)
         recording = replace(
-            read_recording(lake, key, messages),
-            family=sds.wire_family,
-            acknowledge_within_ms=sds.acknowledge_within_ms,
+            read_recording(lake, key, messages), acknowledge_within_ms=settings.sds.acknowledge_within_ms
         )
         base = _settings_in_use(settings, recording)
         given = {

@@ -18,12 +18,12 @@ _BY_ID = (*CHANNEL_KEY, "sds_id")
 READ: dict[Table, tuple[str, ...]] = {
     tables.DELIVERIES: (
         *(*_BY_ID, *RECORD_KEY, "row_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count", "late"),
-        *("family", "first_sds_id", "first_lamport_timestamp", "first_seen", "event_time"),
+        *("first_sds_id", "first_lamport_timestamp", "first_seen", "event_time", "sender_verified"),
     ),
     tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, *RECORD_KEY, "sds_ids", "entire_message_hash"),
     tables.INCOMPLETE_MESSAGES: (
         *(*CHANNEL_KEY, "sds_ids", "sender_id", "entire_message_hash", "data_count", "first_seen", "reason"),
-        *("data_missing", "event_time", "status", "family"),
+        *("data_missing", "event_time", "status"),
     ),
     tables.SENDER_EVENTS: (
         *_BY_ID,
@@ -36,7 +36,7 @@ READ: dict[Table, tuple[str, ...]] = {
     ),
     tables.SDS_MESSAGES: (
         *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
-        *("lamport_timestamp", "event_time", "causal_history", "family", "id_verified"),
+        *("lamport_timestamp", "event_time", "causal_history"),
     ),
     tables.LOST_DEPENDENCIES: (*_BY_ID, "sender_id", "status", "needed_by", "missing_since", "event_time"),
     tables.ACKS: (*_BY_ID, "acknowledged_by", "certainty"),
@@ -46,17 +46,19 @@ READ: dict[Table, tuple[str, ...]] = {
 }
 """The columns of each view that these queries read."""
 
+# Messages of two wire families may be delivered under one id: the one whose id is proven has it, else the first. So
+# nobody takes an id by writing it in the other family.
 _UNIT = (
-    "struct<message_key: string, sender_id: string, entire_message_hash: binary, needed: int, late: boolean,"
-    " first_seen: timestamp, delivered_at: timestamp, reason: string, data_missing: array<int>, family: string>"
+    "struct<unproven: boolean, since: timestamp, message_key: string, sender_id: string, entire_message_hash: binary,"
+    " needed: int, late: boolean, first_seen: timestamp, delivered_at: timestamp, reason: string, data_missing: array<int>>"
 )
 _FACT_TYPES = {
     # The sources that assign the id to a message, the most certain first.
     "delivered": _UNIT,
     "incomplete": _UNIT,
     "queued": _UNIT,
-    "segment": "struct<unproven: boolean, first_seen: timestamp, sender_id: string, entire_message_hash: binary,"
-    " bare: boolean, data_count: int, family: string>",
+    "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
+    " data_count: int>",
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
     # Other facts about the id.
     "acknowledged_by": "string",
@@ -90,7 +92,7 @@ _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coa
     where d.row_kind = 'message')"""
 
 _INCOMPLETE = f"""(select * from (select *, row_number() over (
-            partition by {_CHANNEL}, family, sender_id, entire_message_hash, sds_id
+            partition by {_CHANNEL}, sender_id, entire_message_hash, sds_id
             order by event_time desc, status, first_seen, data_count, reason, data_missing, sds_ids) as place
         from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
@@ -210,24 +212,24 @@ FACTS = "\nunion all ".join(
     (
         _facts_from(
             f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})",
-            delivered="""struct(concat_ws('-', lower(hex(entire_message_hash)),
+            delivered="""struct(not coalesce(sender_verified, false), first_seen,
+                concat_ws('-', lower(hex(entire_message_hash)),
                 coalesce(cast(first_lamport_timestamp as string), first_sds_id)), sender_id, entire_message_hash,
-                coalesce(data_count, 1), late, first_seen, event_time, null, null, family)""",
+                coalesce(data_count, 1), late, first_seen, event_time, null, null)""",
         ),
         _facts_from(
             _INCOMPLETE,
-            incomplete="""struct(concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)), sender_id,
-                entire_message_hash, data_count, false, first_seen, null, reason, data_missing, family)""",
+            incomplete="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
+                sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing)""",
         ),
         _facts_from(
             _QUEUED,
-            queued="""struct(concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id, entire_message_hash,
-                null, false, first_seen, null, null, null, null)""",
+            queued="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
+                entire_message_hash, null, false, first_seen, null, null, null)""",
         ),
         _facts_from(
             _ARRIVED,
-            segment="""struct(not coalesce(id_verified, false), event_time, sender_id, entire_message_hash,
-                segment_kind = 'bare', data_count, family)""",
+            segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
         _facts_from(
             f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
@@ -257,9 +259,6 @@ FACTS = "\nunion all ".join(
 )
 
 _CLAIMS = ("delivered", "incomplete", "queued", "segment", "named")
-_BY_FAMILY = ("delivered", "incomplete")
-"""The claims of which the family counts that has the id: where messages of two families have one id, that of the
-message whose id is proven, else that of the first. So nobody takes an id by writing it in the other family."""
 _FACTS = (
     "asked_for",
     "sent",
@@ -272,34 +271,23 @@ _FACTS = (
     "witnessed",
 )
 
-_AGGREGATES = ", ".join(
-    (
-        *(f"{'collect_set' if name in _BY_FAMILY else 'min'}({name}) as {name}" for name in _CLAIMS),
-        *(f"collect_set({name}) as {name}" for name in ("acknowledged_by", "lost_by")),
-        "max(store_error) as store_error",
-        *(f"bool_or({name}) as {name}" for name in _FACTS),
-    )
-)
-IDS = f"select {_CHANNEL}, sds_id, {_AGGREGATES} from facts where sds_id is not null group by {_CHANNEL}, sds_id"
+IDS = f"""
+    select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
+        collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
+        max(store_error) as store_error, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+    from facts where sds_id is not null group by {_CHANNEL}, sds_id
+"""
 
 SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('envelope', 'sds')"
 """Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
 
-
-def _of_family(claim: str) -> str:
-    """SQL for the claim of the family that has the id."""
-    return f"array_min(filter({claim}, one -> coalesce(one.family = segment.family, true))) as {claim}"
-
-
 EVIDENCE = f"""
-    with own as (
-        select * except ({", ".join(_BY_FAMILY)}), {", ".join(map(_of_family, _BY_FAMILY))} from ids
-    ), in_sends as (
+    with in_sends as (
         -- A sender queues all segments of a send: if one belongs to a delivered message, all do.
         select * except (delivered, incomplete), suspected is not null as undecodable,
             coalesce(delivered, min(delivered) over send) as delivered,
             coalesce(incomplete, min(incomplete) over send) as incomplete
-        from own left join (select sds_id as suspected from v_suspected) on suspected = sds_id
+        from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
         window send as (partition by {_CHANNEL}, coalesce(queued.message_key, sds_id))
     ), claimed as (
         select *, coalesce(delivered, incomplete, queued) as unit,

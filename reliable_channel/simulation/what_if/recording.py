@@ -86,7 +86,7 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
     for row in envelopes:
         joined.setdefault(row["sender_id"], row["sent_ms"])
     filters = lake.select(
-        f"""SELECT sender_id, min_by(bloom_filter, event_time) AS bloom_filter,
+        f"""SELECT sender_id, any_value(family) AS family, min_by(bloom_filter, event_time) AS bloom_filter,
                    max(len(causal_history)) AS history, min(sender_timestamp_ns) // 1000000 AS made_ms
             FROM sds_messages WHERE {key.where()} AND sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE
             AND sender_timestamp_ns // 1000000 >= $since
@@ -117,6 +117,7 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
         parity=sum(each["parity"] for each in roles.values()) / max(1, len(sizes)),
         history=mode(row["history"] for row in filters if row["history"]) if filters else 2,
         segment_size=max(sizes) - SEGMENT_OVERHEAD if sizes else None,
+        family=WireFamily(mode(row["family"] for row in filters)) if filters else WireFamily.SPEC,
     )
 
 
