@@ -50,7 +50,8 @@ READ: dict[Table, tuple[str, ...]] = {
 # nobody takes an id by writing it in the other family.
 _UNIT = (
     "struct<unproven: boolean, since: timestamp, message_key: string, sender_id: string, entire_message_hash: binary,"
-    " needed: int, late: boolean, first_seen: timestamp, delivered_at: timestamp, reason: string, data_missing: array<int>>"
+    " needed: int, late: boolean, first_seen: timestamp, delivered_at: timestamp, reason: string,"
+    " data_missing: array<int>>"
 )
 _FACT_TYPES = {
     # The sources that assign the id to a message, the most certain first.
