@@ -121,7 +121,7 @@ def _describe_observer(
         "codec": settings.segmentation.codec,
         "topic": topic
         and {
-            "family": topic.family.value,
+            "family": str(topic.family),
             "dialects": sorted(dialect.value for dialect in topic.dialects),
             "keyed": bool(topic.decryption_key_files),
             "store_plaintext": topic.store_plaintext and settings.pipeline.store_plaintext,
