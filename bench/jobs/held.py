@@ -65,10 +65,10 @@ def filling(update: Update, rules: Rules, channels: dict[int, list[int]], texts:
     return fill
 
 
-def key_of(channel: int) -> tuple[str, str, str]:
+def key_of(channel: int) -> tuple[str, str, str, str]:
     """Return the key of a channel as in rows. The channel id is the same in all, so that their states have the same
     bytes."""
-    return (PUBSUB_TOPIC, f"/bench/1/{channel}/proto", "channel")
+    return (PUBSUB_TOPIC, f"/bench/1/{channel}/proto", "channel", "spec")
 
 
 def row(offset: int, channel: int, place: int, at_ms: int) -> dict[str, Any]:

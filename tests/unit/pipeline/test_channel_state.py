@@ -25,7 +25,7 @@ from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 KEYS = [("p", "c", *name) for name in (("talk", "spec"), ("talk", "nim"), ("else", "spec"))]
 RULES = Rules(None, SdsParameters(), None)
 DAY_US = 24 * 3_600_000_000
-Key = ChannelKey | tuple[None, None, None]
+Key = ChannelKey | tuple[None, None, None, None]
 
 
 @dataclass
