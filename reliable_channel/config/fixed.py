@@ -15,7 +15,7 @@ _KEYS = {
     "kafka.topics": "max_message_bytes",
     "messaging": "attempt_timeout_ms store_settle_ms max_in_flight max_records max_record_bytes max_record_age_ms"
     " max_pending_requests max_subscriptions store_query_interval_ms",
-    "node": "dialect timeout_ms health_interval_ms max_body_bytes max_backoff_ms",
+    "node": "dialect timeout_ms max_body_bytes max_backoff_ms",
     "participant": "query_window_ms verify_chunk_chain delivery_error_event process_task_min_elapse_ms"
     " max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
     "pipeline": "max_clock_skew_ms channel_expiry_ms clock_interval_ms quarantine_raw_bytes",
