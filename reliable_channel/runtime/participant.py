@@ -48,7 +48,7 @@ class ParticipantOptions:
         """The effective content topic."""
         return self.content_topic or f"/reliable-channel/1/{self.channel_id}/proto"
 
-    def place(self, settings: Settings) -> Path:
+    def database_path(self, settings: Settings) -> Path:
         """The path of the effective database."""
         return self.database or Path(settings.paths.run_dir) / "channel.sqlite"
 
@@ -114,7 +114,7 @@ class OpenParticipant:
 @contextmanager
 def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenParticipant]:
     """Open a participant's channel. However the block ends, the state is stored and everything is stopped."""
-    persistence = SqlitePersistence(who.place(settings))
+    persistence = SqlitePersistence(who.database_path(settings))
     try:
         config = replace(channel_config(settings, who, persistence), auto_start=False)
         sender_id = who.sender_id or persistence.sender_id()

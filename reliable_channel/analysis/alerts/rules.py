@@ -173,10 +173,10 @@ KINDS = (
 _ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="kind")])
 
 
-def load_rules(place: str | None = None) -> tuple[Rule, ...]:
+def load_rules(path: str | None = None) -> tuple[Rule, ...]:
     """The rules of a file (of ``conf/alerts.yaml`` when none is named). Raises ``ConfigurationError`` that names the
     file and the rule."""
-    file: Path | Traversable = find_shipped(RULES_FILE) if place is None else Path(place).expanduser()
+    file: Path | Traversable = find_shipped(RULES_FILE) if path is None else Path(path).expanduser()
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -52,8 +52,8 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, "kafka")
         shown = 0
-        if who.place(settings).exists():
-            persistence = SqlitePersistence(who.place(settings))
+        if who.database_path(settings).exists():
+            persistence = SqlitePersistence(who.database_path(settings))
             try:
                 for key in channel_keys(settings, who, persistence):
                     shown += 1
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             finally:
                 persistence.close()
         if not shown:
-            typer.echo(f"Nothing is stored of channel {channel_id} in {who.place(settings)}", err=True)
+            typer.echo(f"Nothing is stored of channel {channel_id} in {who.database_path(settings)}", err=True)
             raise typer.Exit(3)
 
 

@@ -164,8 +164,8 @@ def register(app: typer.Typer) -> None:
             terminal.render_missing(console, answers)
         else:
             terminal.render(Console(width=None if sys.stdout.isatty() else 120), answers, judged)
-        for place in filter(None, (html, csv)):
-            typer.echo(f"Written: {place}", err=True)
+        for path in filter(None, (html, csv)):
+            typer.echo(f"Written: {path}", err=True)
         if any(check.crossed for check in judged):
             raise typer.Exit(CROSSED)
 
@@ -232,14 +232,14 @@ def parse_window(
     return Window(first, last, channel, content_topic)
 
 
-def write_whole(place: Path, page: str | bytes) -> None:
+def write_whole(path: Path, page: str | bytes) -> None:
     """Write a file, whole or not at all. Raises ``EnvironmentFault`` when the disk refuses."""
     from reliable_channel.core.errors import EnvironmentFault
 
-    fresh = place.with_name(place.name + ".tmp")
+    fresh = path.with_name(path.name + ".tmp")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         fresh.write_bytes(page.encode() if isinstance(page, str) else page)
-        fresh.replace(place)
+        fresh.replace(path)
     except OSError as error:
-        raise EnvironmentFault(f"{place} cannot be written: {error.strerror}.", "Choose another place.") from error
+        raise EnvironmentFault(f"{path} cannot be written: {error.strerror}.", "Choose another place.") from error

@@ -342,7 +342,7 @@ class Channels:
         for is_end, due_us in enumerate(_due_times(live.observer)):
             due, entered = Due(key, bool(is_end)), live.entered[is_end]
             if due_us is not None and (due in self._due or entered is None or due_us < entered):
-                self._dues.add(live.observer.place, due, due_us)
+                self._dues.add(live.observer.topic_partition, due, due_us)
 
     def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
         """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""

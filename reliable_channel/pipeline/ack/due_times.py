@@ -49,24 +49,26 @@ class _Slot:
 class DueTimes:
     """The due times of one bucket in one micro-batch. ``places``: what the head of the bucket holds."""
 
-    def __init__(self, state: BucketState, places: Iterable[pb.DuePlaceProto]) -> None:
+    def __init__(self, state: BucketState, topic_partitions: Iterable[pb.DuePlaceProto]) -> None:
         self._state = state
         self._slots: dict[tuple[TopicPartition, int], _Slot] = {
-            ((place.kafka_topic, place.kafka_partition), slot.number): _Slot(slot.least_us, slot.pages)
-            for place in places
-            for slot in place.slots
+            ((topic_partition.kafka_topic, topic_partition.kafka_partition), slot.number): _Slot(
+                slot.least_us, slot.pages
+            )
+            for topic_partition in topic_partitions
+            for slot in topic_partition.slots
         }
         self._added: dict[tuple[TopicPartition, int], dict[Due, int]] = {}
 
     def take(self, ticks: Mapping[TopicPartition, int]) -> set[Due]:
         """Remove and return what is due. ``ticks``: how far (event time, µs) each Kafka partition has advanced."""
         dues: set[Due] = set()
-        for (place, number), slot in list(self._slots.items()):
-            until_us = ticks.get(place)
+        for (topic_partition, number), slot in list(self._slots.items()):
+            until_us = ticks.get(topic_partition)
             if until_us is None or slot.least_us > until_us:
                 continue
-            del self._slots[place, number]
-            name = _name_of(place, number)
+            del self._slots[topic_partition, number]
+            name = _name_of(topic_partition, number)
             for page in range(slot.pages):
                 for channel in pb.DuePageProto.FromString(self._state.get(name, page) or b"").channels:
                     pubsub_topic, content_topic, channel_id, family = channel.key
@@ -74,27 +76,29 @@ class DueTimes:
                     if channel.due_us <= until_us:
                         dues.add(due)
                     else:
-                        self.add(place, due, channel.due_us)
+                        self.add(topic_partition, due, channel.due_us)
                 self._state.remove(name, page)
         return dues
 
-    def add(self, place: TopicPartition, due: Due, due_us: int) -> None:
+    def add(self, topic_partition: TopicPartition, due: Due, due_us: int) -> None:
         """Add a due time (µs) of a channel whose rows come from ``place``."""
-        added = self._added.setdefault((place, due_us // SLOT_US), {})
+        added = self._added.setdefault((topic_partition, due_us // SLOT_US), {})
         added[due] = min(due_us, added.get(due, due_us))
 
     def write(self) -> list[pb.DuePlaceProto]:
         """Write the added due times; returns what the head of the bucket must hold."""
-        for (place, number), added in self._added.items():
-            slot = self._slots.setdefault((place, number), _Slot(min(added.values())))
+        for (topic_partition, number), added in self._added.items():
+            slot = self._slots.setdefault((topic_partition, number), _Slot(min(added.values())))
             slot.least_us = min(slot.least_us, *added.values())
-            self._append(_name_of(place, number), slot, added)
+            self._append(_name_of(topic_partition, number), slot, added)
         self._added = {}
-        places: dict[TopicPartition, pb.DuePlaceProto] = {}
-        for (place, number), slot in self._slots.items():
-            proto = places.setdefault(place, pb.DuePlaceProto(kafka_topic=place[0], kafka_partition=place[1]))
+        topic_partitions: dict[TopicPartition, pb.DuePlaceProto] = {}
+        for (topic_partition, number), slot in self._slots.items():
+            proto = topic_partitions.setdefault(
+                topic_partition, pb.DuePlaceProto(kafka_topic=topic_partition[0], kafka_partition=topic_partition[1])
+            )
             proto.slots.append(pb.DueSlotProto(number=number, least_us=slot.least_us, pages=slot.pages))
-        return list(places.values())
+        return list(topic_partitions.values())
 
     def _append(self, name: bytes, slot: _Slot, added: Mapping[Due, int]) -> None:
         page = pb.DuePageProto()
@@ -114,7 +118,7 @@ class DueTimes:
             slot.pages += 1
 
 
-def _name_of(place: TopicPartition, number: int) -> bytes:
+def _name_of(topic_partition: TopicPartition, number: int) -> bytes:
     """The name of a slot in the bucket."""
-    topic, partition = place
+    topic, partition = topic_partition
     return hashlib.sha256(f"{number} {partition} {topic}".encode()).digest()[:_NAME_BYTES]

@@ -80,7 +80,7 @@ class ChannelObserver:
         self._participant_id = participant_id
         self._config = config
         self._expiry_ms = expiry_ms
-        self.place: tuple[str, int] = ("", 0)
+        self.topic_partition: tuple[str, int] = ("", 0)
         self._begin()
 
     def _begin(self) -> None:
@@ -113,7 +113,7 @@ class ChannelObserver:
         self._run_timers(now, out)
         match row.row_kind:
             case "message":
-                self.place = (row.kafka_topic, row.kafka_partition)
+                self.topic_partition = (row.kafka_topic, row.kafka_partition)
                 self._last_heard, self._dormant_since = now, 0
                 self._message(row, out)
             case "repaired":
@@ -358,8 +358,8 @@ class ChannelObserver:
             ephemerals=list(self._ephemerals),
             needed_ids=list(self._needed_by),
             needed_by_ids=list(self._needed_by.values()),
-            kafka_topic=self.place[0],
-            kafka_partition=self.place[1],
+            kafka_topic=self.topic_partition[0],
+            kafka_partition=self.topic_partition[1],
             last_heard_ms=self._last_heard,
             dormant_since_ms=self._dormant_since,
         )
@@ -396,7 +396,7 @@ class ChannelObserver:
         restored._rebuilt.read(proto)
         restored._needed_by = dict(zip(proto.needed_ids, proto.needed_by_ids, strict=True))
         restored._ephemerals = dict.fromkeys(proto.ephemerals)
-        restored.place = (proto.kafka_topic, proto.kafka_partition)
+        restored.topic_partition = (proto.kafka_topic, proto.kafka_partition)
         return restored
 
 

@@ -125,7 +125,7 @@ Ticks = dict[TopicPartition, _Ordered]
 def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Result]:
     """Process a bucket's rows of a micro-batch, and what its ticks let fall due; yields the results."""
     by_channel, ticks = _by_channel(frames)
-    due = channels.due({place: tick.event_us for place, (tick, _) in ticks.items()})
+    due = channels.due({topic_partition: tick.event_us for topic_partition, (tick, _) in ticks.items()})
     for key in (*by_channel, *sorted(due - by_channel.keys())):
         yield from process_channel(channels, key, by_channel.get(key, ()), ticks)
 
@@ -154,7 +154,7 @@ def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given]
             yield guarded.FailedRows(len(failed))
 
     yield from apply_ordered(_in_order(given))
-    tick = ticks.get(live.observer.place)
+    tick = ticks.get(live.observer.topic_partition)
     if tick is not None and live.observer.is_due(tick[0].event_us):
         yield from apply_ordered([tick])
     channels.store(key, live, [text for _, (text, _) in kept], [some for _, (_, some) in kept])
@@ -200,13 +200,13 @@ def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
         # A completed row precedes the record that completed the message. Otherwise messages that wait for that record
         # would be delivered before the message.
         sub_order = -1 if fields["row_kind"] == "completed" else fields["sub_order"]
-        place = (fields["kafka_partition"], fields["kafka_offset"])
+        position = (fields["kafka_partition"], fields["kafka_offset"])
         try:
             row = row_of(fields, one[1])
         except (ValueError, TypeError, KeyError, AttributeError):
-            at = (fields["kafka_topic"], *place, fields["event_us"])
+            at = (fields["kafka_topic"], *position, fields["event_us"])
             row = InputRow("unreadable", *at, fields.get("sender_id"), fields.get("sds_id"))
-        placed.append(((*place, sub_order), (row, one)))
+        placed.append(((*position, sub_order), (row, one)))
     placed.sort(key=lambda each: each[0])
     return [each for _, each in placed]
 

@@ -120,7 +120,7 @@ class ColumnDecoder:
         content, pubsub = (envelopes[name].dictionary_encode() for name in ("content_topic", "pubsub_topic"))
         width = max(1, len(pubsub.dictionary))
         pairs = np.asarray(content.indices).astype(np.int64) * width + np.asarray(pubsub.indices)
-        codes, places = np.unique(pairs, return_inverse=True)
+        codes, inverse = np.unique(pairs, return_inverse=True)
         contents, pubsubs = content.dictionary.to_pylist(), pubsub.dictionary.to_pylist()
         numbers: dict[int, int] = {}
         topics: list[ChannelTopic | None] = []
@@ -131,7 +131,7 @@ class ColumnDecoder:
                 numbers[id(topic)] = len(topics)
                 topics.append(topic)
             of_code.append(numbers[id(topic)])
-        number = np.array(of_code, np.intp)[places]
+        number = np.array(of_code, np.intp)[inverse]
         for each, topic in enumerate(topics):
             yield topic, np.flatnonzero(number == each)
 

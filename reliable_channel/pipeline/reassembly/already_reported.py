@@ -67,8 +67,8 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
 def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
     """Read rows of a table without nulls in these columns (jobs write none); times are in µs."""
     rows = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
-    place = rows.schema.get_field_index("event_time")
-    return list(rows.set_column(place, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
+    index = rows.schema.get_field_index("event_time")
+    return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 
 
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -97,7 +97,7 @@ class Combiner:
     def _combine(self, segments: _Segments, in_state: OpenHashes, to_state: _ToState) -> Iterator[pa.RecordBatch]:
         open_hashes = in_state.select_open(segments.by_hash)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
-        done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.places())
+        done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.topic_partitions())
         with ResultFiles(self._paths) as files:
             written = _Written(files)
             for hash_ in segments.by_hash:
@@ -168,7 +168,7 @@ class _Segments:
         """The earliest event time (µs)."""
         return int(pc.min(self._table["event_us"]).as_py())
 
-    def places(self) -> set[tuple[Any, ...]]:
+    def topic_partitions(self) -> set[tuple[Any, ...]]:
         """The Kafka coordinates of all segments."""
         return set(zip(*(self._columns[name] for name in RECORD_KEY), strict=True))
 

@@ -33,7 +33,7 @@ from reliable_channel.pipeline.delta import running
 class Done:
     """A send that was completed by a record of the Kafka partition ``place``."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     send: CompletedSend
 
 

@@ -47,10 +47,10 @@ class ReportedSet(NamedTuple):
 
 
 def results_of_completed(
-    event: MessageCompleted, offset: int, place: TopicPartition, config: SegmentationConfig
+    event: MessageCompleted, offset: int, topic_partition: TopicPartition, config: SegmentationConfig
 ) -> Iterator[Row]:
     """The row of the payload, then the rows of repaired segments, then the completed row."""
-    scope, record = _scope(event.scope), _record(place, offset)
+    scope, record = _scope(event.scope), _record(topic_partition, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_repaired_rows(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
@@ -102,8 +102,8 @@ def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str |
     """The causal history of a repaired segment, as far as it is certain. A send's segments are wrapped in one step, so
     each has its predecessor in its causal past. Without it SDS would deliver the segment at once, and the message
     before its dependencies."""
-    place = sds_ids.index(sds_id)
-    before = sds_ids[place - 1] if place else None
+    index = sds_ids.index(sds_id)
+    before = sds_ids[index - 1] if index else None
     return None if before is None else [{"sds_id": before, "retrieval_hint": None, "sender_id": None}]
 
 
@@ -162,7 +162,7 @@ NAMED_IDS = 16
 """The maximum number of ids named in an event. Each is cut to 64 characters, as ids of this program have."""
 
 
-def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now: int) -> Row:
+def mismatch_result(event: HashMismatch, offset: int, topic_partition: TopicPartition, now: int) -> Row:
     """The event for segments that do not rebuild their message, with the ids that claim the same index."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
@@ -170,7 +170,7 @@ def mismatch_result(event: HashMismatch, offset: int, place: TopicPartition, now
     state = "contested" if event.contested else "held"
     detail = f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}"
     sds_id = (event.contested or event.held)[0].sds_id
-    return _event("hash_mismatch", event.scope, sds_id, detail, now * 1000, place, offset)
+    return _event("hash_mismatch", event.scope, sds_id, detail, now * 1000, topic_partition, offset)
 
 
 def event_result(
@@ -178,20 +178,20 @@ def event_result(
     name: str,
     detail: str,
     offset: int,
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     now: int,
 ) -> Row:
     """The event for a segment that was not accepted, with the reason."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
-    return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, place, offset)
+    return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, topic_partition, offset)
 
 
 def failure_result(
-    scope: Scope | None, sds_id: str | None, detail: str, event_us: int, place: TopicPartition, offset: int
+    scope: Scope | None, sds_id: str | None, detail: str, event_us: int, topic_partition: TopicPartition, offset: int
 ) -> Row:
     """The event for a row on which the program failed. ``sds_id``: of a segment, ``None`` for a tick."""
     detail = f"{'tick' if sds_id is None else 'segment'} row: {detail}"
-    return _event(EVENT, scope, sds_id, detail, event_us, place, offset)
+    return _event(EVENT, scope, sds_id, detail, event_us, topic_partition, offset)
 
 
 def _event(
@@ -200,17 +200,19 @@ def _event(
     sds_id: str | None,
     detail: str,
     time_us: int,
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     offset: int,
 ) -> Row:
     """A row of ``channel_events``."""
     whose = _scope(scope or (None,) * len(_SCOPE))
     del whose["family"]
-    return Event(**whose, **_record(place, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail)
+    return Event(
+        **whose, **_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
+    )
 
 
-def _record(place: TopicPartition, offset: int) -> dict[str, Any]:
-    return dict(zip(RECORD_KEY, (*place, offset), strict=True))
+def _record(topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
+    return dict(zip(RECORD_KEY, (*topic_partition, offset), strict=True))
 
 
 def _scope(scope: Sequence[str | None]) -> dict[str, Any]:

@@ -123,19 +123,19 @@ class HashSets:
         self._known: set[tuple[Scope, str]] = set()
         self._must_persist = False
         for each in done:
-            self._reassembler(each.send.scope, each.place).remember(each.send)
+            self._reassembler(each.send.scope, each.topic_partition).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
 
     def add(self, row: SegmentRow) -> list[Row]:
         """Apply one segment, in record order; returns rows of tables, and ``ReportedSet``. Timers due before it run
         first."""
-        place, scope = (row.kafka_topic, row.kafka_partition), row.scope
-        reassembler = self._reassembler(scope, place)
+        topic_partition, scope = (row.kafka_topic, row.kafka_partition), row.scope
+        reassembler = self._reassembler(scope, topic_partition)
         now = row.event_us // 1000
         results: list[Row] = []
         if reassembler.may_be_due(now):
             for event in _advance(reassembler, now):
-                results += self._results(event, row.kafka_offset, place, now)
+                results += self._results(event, row.kafka_offset, topic_partition, now)
         shared = len(self._scopes) > 1
         before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
@@ -144,7 +144,7 @@ class HashSets:
         events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
         if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
             self._make_room(events)
-        results += [r for event in events for r in self._results(event, row.kafka_offset, place, now)]
+        results += [r for event in events for r in self._results(event, row.kafka_offset, topic_partition, now)]
         if row.encrypted:
             return [r._replace(payload=None) if isinstance(r, Message) else r for r in results]
         return results
@@ -158,17 +158,17 @@ class HashSets:
         while sum(each.open_sets for each in every) > self._config.max_open_sets:
             max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
 
-    def _reassembler(self, scope: Scope, place: TopicPartition) -> Reassembler:
+    def _reassembler(self, scope: Scope, topic_partition: TopicPartition) -> Reassembler:
         if scope not in self._scopes:
-            self._scopes[scope] = (place, Reassembler(self._config))
+            self._scopes[scope] = (topic_partition, Reassembler(self._config))
         return self._scopes[scope][1]
 
-    def tick(self, place: TopicPartition, offset: int, now_us: int) -> list[Row]:
+    def tick(self, topic_partition: TopicPartition, offset: int, now_us: int) -> list[Row]:
         """Run the timers due by ``now_us`` (µs) for the scopes in one Kafka partition."""
         results: list[Row] = []
-        for scope in [s for s, (where, _) in self._scopes.items() if where == place]:
+        for scope in [s for s, (where, _) in self._scopes.items() if where == topic_partition]:
             for event in _advance(self._scopes[scope][1], now_us // 1000):
-                results += self._results(event, offset, place, now_us // 1000)
+                results += self._results(event, offset, topic_partition, now_us // 1000)
         return results
 
     @property
@@ -188,17 +188,22 @@ class HashSets:
     def dues(self) -> dict[TopicPartition, int]:
         """Kafka partition → when its next timer is due (µs)."""
         due_by_place: dict[TopicPartition, int] = {}
-        for place, reassembler in self._scopes.values():
+        for topic_partition, reassembler in self._scopes.values():
             due = reassembler.next_due()
             if due is not None:
-                due_by_place[place] = min(due * 1000, due_by_place.get(place, due * 1000))
+                due_by_place[topic_partition] = min(due * 1000, due_by_place.get(topic_partition, due * 1000))
         return due_by_place
 
     def to_bytes(self) -> bytes:
         """Serialize the state; empty if it holds and remembers nothing."""
         scopes = [
-            pb.ScopeStateProto(scope=scope, kafka_topic=place[0], kafka_partition=place[1], reassembler=r.to_bytes())
-            for scope, (place, r) in self._scopes.items()
+            pb.ScopeStateProto(
+                scope=scope,
+                kafka_topic=topic_partition[0],
+                kafka_partition=topic_partition[1],
+                reassembler=r.to_bytes(),
+            )
+            for scope, (topic_partition, r) in self._scopes.items()
             if r.next_due() is not None
         ]
         return pb.HashStateProto(scopes=scopes).SerializeToString() if scopes else b""
@@ -216,8 +221,8 @@ class HashSets:
                 f"Reassembly state cannot be read: {error}.", "Start over with `reliable-channel rebuild`."
             ) from error
         for scope in scopes:
-            place = (scope.kafka_topic, scope.kafka_partition)
-            restored._scopes[tuple(scope.scope)] = (place, Reassembler.from_bytes(scope.reassembler, config))
+            topic_partition = (scope.kafka_topic, scope.kafka_partition)
+            restored._scopes[tuple(scope.scope)] = (topic_partition, Reassembler.from_bytes(scope.reassembler, config))
         return restored
 
     def _forget_lost(self, scope: Scope) -> None:
@@ -226,10 +231,12 @@ class HashSets:
         self._must_persist = True
         self._scopes[scope][1].forget_lost()
 
-    def _results(self, event: SegmentationEvent, offset: int, place: TopicPartition, now: int) -> Iterator[Row]:
+    def _results(
+        self, event: SegmentationEvent, offset: int, topic_partition: TopicPartition, now: int
+    ) -> Iterator[Row]:
         match event:
             case MessageCompleted():
-                made = list(results_of_completed(event, offset, place, self._config))
+                made = list(results_of_completed(event, offset, topic_partition, self._config))
                 ids = made[0].sds_ids
                 send = CompletedSend(
                     event.scope,
@@ -240,7 +247,7 @@ class HashSets:
                     event.completed_at,
                     tuple(ids),
                 )
-                self._reassembler(event.scope, place).remember(send)
+                self._reassembler(event.scope, topic_partition).remember(send)
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
             case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
@@ -256,17 +263,22 @@ class HashSets:
                 self._forget_lost(event.incomplete.scope)
                 yield incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
             case HashMismatch():
-                yield mismatch_result(event, offset, place, now)
+                yield mismatch_result(event, offset, topic_partition, now)
             case SegmentRefused():
-                yield event_result(event, "segment_refused", event.reason.value, offset, place, now)
+                yield event_result(event, "segment_refused", event.reason.value, offset, topic_partition, now)
             case SegmentConflict():
                 yield event_result(
-                    event, "segment_conflict", "other bytes under an id that is held", offset, place, now
+                    event, "segment_conflict", "other bytes under an id that is held", offset, topic_partition, now
                 )
             case PoisonedSegmentExcluded():
                 self._must_persist = True
                 yield event_result(
-                    event, "poisoned_segment", "not a segment of the payload with this hash", offset, place, now
+                    event,
+                    "poisoned_segment",
+                    "not a segment of the payload with this hash",
+                    offset,
+                    topic_partition,
+                    now,
                 )
 
 
@@ -290,8 +302,8 @@ def take_rows(
 
 def _failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     scope, sds_id = (row.scope, row.sds_id) if isinstance(row, SegmentRow) else (sets.scope(), None)
-    place = (row.kafka_topic, row.kafka_partition)
-    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, place, row.kafka_offset)
+    topic_partition = (row.kafka_topic, row.kafka_partition)
+    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, topic_partition, row.kafka_offset)
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:

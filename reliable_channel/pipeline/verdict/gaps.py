@@ -33,7 +33,7 @@ PLACED = """
 
 Topic = tuple[str, str]
 """Pubsub topic and content topic."""
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Kafka topic and partition."""
 
 
@@ -50,7 +50,7 @@ class Gap(NamedTuple):
 
     span: Span
     vantage: str | None
-    place: Place | None = None
+    topic_partition: TopicPartition | None = None
 
 
 class Silence(NamedTuple):
@@ -70,14 +70,14 @@ def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) ->
         for row in run(HEARD):
             by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
             by[row["vantage"]] = Span(row["since"], row["until"])
-    placed: dict[Topic, set[Place]] = {}
-    if any(gap.place is not None for gap in gaps):
+    placed: dict[Topic, set[TopicPartition]] = {}
+    if any(gap.topic_partition is not None for gap in gaps):
         for row in run(PLACED):
-            places = placed.setdefault((row["pubsub_topic"], row["content_topic"]), set())
-            places.add((row["kafka_topic"], row["kafka_partition"]))
+            topic_partitions = placed.setdefault((row["pubsub_topic"], row["content_topic"]), set())
+            topic_partitions.add((row["kafka_topic"], row["kafka_partition"]))
     every = [gap.span for gap in gaps]
 
-    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[Place]]) -> dict[Topic, list[Span]]:
+    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[TopicPartition]]) -> dict[Topic, list[Span]]:
         left = {topic: subtract_received(gaps, received.get(topic, {}), in_places.get(topic, ())) for topic in topics}
         return {topic: spans for topic, spans in left.items() if spans != every}
 
@@ -106,7 +106,7 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
 
 
 def subtract_received(
-    gaps: Collection[Gap], received: Mapping[str, Span], places: Collection[Place] = ()
+    gaps: Collection[Gap], received: Mapping[str, Span], topic_partitions: Collection[TopicPartition] = ()
 ) -> list[Span]:
     """The rest of ``gaps`` for a topic that bridges have ``received``, and whose records are in ``places``; without
     any, they may be in every partition.
@@ -119,7 +119,7 @@ def subtract_received(
     }
     left: list[Span] = []
     for gap in gaps:
-        if gap.place is not None and places and gap.place not in places:
+        if gap.topic_partition is not None and topic_partitions and gap.topic_partition not in topic_partitions:
             continue
         parts = [gap.span]
         for vantage, spans in listening.items():

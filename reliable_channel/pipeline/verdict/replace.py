@@ -102,10 +102,10 @@ def replace_all_verdicts(
     counts = rows.groupBy("_file").agg(F.expr("sum(int(_changed or _gone)) as outdated"), F.count("*").alias("rows"))
     by_file = {each["_file"]: each for each in counts.collect()}
     fresh = by_file.pop(None, None)
-    rewritten = {place: each for place, each in by_file.items() if each["outdated"]}
+    rewritten = {file_path: each for file_path, each in by_file.items() if each["outdated"]}
     most = sum(each["rows"] for each in rewritten.values()) + (fresh["rows"] if fresh else 0)
     there = {path.rpartition("/")[2]: file for path, file in data_files(to).items()}
-    dirty = [there[place.rpartition("/")[2]] for place in rewritten]
+    dirty = [there[file_path.rpartition("/")[2]] for file_path in rewritten]
     files: list[WrittenFile] = []
     if most:
         wanted = rows.where(~F.col("_gone") & (F.col("_changed") | F.col("_file").isin([*rewritten])))

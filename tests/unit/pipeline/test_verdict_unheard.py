@@ -61,4 +61,4 @@ def test_a_gap_of_a_bridge_that_has_no_name_is_in_no_partition(tmp_path: Path) -
         {**common, "kafka_partition": 3, "name": "of Kafka", "cause": "offset_jump"},
     ]
     append_rows(paths, SOURCE_GAPS, as_arrow(rows, SOURCE_GAPS))
-    assert {gap.place for gap in open_gaps(paths)} == {None, ("t", 3)}
+    assert {gap.topic_partition for gap in open_gaps(paths)} == {None, ("t", 3)}
