@@ -7,8 +7,8 @@ from typing import Any
 
 _KEYS = {
     "alerts": "webhook_timeout_ms webhook_attempts most_open",
-    "api": "group_id max_body_bytes",
-    "bridge": "group_id gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
+    "api": "max_body_bytes",
+    "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
     "channels.content_topics": "dialects",
     "dashboard": "refresh_ms",
     "kafka.broker": "heap",
