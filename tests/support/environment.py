@@ -12,9 +12,9 @@ from reliable_channel.config.fixed import drop_fixed
 def environment(settings: Settings) -> dict[str, str]:
     """The same settings for another process."""
     prefix = "RELIABLE_CHANNEL__"
-    shown = drop_fixed(settings.model_dump(mode="json", include={"node", "store", "bridge"}))
+    shown = drop_fixed(settings.model_dump(mode="json", include={"kafka", "node", "store", "bridge"}))
     sections = {
-        "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": settings.kafka.topics.model_dump()},
+        "KAFKA": {"bootstrap_servers": settings.kafka.bootstrap_servers, "topics": shown["kafka"]["topics"]},
         "PATHS": {"run_dir": settings.paths.run_dir},
         "NODE": shown["node"],
         "STORE": shown["store"],

@@ -13,7 +13,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import build
+from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.simulation.engine import play_channel
 from reliable_channel.simulation.scenario import (
@@ -99,13 +101,19 @@ def mean(outcomes: list[Performance], name: str) -> float:
 def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of the conversation with 15 % loss."""
     folder = tmp_path_factory.mktemp("talk")
-    record(folder, PLAN)
+    write_simulated(folder, simulate(Scenario(seed=3, channels=(PLAN,))))
     return folder
 
 
+@pytest.fixture(scope="module")
+def fitted(talk: Path) -> Recording:
+    """What the tables show, with the losses that explain the repeats."""
+    return fit_losses(read_recording(TableSnapshot(PathSettings(data_dir=str(talk))), KEY, 300), BASE)
+
+
 @pytest.mark.parametrize("name", ["parity", "no repair"])
-def test_a_prediction_is_near_the_truth(name: str, tmp_path: Path) -> None:
-    compare(fit_losses(record(tmp_path, PLAN), BASE), PLAN, replace(BASE, **OTHER[name]), 0.1, 0.4)
+def test_a_prediction_is_near_the_truth(name: str, fitted: Recording) -> None:
+    compare(fitted, PLAN, replace(BASE, **OTHER[name]), 0.1, 0.4)
 
 
 @pytest.mark.slow
@@ -150,9 +158,8 @@ def test_a_payload_that_is_sent_again_is_a_message_again(tmp_path: Path) -> None
     assert len(recording.sends) == len(truth)
 
 
-def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(talk: Path) -> None:
-    recording = fit_losses(record(talk / "again", PLAN), BASE)
-    free, limited = (predict(recording, replace(BASE, slots=slots), [1]).mean for slots in (None, 60))
+def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(fitted: Recording) -> None:
+    free, limited = (predict(fitted, replace(BASE, slots=slots), [1]).mean for slots in (None, 60))
     assert limited.slots <= 60 < free.slots
     assert limited.delivered < free.delivered
 
