@@ -213,10 +213,12 @@ def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> st
 
 
 def _place_of(cause: str, file: Traversable) -> str:
-    """The environment variable whose last part is the key that a cause names, else the file."""
-    words = {word.strip(".,:").rsplit(".", 1)[-1].upper() for word in cause.split()}
-    for variable in os.environ:
-        if variable.upper().startswith(ENVIRONMENT_PREFIX) and variable.upper().rsplit("__", 1)[-1] in words:
+    """The environment variable whose last part is the key that a cause names, or whose JSON holds it, else the file."""
+    keys = {word.strip(".,:").rsplit(".", 1)[-1] for word in cause.split()}
+    for variable, value in os.environ.items():
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX):
+            continue
+        if variable.rsplit("__", 1)[-1].lower() in keys or any(f'"{key}"' in value for key in keys):
             return f"environment variable {variable}"
     return str(file)
 

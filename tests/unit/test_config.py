@@ -320,6 +320,13 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
     assert last in _keys(section or _annotation(sections))
 
 
+def test_a_constant_in_the_json_of_a_variable_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA", '{"topics": {"max_message_bytes": 1000}}')
+    sentence = "environment variable RELIABLE_CHANNEL__KAFKA: kafka.topics.max_message_bytes is no setting"
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
+        load("local")
+
+
 def test_a_constant_in_the_environment_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__SDS__TRACKING", "1")
     with pytest.raises(ConfigurationError, match=r"RELIABLE_CHANNEL__SDS__TRACKING: sds\.tracking is no setting"):
