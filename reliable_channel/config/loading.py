@@ -183,6 +183,8 @@ def _explain(error: ValidationError, file: Traversable, from_file: dict[str, Any
 
 def _sentences(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> Iterable[str]:
     for item in error.errors(include_url=False, include_context=False):
+        if item["type"] == "default_factory_not_called":  # follows from another error of this list
+            continue
         path = [str(part) for part in item["loc"]]
         key = ".".join(path)
         if item["type"] in _UNKNOWN:

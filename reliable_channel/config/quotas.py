@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import Field
 
 from reliable_channel.config.section import Bytes, Count, PositiveMilliseconds, Section
 
@@ -27,6 +28,11 @@ class Quota(Section):
         return Quota(**{name: value * senders for name, value in self.model_dump().items()})
 
 
+def _share(name: str) -> Callable[[dict[str, Any]], Quota]:
+    """The default of a shared quota, from the fields before it."""
+    return lambda given: given.get("sender", Quota()).times(FULL_SENDERS[name])
+
+
 class QuotaSettings(Section):
     """Checked in ingest, before rows reach keyed state; messages above a quota are quarantined as ``over_quota``.
 
@@ -38,15 +44,7 @@ class QuotaSettings(Section):
 
     window_ms: PositiveMilliseconds = 600_000
     sender: Quota = Quota()
-    channel: Quota = Quota().times(FULL_SENDERS["channel"])
-    content_topic: Quota = Quota().times(FULL_SENDERS["content_topic"])
-    pattern: Quota = Quota().times(FULL_SENDERS["pattern"])
-    pubsub_topic: Quota = Quota().times(FULL_SENDERS["pubsub_topic"])
-
-    @model_validator(mode="before")
-    @classmethod
-    def _share_by_senders(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        sender = Quota.model_validate(values.get("sender", {}))
-        return {name: sender.times(senders) for name, senders in FULL_SENDERS.items()} | values
+    channel: Quota = Field(default_factory=_share("channel"))
+    content_topic: Quota = Field(default_factory=_share("content_topic"))
+    pattern: Quota = Field(default_factory=_share("pattern"))
+    pubsub_topic: Quota = Field(default_factory=_share("pubsub_topic"))

@@ -90,6 +90,8 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("sds: {filter_format: {size: 3}}", ["sds.filter_format.size", "capacity"]),
         ("rate_limit: {epoch: 3}", ["rate_limit.epoch", "epoch_size_ms"]),
         ("segmentation: {segment_size_bytes: 3}", ["segment_size_bytes", "64"]),
+        ("quotas: {sender: {messages: 0}}", ["quotas.sender.messages: Input should be greater than 0, got 0. "]),
+        ("quotas: {sender: {message: 3}}", ["unknown key quotas.sender.message. Keys of quotas.sender are messages,"]),
         ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
         ("pipeline: {starting_offsets: middle}", ["pipeline.starting_offsets", "'middle'"]),
         ("kafka: {broker: {port: 1, port: 2}}", ["line 1", "port appears twice"]),
