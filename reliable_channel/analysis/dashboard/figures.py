@@ -23,7 +23,7 @@ from reliable_channel.analysis.report.investigate import MessageFacts, timeline
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.source import Window as Rows
-from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts
+from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts, sum_known
 
 MOST_ROWS = 200
 """The maximum number of rows in the table below a picture."""
@@ -204,23 +204,17 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
     )
     seconds = max(60, window.bin_s(span["first"], span["last"]))
     rows = read_contacts(lake, where, parameters, seconds * 1000).get(key, [])
-    bins: dict[tuple[int, str], list[int]] = {}
-    for row in rows:
-        numbers = bins.setdefault((row["made_ms"] // 1000 // seconds * seconds, row["participant"]), [0, 0])
-        numbers[0] += row["known"]
-        numbers[1] += row["settled"]
-    columns = [
-        (dt.datetime.fromtimestamp(second, dt.UTC), who, has, of) for (second, who), (has, of) in bins.items() if of
-    ]
+    columns = sum_known(rows, seconds)
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.known import chart
 
         return chart(pd.DataFrame(columns, columns=["time", "participant", "known", "settled"]), seconds, window.now)
 
+    participants = len({row["participant"] for row in rows})
     figure = _figure(
         "Share of the channel known",
-        f"Marks of {len({who for _, who in bins})} participants over time, by the share of the others' messages known.",
+        f"Marks of {participants} participants over time, by the share of the others' messages known.",
         ("time (UTC)", "participant", "known", "of"),
         [(text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns],
         draw,

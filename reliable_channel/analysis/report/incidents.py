@@ -9,7 +9,7 @@ import pandas as pd
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
-from reliable_channel.analysis.report.splits import find_splits, read_contacts
+from reliable_channel.analysis.report.splits import find_splits, read_contacts, sum_known
 from reliable_channel.config import PathSettings
 
 EVERY_MS = 60_000
@@ -44,17 +44,15 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
 
 
 def list_known(source: TableWindow) -> pd.DataFrame:
-    """Of the channel with the first split, else the one with most messages: in bins of a minute, how many of the
+    """Of the largest channel with a split, else the largest: in bins of a minute, how many of the
     others' messages (``settled``) each participant knew (``known``)."""
     lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
-    split = list_splits(source)["channel"].to_list()
     contacts = read_contacts(lake, "true", {}, EVERY_MS)
-    chosen = sorted(contacts, key=lambda key: (key.channel_id not in split, -len(contacts[key])))[:1]
-    rows = [row for key in chosen for row in contacts[key]]
-    frame = pd.DataFrame(rows, columns=["made_ms", "participant", "known", "settled"])
-    frame["time"] = pd.to_datetime(frame["made_ms"] // EVERY_MS * EVERY_MS, unit="ms", utc=True)
-    bins = frame.groupby(["time", "participant"], as_index=False)[["known", "settled"]].sum()
-    return bins[bins["settled"] > 0].reset_index(drop=True)
+    chosen = max(
+        contacts, key=lambda k: (bool(find_splits(lake, k, contacts[k], EVERY_MS)), len(contacts[k])), default=None
+    )
+    rows = [] if chosen is None else contacts[chosen]
+    return pd.DataFrame(sum_known(rows, EVERY_MS // 1000), columns=["time", "participant", "known", "settled"])
 
 
 def list_store_answers(source: TableWindow) -> pd.DataFrame:

@@ -13,6 +13,7 @@ participants that the others never acknowledged (docs/security.md: what a strang
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
@@ -61,6 +62,21 @@ def read_contacts(
         key = ChannelFilter(*(row[name] for name in ChannelFilter._fields))
         by_channel.setdefault(key, []).append(row)
     return by_channel
+
+
+def sum_known(rows: Iterable[dict[str, Any]], seconds: int) -> list[tuple[dt.datetime, str, int, int]]:
+    """Of a channel's rows of :func:`read_contacts`, in bins of ``seconds``: time, participant, how many of the others'
+    messages it knew, and of how many."""
+    bins: dict[tuple[int, str], list[int]] = {}
+    for row in rows:
+        numbers = bins.setdefault((row["made_ms"] // 1000 // seconds * seconds, row["participant"]), [0, 0])
+        numbers[0] += row["known"]
+        numbers[1] += row["settled"]
+    return [
+        (dt.datetime.fromtimestamp(second, dt.UTC), who, known, settled)
+        for (second, who), (known, settled) in bins.items()
+        if settled
+    ]
 
 
 def find_splits(lake: TableSnapshot, key: ChannelFilter, rows: list[dict[str, Any]], every_ms: int) -> list[Split]:
