@@ -23,6 +23,8 @@ UNDER_WAY_MS = 3_000
 SEGMENT_OVERHEAD = 45
 """Bytes of a segment beside its part of the payload: the hash, index and counts."""
 _UNKNOWN_LOSS, _PRIOR = 0.1, 4
+_FIRST_ROLES = ("content", "parity", "ephemeral")
+_MESSAGE = "coalesce(hex(entire_message_hash), sds_id)"
 Pair = tuple[str, str]
 """Sender, receiver."""
 
@@ -58,23 +60,27 @@ class Recording:
 
 def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Recording:
     """The newest ``messages`` application messages of a channel. Raises ``LocalError`` for too few."""
-    envelopes = lake.select(
-        f"""SELECT sender_id, sds_id, role, sent_ms, content_bytes, unix_millis(first_seen) - sent_ms AS delay_ms,
-                   coalesce(hex(entire_message_hash), sds_id) AS message
-            FROM dispatches WHERE {key.where()} ORDER BY sent_ms, envelope_hash""",  # noqa: S608 - our own
-        key.parameters,
+    newest = lake.select(
+        f"""SELECT {_MESSAGE} AS message, min(sent_ms) AS first_ms FROM dispatches
+            WHERE {key.where()} AND role IN {_FIRST_ROLES}
+            GROUP BY ALL ORDER BY max(sent_ms) DESC, message LIMIT $messages""",  # noqa: S608 - our own
+        {**key.parameters, "messages": messages},
     )
-    firsts = [row for row in envelopes if row["role"] in {"content", "parity", "ephemeral"}]
-    chosen = list(dict.fromkeys(row["message"] for row in reversed(firsts)))[:messages]
-    if len(chosen) < LEAST_MESSAGES:
+    if len(newest) < LEAST_MESSAGES:
         raise LocalError(
-            f"{text.name(key.channel_id)} has {len(chosen)} messages: too few to see its losses.",
+            f"{text.name(key.channel_id)} has {len(newest)} messages: too few to see its losses.",
             f"Choose a channel with {LEAST_MESSAGES} messages at least (`reliable-channel report` lists channels).",
         )
-    wanted = set(chosen)
-    firsts = [row for row in firsts if row["message"] in wanted]
+    window = lake.select(
+        f"""SELECT sender_id, sds_id, role, sent_ms, content_bytes, unix_millis(first_seen) - sent_ms AS delay_ms,
+                   {_MESSAGE} AS message
+            FROM dispatches WHERE {key.where()} AND sent_ms >= $since
+            ORDER BY sent_ms, envelope_hash""",  # noqa: S608 - our own
+        {**key.parameters, "since": min(row["first_ms"] for row in newest)},
+    )
+    wanted = {row["message"] for row in newest}
+    firsts = [row for row in window if row["role"] in _FIRST_ROLES and row["message"] in wanted]
     start_ms, end_ms = firsts[0]["sent_ms"], firsts[-1]["sent_ms"]
-    window = [row for row in envelopes if start_ms <= row["sent_ms"]]
     talkative = Counter(row["sender_id"] for row in window).most_common(MOST_PARTICIPANTS)
     participants = tuple(sorted(name for name, _ in talkative))
     if len(participants) < 2:
@@ -82,9 +88,11 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
             f"Only {text.name(participants[0])} sends on {text.name(key.channel_id)}: nobody else shows what arrives.",
             "Choose a channel whose other participants send messages or syncs, too.",
         )
-    joined: dict[str, int] = {}
-    for row in envelopes:
-        joined.setdefault(row["sender_id"], row["sent_ms"])
+    heard = lake.select(
+        f"SELECT sender_id, min(sent_ms) AS since_ms FROM dispatches WHERE {key.where()} GROUP BY sender_id",  # noqa: S608
+        key.parameters,
+    )
+    joined = {row["sender_id"]: row["since_ms"] for row in heard}
     filters = lake.select(
         f"""SELECT sender_id, any_value(family) AS family, min_by(bloom_filter, event_time) AS bloom_filter,
                    max(len(causal_history)) AS history, min(sender_timestamp_ns) // 1000000 AS made_ms
@@ -124,7 +132,7 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
 def _read_data_counts(lake: TableSnapshot, key: ChannelFilter, start_ms: int) -> Counter[str]:
     """Message → the number of its data segments."""
     rows = lake.select(
-        f"""SELECT coalesce(hex(entire_message_hash), sds_id) AS message, max(data_count) AS data_count
+        f"""SELECT {_MESSAGE} AS message, max(data_count) AS data_count
             FROM sds_messages WHERE {key.where()} AND sender_timestamp_ns // 1000000 >= $since
             GROUP BY ALL""",  # noqa: S608 - our own
         {**key.parameters, "since": start_ms},
@@ -184,8 +192,9 @@ def _estimate_losses(
         absent = list_absent(made["bloom_filter"], [row["sds_id"] for row in new])
         if absent is None:
             continue
+        missed = set(absent)
         shown.update((row["sender_id"], receiver) for row in new)
-        lacked.update((row["sender_id"], receiver) for row in new if row["sds_id"] in set(absent))
+        lacked.update((row["sender_id"], receiver) for row in new if row["sds_id"] in missed)
     mean = lacked.total() / shown.total() if lacked else _UNKNOWN_LOSS
     return {
         (sender, receiver): (lacked[sender, receiver] + _PRIOR * mean) / (shown[sender, receiver] + _PRIOR)
