@@ -133,8 +133,8 @@ def _find_altered(members: Mapping[str, bytes]) -> list[str]:
     """The members that have other bytes than ``SHA256SUMS`` says, and those that only one of both has."""
     lines = [line.split("  ", 1) for line in members[SUMS].decode("ascii").splitlines()]
     sums = {name: digest for digest, name in lines}
-    found = {name: hashlib.sha256(content).hexdigest() for name, content in members.items() if name != SUMS}
-    return sorted(name for name in sums.keys() | found.keys() if sums.get(name) != found.get(name))
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in members.items() if name != SUMS}
+    return sorted(name for name in sums.keys() | digests.keys() if sums.get(name) != digests.get(name))
 
 
 def _write_rows(rows: pa.Table) -> bytes:

@@ -45,23 +45,25 @@ def collect(settings: Settings, wanted: str) -> bytes:
     lake = _open_round(TableSnapshot(settings.paths))
     status = _find(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
-    found = _read_rows(lake, status, bool(silent))
-    envelopes = _pack_envelopes(found[tables.ENVELOPES], found[tables.SDS_MESSAGES], {*status["sds_ids"]})
+    rows_by_table = _read_rows(lake, status, bool(silent))
+    envelopes = _pack_envelopes(
+        rows_by_table[tables.ENVELOPES], rows_by_table[tables.SDS_MESSAGES], {*status["sds_ids"]}
+    )
     observer = _describe_observer(settings, lake, status, silent)
     about = {
         "program": f"reliable-channel {__version__}",
         "message": {name: status[name] for name in (*CHANNEL_KEY, "message_key")},
         "tables": {
             table.name: {"id": str(opened.metadata().id), "version": opened.version(), "columns": table.ddl()}
-            for table in found
+            for table in rows_by_table
             if (opened := lake.table(table.name)) is not None
         },
         "observer": observer,
-        "envelopes_left_out": len({*_of(found[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
+        "envelopes_left_out": len({*_of(rows_by_table[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
     }
     topic = observer["topic"]
     blank = BLANK if topic and topic["keyed"] else (*BLANK, *FROM_PLAINTEXT)
-    return write_bundle(about, {table: _without(rows, blank) for table, rows in found.items()}, envelopes)
+    return write_bundle(about, {table: _without(rows, blank) for table, rows in rows_by_table.items()}, envelopes)
 
 
 def _open_round(lake: TableSnapshot) -> TableSnapshot:
@@ -149,30 +151,34 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
 
     ids = {*status["sds_ids"]}
     payloads = {*filter(None, [status["entire_message_hash"]])}
-    found = read_related(read, ids, payloads)
-    chain = {*_of(found[tables.SDS_MESSAGES], "sds_id"), *_of(found[tables.ACKS], "evidence_sds_id"), *ids}
-    chain |= {*ids_in(found[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
+    rows_by_table = read_related(read, ids, payloads)
+    chain = {
+        *_of(rows_by_table[tables.SDS_MESSAGES], "sds_id"),
+        *_of(rows_by_table[tables.ACKS], "evidence_sds_id"),
+        *ids,
+    }
+    chain |= {*ids_in(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
     if in_gaps:
-        namers = {*_of(found[tables.LOST_DEPENDENCIES], "needed_by")}
+        namers = {*_of(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
         everything = read(tables.SDS_MESSAGES, ("sds_id", "sender_id", "lamport_timestamp", *CHANNEL_KEY), ids, None)
         chain |= _list_previous(everything.to_pylist(), namers)
-    messages = found[tables.SDS_MESSAGES] = about(tables.SDS_MESSAGES, "sds_id", chain - {None})
+    messages = rows_by_table[tables.SDS_MESSAGES] = about(tables.SDS_MESSAGES, "sds_id", chain - {None})
     for table in (tables.REFETCH_REQUESTS, tables.CHANNEL_EVENTS):
-        found[table] = about(table, "sds_id", ids)
-    found[tables.DELIVERED_MESSAGES] = about(tables.DELIVERED_MESSAGES, "entire_message_hash", payloads)
-    hashes = {*_of(messages, "envelope_hash"), *_of(found[tables.SENDER_EVENTS], "envelope_hash")}
+        rows_by_table[table] = about(table, "sds_id", ids)
+    rows_by_table[tables.DELIVERED_MESSAGES] = about(tables.DELIVERED_MESSAGES, "entire_message_hash", payloads)
+    hashes = {*_of(messages, "envelope_hash"), *_of(rows_by_table[tables.SENDER_EVENTS], "envelope_hash")}
     refused = [
         row["message_hash"] in hashes or not ids.isdisjoint(ids_within(row["raw"] or b""))
-        for row in found[tables.QUARANTINE].to_pylist()
+        for row in rows_by_table[tables.QUARANTINE].to_pylist()
     ]
-    found[tables.QUARANTINE] = found[tables.QUARANTINE].filter(pa.array(refused, pa.bool_()))
-    hashes |= {*_of(found[tables.QUARANTINE], "message_hash")}
-    found[tables.SIGHTINGS] = about(tables.SIGHTINGS, "message_hash", hashes)
-    found[tables.ENVELOPES] = about(tables.ENVELOPES, "message_hash", hashes).sort_by(
+    rows_by_table[tables.QUARANTINE] = rows_by_table[tables.QUARANTINE].filter(pa.array(refused, pa.bool_()))
+    hashes |= {*_of(rows_by_table[tables.QUARANTINE], "message_hash")}
+    rows_by_table[tables.SIGHTINGS] = about(tables.SIGHTINGS, "message_hash", hashes)
+    rows_by_table[tables.ENVELOPES] = about(tables.ENVELOPES, "message_hash", hashes).sort_by(
         [(n, "ascending") for n in RECORD_KEY]
     )
-    found[tables.DELIVERY_STATUS] = as_arrow([status], tables.DELIVERY_STATUS)
-    return found
+    rows_by_table[tables.DELIVERY_STATUS] = as_arrow([status], tables.DELIVERY_STATUS)
+    return rows_by_table
 
 
 def _list_previous(messages: Iterable[Mapping[str, Any]], namers: Set[str]) -> set[str]:

@@ -306,16 +306,16 @@ class _Verification:
         }
         silent = [Span(*map(dt.datetime.fromisoformat, span)) for span in self._observer["silent"]]
         values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
-        found = [
+        rows = [
             row
             for row in self._lake.select(evidence_query(bool(silent)), values)
             if row["message_key"] == status["message_key"] and row["first_seen"] is not None
         ]
-        if not found:
+        if not rows:
             return EvidenceCheck(what, CheckOutcome.DIFFERS, "no evidence of such a message is here")
         settle_ms, followed = int(self._observer["settle_delay_ms"]), bool(self._observer["followed"])
         asks = bool(self._observer["asks_stores"])
-        derived = judge_message(found[0], status["as_of"], settle_ms, silent, followed, asks)
+        derived = judge_message(rows[0], status["as_of"], settle_ms, silent, followed, asks)
         wrong = [name for name, value in status.items() if derived[name] != value]
         detail = f"{', '.join(wrong)}; it follows: {_sentence(derived)}" if wrong else ""
         return _told(f"{what}: derived again", detail)

@@ -54,8 +54,8 @@ def register(app: typer.Typer) -> None:
         content = collect(settings, message)
         write_whole(out, content)
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
-        with unpacked(found := read_bundle(content)) as lake:
-            checks = verify(found, lake, settings.channels)
+        with unpacked(given := read_bundle(content)) as lake:
+            checks = verify(given, lake, settings.channels)
         if wrong := _list_differing(checks):
             typer.echo("\n".join([*wrong, CHANGED]), err=True)
             raise typer.Exit(1)
@@ -79,15 +79,15 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.bundle.verify import unpacked, verify
 
         content = _read_file(file)
-        found = read_bundle(content)
+        given = read_bundle(content)
         channels = invocation(context).settings().channels
-        with unpacked(found) as lake:
-            checks = verify(found, lake, channels, key_files or ())
+        with unpacked(given) as lake:
+            checks = verify(given, lake, channels, key_files or ())
             if html is not None:
                 from reliable_channel.analysis.dashboard import evidence_page
 
                 write_whole(html, evidence_page.render(file.name, lake, checks))
-        typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {found.about['program']!a:.80}")
+        typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {given.about['program']!a:.80}")
         for check in checks:
             typer.echo(str(check))
         if _list_differing(checks):

@@ -127,7 +127,7 @@ def edit_rows(name: str, edit: Callable[[dict[str, object]], object]) -> Callabl
 
 
 def test_the_bundle_of_every_message_holds_and_tells_the_truth(world: World, settings: Settings) -> None:
-    told, wanted = {}, {}
+    derived_verdicts, wanted = {}, {}
     for message in of_channel(world, "field"):
         if message.number % 3 and message.number not in CAUSES:
             continue
@@ -135,10 +135,12 @@ def test_the_bundle_of_every_message_holds_and_tells_the_truth(world: World, set
         assert differing(checks) == []
         derived = verdict_of(checks)
         assert derived.outcome is CheckOutcome.OK
-        told[message.number] = derived.what.split(",")[0].removeprefix("verdict ").removesuffix(": derived again")
+        derived_verdicts[message.number] = (
+            derived.what.split(",")[0].removeprefix("verdict ").removesuffix(": derived again")
+        )
         fault = CAUSES.get(message.number)
         wanted[message.number] = "delivered" if fault is None else f"missing ({fault.value})"
-    assert told == wanted
+    assert derived_verdicts == wanted
     heard_by_nobody = check(collect(settings, of_channel(world, "alone")[0].first_sds_id))
     assert differing(heard_by_nobody) == []
     assert verdict_of(heard_by_nobody).what == "verdict delivered: derived again"

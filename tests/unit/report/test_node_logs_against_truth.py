@@ -64,7 +64,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         text = [form(at + AHEAD_MS.get(who, 0), kind, digest, f"16U*{who}", "16U*other1") for at, kind, digest in lines]
         (place / who).write_text("\n".join([*text, ""]), encoding="utf-8")
         read_logs(paths, [place / who], who)
-    told = [row for row in sender_events(world.journals) if row["event"] == "sent"]
+    sent_events = [row for row in sender_events(world.journals) if row["event"] == "sent"]
     rows = [
         {
             **{name: row.get(name) for name in SENDER_EVENTS.names()},
@@ -72,7 +72,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
             "entire_message_hash": None,
             "event_time": row["at_ms"] * 1000,
         }
-        for row in told
+        for row in sent_events
     ]
     write(place / "tables", SENDER_EVENTS, rows)
     status = [
