@@ -1,6 +1,6 @@
 """Compares the jobs with the obvious alternative: js-waku's ``MessageChannel`` as a consumer of the same topic.
 
-One channel with a log gets new messages: the three jobs write them to Delta tables in one round, a Node.js process
+Channels with logs get new messages: the three jobs write them to Delta tables in one round, a Node.js process
 (``bench/js/consumer.mjs``) to SQLite. The jobs have two cores; JavaScript uses one.
 """
 
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,41 @@ from bench.jobs.stages import prepare
 from bench.registry import SIZES, Result, bench
 
 JS = Path(__file__).parent / "js"
-LOGS = (1_000, 5_000, 10_000)
-WARM_UP = (4_000, 4_001, 4_002)
-"""Log lengths of conversations that only warm up the JVM."""
-MEASURED = 2_000
 PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """``channels`` with logs of ``log`` messages each get ``measured`` more in all."""
+
+    channels: int
+    log: int
+    measured: int
+
+    @property
+    def label(self) -> str:
+        return f"log of {self.log}" if self.channels == 1 else f"{self.channels} channels, logs of {self.log}"
+
+    @property
+    def topic(self) -> str:
+        return f"bench.{self.channels}-{self.log}"
+
+
+CELLS = (
+    Cell(1, 1_000, 2_000),
+    Cell(1, 5_000, 2_000),
+    Cell(1, 10_000, 2_000),
+    Cell(16, 1_000, 16_000),
+    Cell(500, 100, 20_000),
+)
+WARM_UP = (Cell(1, 4_000, 2_000), Cell(1, 4_001, 2_000), Cell(16, 300, 4_000))
+"""Conversations that only warm up the JVM."""
 
 
 @bench
 def js_waku() -> Iterator[Result]:
-    """Measure records/s and CPU time of both, for logs of three lengths. Skipped without Node.js."""
+    """Measure records/s and CPU time of both, for logs of three lengths and for more channels. Skipped without
+    Node.js."""
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.topics import ensure_topics
 
@@ -37,26 +63,34 @@ def js_waku() -> Iterator[Result]:
         sys.stderr.write("  npm was not found (Debian: nodejs npm): js-waku is left out.\n")
         return
     install(JS)
-    measured = SIZES.scale_count(MEASURED, 200)
+    cells = [scale(cell) for cell in (*WARM_UP, *CELLS)]
     with tempfile.TemporaryDirectory(prefix="bench-") as place:
         settings = prepare(place)
         with running_broker(settings) as there:
-            cases: list[dict[str, Any]] = [{"topic": f"bench.log-{log}", "log": log} for log in (*WARM_UP, *LOGS)]
-            for case in cases:
-                topics = there.kafka.topics.model_copy(update={"envelopes": case["topic"], "partitions": 1})
+            for cell in cells:
+                topics = there.kafka.topics.model_copy(update={"envelopes": cell.topic, "partitions": 1})
                 ensure_topics(there.kafka.model_copy(update={"topics": topics}))
             servers = there.kafka.servers
-            spec = {"servers": servers, "run_dir": place, "cores": 2, "records": measured, "cases": cases}
-            with child("bench.jobs.beside", spec) as process:
+            cases = [{"topic": cell.topic, **asdict(cell)} for cell in cells]
+            with child(
+                "bench.jobs.beside", {"servers": servers, "run_dir": place, "cores": 2, "cases": cases}
+            ) as process:
                 answers = {answer["topic"]: answer for answer in process.answers()}
                 process.finish(PATIENCE_S)
-            for case in cases[len(WARM_UP) :]:
-                topic, log = case["topic"], case["log"]
-                ours = answers[topic]
-                theirs = consume(servers, topic, log, measured, Path(place) / f"{topic}.sqlite")
-                if {ours["rows"], theirs["rows"]} != {measured}:
-                    raise AssertionError(f"{measured} messages were sent, delivered are {ours} and {theirs}.")
-                yield from compare(log, ours, theirs)
+            for cell in cells[len(WARM_UP) :]:
+                ours = answers[cell.topic]
+                theirs = consume(servers, cell, Path(place) / f"{cell.topic}.sqlite")
+                if {ours["rows"], theirs["rows"]} != {cell.measured}:
+                    raise AssertionError(f"{cell.measured} messages were sent, delivered are {ours} and {theirs}.")
+                yield from compare(cell.label, ours, theirs)
+
+
+def scale(cell: Cell) -> Cell:
+    """The cell at the scale of this run; a small scale leaves logs of one channel as they are."""
+    if cell.channels == 1:
+        return replace(cell, measured=SIZES.scale_count(cell.measured, 200))
+    channels = SIZES.scale_count(cell.channels, 2)
+    return replace(cell, channels=channels, measured=SIZES.scale_count(cell.measured, 200) // channels * channels)
 
 
 def install(place: Path) -> None:
@@ -67,9 +101,10 @@ def install(place: Path) -> None:
         shutil.copyfile(lock, mark)
 
 
-def consume(servers: str, topic: str, log: int, measured: int, database: Path) -> dict[str, Any]:
+def consume(servers: str, cell: Cell, database: Path) -> dict[str, Any]:
     """Run the Node.js process and return its measurements."""
-    command = ["node", "consumer.mjs", servers, topic, str(log), str(measured), str(database)]
+    counts = (cell.channels * cell.log, cell.measured)
+    command = ["node", "consumer.mjs", servers, cell.topic, *map(str, counts), str(database)]
     done = subprocess.run(command, cwd=JS, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode != 0:
         raise RuntimeError(f"node ended with {done.returncode}: {done.stderr.strip()[-1_000:]}")
@@ -77,11 +112,11 @@ def consume(servers: str, topic: str, log: int, measured: int, database: Path) -
     return answer
 
 
-def compare(log: int, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Result]:
-    """The figures for a log of this length."""
+def compare(label: str, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[Result]:
+    """The figures of one cell."""
     for name, one in (("all three jobs", ours), ("js-waku into SQLite", theirs)):
-        yield Result(f"log of {log}: {name}", one["records"] / one["seconds"], "records/s")
-        yield Result(f"log of {log}: {name}, CPU", one["cpu_s"] * 1_000 / one["records"], "ms a record")
+        yield Result(f"{label}: {name}", one["records"] / one["seconds"], "records/s")
+        yield Result(f"{label}: {name}, CPU", one["cpu_s"] * 1_000 / one["records"], "ms a record")
     for unit, what in (("seconds", ""), ("cpu_s", ", CPU")):
         rate = theirs[unit] * ours["records"] / (ours[unit] * theirs["records"])
-        yield Result(f"log of {log}: jobs / js-waku{what}", rate, "ratio", 1.0, against="js-waku into SQLite")
+        yield Result(f"{label}: jobs / js-waku{what}", rate, "ratio", 1.0, against="js-waku into SQLite")

@@ -1,9 +1,9 @@
-"""Measures the three jobs over topics whose channel already has a log: ``python -m bench.jobs.beside SPEC``.
+"""Measures the three jobs over topics whose channels already have logs: ``python -m bench.jobs.beside SPEC``.
 
-``SPEC`` is JSON: servers, run directory, cores, messages measured, and cases of a topic and the messages of its log.
-Fills the topic with one conversation in one channel, in two parts; the jobs take each part with ``availableNow``, and
-the second is measured. Prints one line of JSON per case: topic, records, seconds of the micro-batches, CPU seconds,
-rows.
+``SPEC`` is JSON: servers, run directory, cores, and cases of a topic, its number of channels, the messages of each log,
+and the messages measured. Fills the topic with one conversation in each channel, in two parts; the jobs take each part
+with ``availableNow``, and the second is measured. Prints one line of JSON per case: topic, records, seconds of the
+micro-batches, CPU seconds, rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.jobs.usage import cpu_seconds
 
 
 def write(client: Mapping[str, Any], topic: str, part: Iterable[Record]) -> None:
-    """Write records to Kafka, in one partition, because one channel is one key."""
+    """Write records to Kafka, in one partition, in the order that JavaScript reads them too."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
@@ -40,13 +40,14 @@ def main(arguments: list[str]) -> int:
     from reliable_channel.pipeline.runner.queries import CHAIN, start
     from reliable_channel.runtime.spark import spark_session
 
-    run_dir, measured = Path(spec["run_dir"]), spec["records"]
+    run_dir = Path(spec["run_dir"])
     base = settings_for(run_dir, spec["servers"], spec["cores"])
     with spark_session(base, "bench") as spark:
         for case in spec["cases"]:
-            topic, log = case["topic"], case["log"]
+            topic, channels, measured = case["topic"], case["channels"], case["measured"]
+            log = channels * case["log"]
             settings = on_topic(base, topic, run_dir / topic)
-            conversation = records(Workload(topic, log + measured, 200, channels=1))
+            conversation = records(Workload(topic, log + measured, 200, channels=channels))
             for count in (log, measured):
                 write(settings.kafka.clients().producer, topic, islice(conversation, count))
                 cpu_s = -cpu_seconds()
