@@ -1,7 +1,7 @@
 """Configures the Messaging API (MESSAGING-API, *Initial configuration*): typed, frozen, validated on construction.
 
 Does not depend on transports or on the source of the settings. Names are Python's; only
-:meth:`MessagingConfig.from_wire` accepts the documented camelCase names.
+:meth:`MessagingConfig.from_wire` and :meth:`MessagingConfig.from_node_config` accept those of the two generations.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.health import Mode
@@ -48,6 +48,13 @@ Multiaddr = Annotated[str, Field(max_length=1_024), AfterValidator(_multiaddr)]
 ContentTopic = Annotated[str, Field(max_length=1_024), AfterValidator(check_content_topic)]
 Shard = Annotated[int, Field(ge=0, le=1_023)]
 Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValidator(_distinct)]
+
+
+ONE_SHARD = {"num_shards_in_cluster": 1}
+THE_WAKU_NETWORK = {"cluster_id": 1, "auto_sharding_config": {"num_shards_in_cluster": 8}}
+"""The default of ``protocols_config`` (LIP-168, *TheWakuNetworkPreset*)."""
+OF_THE_WAKU_NODE = ("networking_config", "eth_rpc_endpoints", "message_validation")
+"""Settings of LIP-168's ``NodeConfig`` that belong to the configuration of the Waku node behind the REST interface."""
 
 
 class MessagingConfig(BaseModel):
@@ -101,10 +108,58 @@ class MessagingConfig(BaseModel):
             raise ConfigurationError(f"Unknown configuration {', '.join(unknown)}.", f"Known keys: {', '.join(names)}.")
         return cls.of(**{names[key]: value for key, value in document.items()})
 
+    @classmethod
+    def from_node_config(cls, document: Mapping[str, Any], **fields: Any) -> MessagingConfig:
+        """The configuration from the ``NodeConfig`` of LIP-168's ``createNode``, nested as there, in snake_case or
+        camelCase, with its defaults: mode ``core`` in The Waku Network, without its entry nodes, which are the Waku
+        node's. ``fields``: settings that LIP-168 does not have. Raises ``ConfigurationError``, also for
+        what only the Waku node's own configuration can set."""
+        node = _section("NodeConfig", document, "mode", "protocols_config")
+        protocols = _section(
+            "protocols_config",
+            node.get("protocols_config", THE_WAKU_NETWORK),
+            "entry_nodes",
+            "static_store_nodes",
+            "cluster_id",
+            "auto_sharding_config",
+        )
+        sharding = _section(
+            "auto_sharding_config", protocols.get("auto_sharding_config", ONE_SHARD), "num_shards_in_cluster"
+        )
+        mode, count = node.get("mode", "core"), sharding.get("num_shards_in_cluster")
+        if mode not in ("core", "edge"):
+            raise ConfigurationError(f"NodeConfig.mode is {mode!r}.", "Use core or edge.")
+        if not isinstance(count, int) or not 1 <= count <= 1_024:
+            raise ConfigurationError(f"num_shards_in_cluster is {count!r}.", "Use a number from 1 to 1024.")
+        given = {
+            "mode": Mode.RELAY if mode == "core" else Mode.EDGE,
+            "shards": range(count),
+            "bootstrap_nodes": protocols.get("entry_nodes", ()),
+            "store_nodes": protocols.get("static_store_nodes") or None,
+        }
+        if "cluster_id" in protocols:
+            given["cluster_id"] = protocols["cluster_id"]
+        return cls.of(**{**given, **fields})
+
     @property
     def pubsub_topics(self) -> tuple[str, ...]:
         """The pubsub topics of the configured shards (RELAY-SHARDING, static sharding)."""
         return tuple(f"/waku/2/rs/{self.cluster_id}/{shard}" for shard in self.shards)
+
+
+def _section(name: str, document: object, *known: str) -> dict[str, Any]:
+    """An object of LIP-168's ``NodeConfig`` under snake_case names; raises ``ConfigurationError`` for another one."""
+    if not isinstance(document, Mapping):
+        raise ConfigurationError(f"{name} is no object.", f"Known keys: {', '.join(known)}.")
+    fields = {to_snake(str(key)): value for key, value in document.items()}
+    if nodes := sorted(set(fields) & set(OF_THE_WAKU_NODE)):
+        remedy = "Set it where the Waku node is configured, and leave it out here."
+        raise ConfigurationError(f"{', '.join(nodes)} of {name} would have no effect.", remedy)
+    if unknown := sorted(set(fields) - set(known)):
+        raise ConfigurationError(
+            f"Unknown configuration {', '.join(unknown)} in {name}.", f"Known: {', '.join(known)}."
+        )
+    return fields
 
 
 def _explain(error: ValidationError) -> ConfigurationError:

@@ -70,6 +70,43 @@ def test_the_documented_names_are_those_of_the_wire() -> None:
         MessagingConfig.from_wire({"cluster_id": 1})
 
 
+def test_the_node_config_of_lip_168_is_accepted_with_its_names_and_defaults() -> None:
+    network = MessagingConfig.from_node_config({})
+    assert (network.mode, network.cluster_id, network.shards) == (Mode.RELAY, 1, tuple(range(8)))
+    document = {
+        "mode": "edge",
+        "protocols_config": {
+            "entry_nodes": [NODE],
+            "static_store_nodes": [NODE],
+            "cluster_id": 16,
+            "auto_sharding_config": {"num_shards_in_cluster": 2},
+        },
+    }
+    config = MessagingConfig.from_node_config(document, store_confirmation=True)
+    assert (config.mode, config.shards, config.cluster_id) == (Mode.EDGE, (0, 1), 16)
+    assert (config.bootstrap_nodes, config.store_nodes, config.store_confirmation) == ((NODE,), (NODE,), True)
+    camel = {"protocolsConfig": {"clusterId": 16}}
+    assert MessagingConfig.from_node_config(camel).pubsub_topics == ("/waku/2/rs/16/0",)
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({"mode": "relay"}, "Use core or edge"),
+        ({"networking_config": {}}, "networking_config of NodeConfig would have no effect"),
+        ({"protocols_config": {"cluster_id": 1, "message_validation": {}}}, "message_validation of protocols_config"),
+        ({"shards": [0]}, "Unknown configuration shards in NodeConfig"),
+        ({"protocols_config": "twn"}, "protocols_config is no object"),
+        ({"protocols_config": {}}, "cluster_id"),
+        ({"protocols_config": {"cluster_id": 1, "auto_sharding_config": {}}}, "num_shards_in_cluster is None"),
+        ({"protocols_config": {"cluster_id": 1, "auto_sharding_config": {"num_shards_in_cluster": 0}}}, "is 0"),
+    ],
+)
+def test_what_a_node_config_cannot_set_here_is_refused_by_name(document: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        MessagingConfig.from_node_config(document)
+
+
 def test_a_configuration_does_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         MessagingConfig.of(**MINIMAL).cluster_id = 2
