@@ -50,7 +50,7 @@ _Key = tuple[bytes, str | None, str | None, str, int]
 @dataclass
 class LogCounts:
     """What was read. ``sightings``: in the lines, ``new``: those that the table did not have; ``unknown``: text of
-    lines that name a message but are no known event → how many."""
+    lines that name a message but are no known event → how many; ``unnamed``: lines of a topic that name no node."""
 
     lines: int = 0
     sightings: int = 0
@@ -58,6 +58,7 @@ class LogCounts:
     too_long: int = 0
     no_time: int = 0
     unknown: Counter[str] = field(default_factory=Counter)
+    unnamed: int = 0
 
 
 def read_logs(paths: PathSettings, files: Sequence[Path], node: str | None = None) -> LogCounts:
@@ -83,41 +84,63 @@ class _LogReader:
     """Reads one log and writes its sightings in parts."""
 
     def __init__(self, paths: PathSettings, name: str, node: str | None, counts: LogCounts) -> None:
-        self._paths, self._name, self._node, self._counts = paths, name, node, counts
+        self._name, self._node, self._counts = name, node, counts
         self._own_id: str | None = None
-        self._rows: dict[_Key, str | None] = {}
+        self._found = FoundSightings(paths, counts)
 
     def read(self, stream: IO[bytes]) -> None:
         for line in _lines(stream, self._counts):
             if line is None:
                 if self._node or self._own_id:
                     self._write()
-            elif may_matter(line):
-                self._take(line)
-                if len(self._rows) >= ROWS_AT_ONCE:
+            elif found := self._found.parse(line):
+                self._own_id = found[-1].node or self._own_id
+                self._found.add(found, self._node or self._own_id)
+                if len(self._found) >= ROWS_AT_ONCE:
                     self._write()
         self._write()
 
-    def _take(self, line: bytes) -> None:
-        result = parse_line(line, time.time_ns() // 1000)
+    def _write(self) -> None:
+        if not len(self._found):
+            return
+        if self._node is None and self._own_id is None:
+            raise LocalError(f"The log {self._name} does not name its node.", "Give the node a name: --node NAME.")
+        self._found.write(self._own_id)  # also of the lines before the first that has the id
+
+
+class FoundSightings:
+    """Sightings that are not written yet, each once."""
+
+    def __init__(self, paths: PathSettings, counts: LogCounts) -> None:
+        self._paths, self._counts = paths, counts
+        self._rows: dict[_Key, str | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def parse(self, line: bytes) -> Sequence[LogSighting]:
+        """The sightings in a line; counts what it holds."""
+        result = parse_line(line, time.time_ns() // 1000) if may_matter(line) else None
         if isinstance(result, Unread):
             if result.text is None:
                 self._counts.no_time += 1
             elif result.text in self._counts.unknown or len(self._counts.unknown) < 100:
                 self._counts.unknown[result.text] += 1
-            return
-        for sighting in result or ():
-            self._counts.sightings += 1
-            self._own_id = sighting.node or self._own_id
-            self._rows[_key(sighting, self._node or self._own_id)] = sighting.pubsub_topic
+            return ()
+        self._counts.sightings += len(result or ())
+        return result or ()
 
-    def _write(self) -> None:
+    def add(self, found: Sequence[LogSighting], node: str | None) -> None:
+        """Hold the sightings of a line of ``node``; ``None``: it is named when they are written."""
+        for sighting in found:
+            self._rows[_key(sighting, node)] = sighting.pubsub_topic
+
+    def write(self, node: str | None = None) -> None:
+        """Append those that the table does not have; ``node`` has those that have no node yet."""
         if not self._rows:
             return
-        if self._node is None and self._own_id is None:
-            raise LocalError(f"The log {self._name} does not name its node.", "Give the node a name: --node NAME.")
         columns = [[row[at] for row in self._rows] for at in range(len(_KEY))]
-        columns[1] = [name or self._own_id for name in columns[1]]  # lines before the first that has the id
+        columns[1] = [name or node for name in columns[1]]
         by_name = dict(zip(_KEY, columns, strict=True)) | {"pubsub_topic": [*self._rows.values()]}
         self._counts.new += _append_new(self._paths, of_columns([by_name[c] for c in SIGHTINGS.names()], SIGHTINGS))
         self._rows = {}

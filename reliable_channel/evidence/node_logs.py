@@ -175,6 +175,14 @@ def parse_line(line: bytes, now_us: int) -> list[LogSighting] | Unread | None:
     return [LogSighting(bytes.fromhex(hash_), kind, peer, seen_at, topic, node) for peer in peers or [None]]
 
 
+def read_field(line: bytes, path: str) -> str | None:
+    """The text at ``path``, such as ``kubernetes.pod_name``, in the JSON that a log shipper put around a line."""
+    value: Any = _load(line.decode("utf-8", "replace"))
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return _text(value)
+
+
 def _split_line(line: bytes, wrapped: bool = False) -> tuple[str, Any, Mapping[str, Any]] | None:
     """Text, time and fields of a line in any of the formats; ``wrapped``: it was inside the JSON of a collector."""
     if b"\x1b" in line:

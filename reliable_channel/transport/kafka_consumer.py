@@ -157,7 +157,8 @@ class OffsetReader:
             while not self._refresh(start_at):
                 if time.monotonic() > deadline:
                     raise EnvironmentFault(
-                        f"The Kafka topic {topic} does not exist.", "Create the topics with `reliable-channel setup`."
+                        f"The Kafka topic {topic} does not exist.",
+                        "Check its name; `reliable-channel setup` creates the topics of this project.",
                     )
                 time.sleep(0.2)
         except KafkaError as error:

@@ -13,6 +13,7 @@ from reliable_channel.cli.commands.report import write_whole
 
 if TYPE_CHECKING:
     from reliable_channel.analysis.bundle.verify import EvidenceCheck
+    from reliable_channel.evidence.log_files import LogCounts
 
 CHANGED = (
     "The configuration may have changed since the verdicts were derived:"
@@ -97,29 +98,55 @@ def register(app: typer.Typer) -> None:
     def logs(
         context: typer.Context,
         files: Annotated[
-            list[Path], typer.Argument(metavar="FILE…", help="Logs: text, gzip or zstd; - for standard input.")
-        ],
+            list[Path] | None, typer.Argument(metavar="FILE…", help="Logs: text, gzip or zstd; - for standard input.")
+        ] = None,
+        topic: Annotated[
+            str | None, typer.Option(help="Read a Kafka topic of log lines instead, from where the last time ended.")
+        ] = None,
+        follow: Annotated[bool, typer.Option("--follow", help="With --topic: go on at its end, until Ctrl-C.")] = False,
         node: Annotated[
             str | None, typer.Option(help="Name of the node; by default its peer id, where the log has it.")
+        ] = None,
+        node_field: Annotated[
+            str | None,
+            typer.Option(
+                metavar="FIELD",
+                help="With --topic: the field of a record's JSON that names the node, such as kubernetes.pod_name;"
+                " by default the key of the record, else the peer id.",
+            ),
         ] = None,
         tables: TablesOption = None,
     ) -> None:
         """Add what logs of nwaku, logos-delivery, go-waku and status-go show to the table sightings. Needs no Spark."""
-        from reliable_channel.analysis.text import count, printable
+        from reliable_channel.core.errors import LocalError
         from reliable_channel.evidence.log_files import read_logs
 
-        counts = read_logs(invocation(context).settings(tables).paths, files, node)
-        typer.echo(f"Lines: {count(counts.lines)}. Sightings: {count(counts.sightings)}, new: {count(counts.new)}.")
-        for number, why in (
-            (counts.too_long, "lines are longer than 64 KiB and were skipped"),
-            (counts.no_time, "lines have no time, or an impossible one, and were skipped"),
-        ):
-            if number:
-                typer.echo(f"{count(number)} {why}.", err=True)
-        if counts.unknown:
-            examples = ", ".join(f"“{printable(text, 60)}” ({count(n)})" for text, n in counts.unknown.most_common(3))
-            total = count(counts.unknown.total())
-            typer.echo(f"{total} lines name a message but are no known event, such as {examples}.", err=True)
+        settings = invocation(context).settings(tables)
+        if bool(files) == (topic is not None) or (topic is None and (follow or node_field)):
+            raise LocalError("Either files or a topic are read.", "Name files, or give --topic NAME.")
+        if topic is None:
+            _tell_counts(read_logs(settings.paths, files or (), node))
+        else:
+            from reliable_channel.evidence.log_topic import read_topic
+
+            _tell_counts(read_topic(settings.paths, settings.kafka.clients(), topic, node, node_field, follow))
+
+
+def _tell_counts(counts: LogCounts) -> None:
+    from reliable_channel.analysis.text import count, printable
+
+    typer.echo(f"Lines: {count(counts.lines)}. Sightings: {count(counts.sightings)}, new: {count(counts.new)}.")
+    for number, why in (
+        (counts.too_long, "lines are longer than 64 KiB and were skipped"),
+        (counts.no_time, "lines have no time, or an impossible one, and were skipped"),
+        (counts.unnamed, "lines name a message but not their node, and were skipped"),
+    ):
+        if number:
+            typer.echo(f"{count(number)} {why}.", err=True)
+    if counts.unknown:
+        examples = ", ".join(f"“{printable(text, 60)}” ({count(n)})" for text, n in counts.unknown.most_common(3))
+        total = count(counts.unknown.total())
+        typer.echo(f"{total} lines name a message but are no known event, such as {examples}.", err=True)
 
 
 def _list_differing(checks: list[EvidenceCheck]) -> list[str]:
