@@ -28,6 +28,7 @@ from reliable_channel.core.aes_gcm import (
     KEY_BYTES,
     NONCE_BYTES,
     OVERHEAD_BYTES,
+    EncryptionLayer,
     Topics,
     decrypt,
     encrypt,
@@ -48,7 +49,12 @@ class AesGcm:
     overhead_bytes = OVERHEAD_BYTES
 
     def __init__(
-        self, keys: bytes | Sequence[bytes], *, pubsub_topic: str | None = None, content_topic: str | None = None
+        self,
+        keys: bytes | Sequence[bytes],
+        *,
+        pubsub_topic: str | None = None,
+        content_topic: str | None = None,
+        layer: EncryptionLayer = EncryptionLayer.AROUND_SDS,
     ) -> None:
         given = [keys] if isinstance(keys, bytes | bytearray) else list(keys)
         if not given or any(len(key) != KEY_BYTES for key in given):
@@ -58,6 +64,7 @@ class AesGcm:
         self._keys = {key_id(bytes(key)): bytes(key) for key in given}
         self._current = key_id(bytes(given[0]))
         self._topics = None if pubsub_topic is None or content_topic is None else (pubsub_topic, content_topic)
+        self._layer = layer
         self._counted_as = hashlib.sha256(b"reliable-channel aes-gcm count\0" + bytes(given[0])).digest()
 
     def __repr__(self) -> str:
@@ -76,21 +83,28 @@ class AesGcm:
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
         """The same keys, bound to these topics."""
-        return AesGcm(
-            [self._keys[self._current], *self._keys.values()], pubsub_topic=pubsub_topic, content_topic=content_topic
-        )
+        return self._bind((pubsub_topic, content_topic), self._layer)
+
+    def inside_sds(self) -> AesGcm:
+        """The same keys and topics, for the contents of SDS messages."""
+        return self._bind(self._require_topics(), EncryptionLayer.INSIDE_SDS)
+
+    def _bind(self, topics: Topics, layer: EncryptionLayer) -> AesGcm:
+        keys = [self._keys[self._current], *self._keys.values()]
+        return AesGcm(keys, pubsub_topic=topics[0], content_topic=topics[1], layer=layer)
 
     def encrypt(self, content: bytes) -> bytes:
         """Encrypt ``content`` with the first key; the result is :data:`OVERHEAD_BYTES` longer."""
         if _encrypted[self._counted_as] >= MAX_MESSAGES_PER_KEY:
             raise LocalError("This AES-GCM key has encrypted 2^32 messages.", "Rotate: give a new key first.")
         _encrypted[self._counted_as] += 1
-        return encrypt(self._keys[self._current], secrets.token_bytes(NONCE_BYTES), self._require_topics(), content)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return encrypt(self._keys[self._current], nonce, self._require_topics(), content, self._layer)
 
     def decrypt(self, payload: bytes) -> bytes:
         """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for bytes that these keys did
-        not encrypt for these topics."""
-        return decrypt(self._keys, self._require_topics(), payload)
+        not encrypt for these topics and this layer."""
+        return decrypt(self._keys, self._require_topics(), payload, self._layer)
 
     def _require_topics(self) -> Topics:
         if self._topics is None:

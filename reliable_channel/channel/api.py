@@ -26,7 +26,7 @@ from reliable_channel.channel.config import (
     ReliableChannelConfig,
     ReliableEnvelope,
 )
-from reliable_channel.channel.encryption import Encryption, bind_encryption, overhead_bytes
+from reliable_channel.channel.encryption import ChannelEncryption, bind_encryption
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
 from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.journal import replay
@@ -70,7 +70,8 @@ def create_reliable_channel(
     clock = clock or SystemClock()
     _check_names(channel_id=channel_id, content_topic=content_topic)
     pubsub_topic = node.pubsub_topic_for(content_topic)
-    hook = bind_encryption(encryption if encryption is not None else config.encryption, pubsub_topic, content_topic)
+    hook = encryption if encryption is not None else config.encryption
+    bound = bind_encryption(hook, config.encryption_layer, pubsub_topic, content_topic)
     own_persistence = config.persistence is None
     persistence = config.open_persistence()
     releases = [persistence.close] if own_persistence else []
@@ -88,7 +89,7 @@ def create_reliable_channel(
         releases.append(lambda: shared.release(key))
         releases.append(persistence.acquire(sender_id, key))
         keeps = bool(getattr(persistence, "keeps_journal", True))
-        machine = build_machine(key, config, hook, ParkedSegments(persistence, key) if keeps else None)
+        machine = build_machine(key, config, bound, ParkedSegments(persistence, key) if keeps else None)
         node.limit_rate(config.rate_limit, KeptCount(persistence))
         channel = ReliableChannel(
             node,
@@ -96,7 +97,7 @@ def create_reliable_channel(
             config,
             machine,
             persistence,
-            hook,
+            bound,
             clock=clock,
             subscribe=lambda: shared.subscribe(content_topic),
             unsubscribe=lambda: shared.unsubscribe(content_topic),
@@ -204,26 +205,30 @@ def send_envelope(node: Node, envelope: ReliableEnvelope) -> ReliableSendId | Re
 
 
 def build_machine(
-    key: ChannelKey, config: ReliableChannelConfig, hook: Encryption | None, store: SegmentStore | None = None
+    key: ChannelKey,
+    config: ReliableChannelConfig,
+    encryption: ChannelEncryption | None,
+    store: SegmentStore | None = None,
 ) -> ChannelMachine:
     """Create a fresh state machine whose segment size is what header and encryption leave of an envelope (Segmentation
     0.1)."""
     header = largest_sds_header(config.sds, key.channel_id, key.sender_id)
-    segmentation = config.segmentation.fit_envelope(header, overhead_bytes(hook))
+    segmentation = config.segmentation.fit_envelope(header, 0 if encryption is None else encryption.overhead_bytes())
     check_lifetime(segmentation, config.sds, config.rate_limit)
     # A segment that comes after its message was forgotten would open a set that nothing completes; stores are queried
     # for what is up to query_window_ms old.
     memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms + config.query_window_ms)
     segmentation = replace(segmentation, completed_memory_ms=memory_ms)
-    return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation, store)
+    inside = None if encryption is None else encryption.for_sending_contents
+    return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation, store, inside)
 
 
 def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence: Persistence) -> dict[str, Any]:
     """Summarize in numbers what a database stores of a channel, without a node and without changing anything. Raises
     ``ChangedConfigurationError`` and ``DamagedStore``."""
     stored = persistence.load(key)
-    hook = bind_encryption(config.encryption, key.pubsub_topic, key.content_topic)
-    machine = build_machine(key, config, hook, ParkedSegments(persistence, key, read_only=True))
+    bound = bind_encryption(config.encryption, config.encryption_layer, key.pubsub_topic, key.content_topic)
+    machine = build_machine(key, config, bound, ParkedSegments(persistence, key, read_only=True))
     unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
     waiting = sum(isinstance(pending.event, MessageReceived) for pending in unreported)
     return {**machine.summary(), "received": stored.sequence, "received_and_unreported": waiting}

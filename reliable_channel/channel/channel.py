@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
-from reliable_channel.channel.encryption import Encryption
+from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
 from reliable_channel.channel.event_stream import DEFAULT_QUEUE_EVENTS, EventStream
 from reliable_channel.channel.events import (
@@ -118,7 +118,7 @@ class ReliableChannel:
         config: ReliableChannelConfig,
         machine: ChannelMachine,
         persistence: Persistence,
-        encryption: Encryption | None,
+        encryption: ChannelEncryption | None,
         *,
         clock: Clock,
         subscribe: Callable[[], None],

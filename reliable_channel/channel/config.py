@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
@@ -26,7 +27,8 @@ class ReliableChannelConfig:
     revision). Times in ms.
 
     ``history_backend``: ``memory`` ends with the process; ``sqlite`` keeps state in ``database``. ``persistence`` sets
-    another backend and overrides both. ``encryption``: see :mod:`reliable_channel.channel.encryption`.
+    another backend and overrides both. ``encryption``: see :mod:`reliable_channel.channel.encryption`;
+    ``encryption_layer``: what it encrypts when sending, both are read.
     ``query_on_connect``: when the channel starts, and when the node becomes healthy again, query a store for missed
     messages, at most ``query_window_ms`` back; from then on check every ten minutes what arrived of what a store has.
     ``auto_start``: creating the channel starts it.
@@ -41,6 +43,7 @@ class ReliableChannelConfig:
     sds: SdsParameters = field(default_factory=SdsParameters)
     rate_limit: RateLimitConfig = field(default_factory=RateLimitConfig)
     encryption: object | None = None
+    encryption_layer: EncryptionLayer = EncryptionLayer.AROUND_SDS
     history_backend: Literal["memory", "sqlite"] = "memory"
     database: Path | str | None = None
     persistence: Persistence | None = None

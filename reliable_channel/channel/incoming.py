@@ -11,19 +11,20 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-from reliable_channel.channel.encryption import Encryption
+from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.events import ChannelProblem
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.steps import EnvelopeReceived
+from reliable_channel.core.aes_gcm import NoCiphertextError
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.transport.base import ReceivedEnvelope
 
 
 class EnvelopeReader:
-    """Reads the SDS message of a received envelope."""
+    """Reads the SDS message of a received envelope, in both layers of encryption."""
 
-    def __init__(self, machine: ChannelMachine, pubsub_topic: str, encryption: Encryption | None) -> None:
+    def __init__(self, machine: ChannelMachine, pubsub_topic: str, encryption: ChannelEncryption | None) -> None:
         self._machine = machine
         self._pubsub_topic = pubsub_topic
         self._encryption = encryption
@@ -33,24 +34,44 @@ class EnvelopeReader:
         be read."""
         if envelope.message.content_topic != self._machine.content_topic or envelope.pubsub_topic != self._pubsub_topic:
             return None
-        payload = envelope.message.payload
-        if self._encryption is None:
+        payload, encryption = envelope.message.payload, self._encryption
+        if encryption is None:
             return EnvelopeReceived(now, payload, envelope.message_hash)
         try:
-            return EnvelopeReceived(now, self._encryption.decrypt(payload), envelope.message_hash)
+            return EnvelopeReceived(now, encryption.around.decrypt(payload), envelope.message_hash)
         except Exception as error:
-            # The type of the error is enough; its text may hold what must not be logged.
-            kind, detail = self._refusal(payload, error)
-            return ChannelProblem(channel_id=self._machine.channel_id, at=now, kind=kind, detail=detail)
+            message = decode_sds_message(payload, self._machine.sds_config.wire_family)
+            is_other = not isinstance(message, Malformed) and message.channel_id != self._machine.channel_id
+            if is_other and encryption.encrypts_inside:
+                return None  # ids of channels are in the clear there, and several may share the topic
+            if isinstance(message, Malformed) or is_other:
+                # The type of the error is enough; its text may hold what must not be logged.
+                detail = f"{len(payload)} bytes: {type(error).__name__}"
+                return self._refuse(now, Reason.UNDECRYPTABLE, detail)
+            return self._decrypt_content(message.content, encryption, envelope, now)
 
-    def _refusal(self, payload: bytes, error: Exception) -> tuple[str, str]:
-        """Classify a payload that cannot be decrypted: plaintext where a key is configured, or an unknown
-        encryption."""
-        family: WireFamily = self._machine.sds_config.wire_family
-        plain = decode_sds_message(payload, family)
-        if not isinstance(plain, Malformed) and plain.channel_id == self._machine.channel_id:
-            return Reason.PLAINTEXT_REFUSED.value, "an SDS message in the clear, and a key is configured"
-        return Reason.UNDECRYPTABLE.value, f"{len(payload)} bytes: {type(error).__name__}"
+    def _decrypt_content(
+        self, content: bytes | None, encryption: ChannelEncryption, envelope: ReceivedEnvelope, now: int
+    ) -> EnvelopeReceived | ChannelProblem:
+        """Read an SDS message in the clear. Its content must be a ciphertext. One without content is accepted only in
+        the layer that sends such messages in the clear: strangers can write them, acknowledgements included."""
+        payload, digest = envelope.message.payload, envelope.message_hash
+        if not content:
+            if encryption.encrypts_inside:
+                return EnvelopeReceived(now, payload, digest)
+            return self._refuse(now, Reason.PLAINTEXT_REFUSED, "a sync message in the clear, and a key is configured")
+        try:
+            opened = None if encryption.inside is None else encryption.inside.decrypt(content)
+        except NoCiphertextError:
+            opened = None
+        except Exception as error:
+            return self._refuse(now, Reason.UNDECRYPTABLE, f"content inside SDS: {type(error).__name__}")
+        if not opened:
+            return self._refuse(now, Reason.PLAINTEXT_REFUSED, "an SDS message in the clear, and a key is configured")
+        return EnvelopeReceived(now, payload, digest, opened)
+
+    def _refuse(self, now: int, reason: Reason, detail: str) -> ChannelProblem:
+        return ChannelProblem(channel_id=self._machine.channel_id, at=now, kind=reason.value, detail=detail)
 
 
 MAX_ENVELOPES = 20_000

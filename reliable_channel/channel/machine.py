@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelProblem,
@@ -47,7 +48,7 @@ from reliable_channel.channel.steps import (
     SyncWithdrawn,
     Ticked,
 )
-from reliable_channel.core.errors import MessageTooLarge
+from reliable_channel.core.errors import LocalError, MessageTooLarge
 from reliable_channel.core.sds import (
     Buffered,
     Conflict,
@@ -99,7 +100,8 @@ def segment_payload(payload: bytes, config: SegmentationConfig) -> SegmentedPayl
 
 class ChannelMachine:
     """``segmentation`` is the configuration with the segment size that fits an envelope; ``store`` keeps the payloads
-    of overdue sets, which are part of the state. Not safe for threads."""
+    of overdue sets, which are part of the state. ``inside``: encrypts each segment before SDS wraps it. Not safe for
+    threads."""
 
     def __init__(
         self,
@@ -109,6 +111,7 @@ class ChannelMachine:
         config: ReliableChannelConfig,
         segmentation: SegmentationConfig,
         store: SegmentStore | None = None,
+        inside: Encryption | None = None,
     ) -> None:
         self.channel_id = channel_id
         self.sender_id = sender_id
@@ -116,6 +119,7 @@ class ChannelMachine:
         self.config = config
         self.segmentation = segmentation
         self.store = store
+        self._inside = inside
         self.sds_config = replace(config.sds, wait_for_sent=True)
         self.begin()
 
@@ -137,7 +141,8 @@ class ChannelMachine:
     # ---- the state machine ---------------------------------------------------------------------------------------
 
     def apply(self, given: Input) -> StepResult:
-        """Apply one input. Raises ``EmptyMessage`` and ``MessageTooLarge`` for a send, before anything changes."""
+        """Apply one input. For a send raises ``EmptyMessage``, ``MessageTooLarge``, and ``LocalError`` if it cannot be
+        encrypted inside SDS, before anything changes."""
         now = self.now = max(self.now, given.now)
         if isinstance(given, (EnvelopeReceived, SendRequested, DispatchDone)):
             self.last_active = now
@@ -171,7 +176,8 @@ class ChannelMachine:
                 f"{self.segmentation.bare_size()} bytes is allowed.",
                 "Send less, or send it reliably.",
             )
-        (outgoing,) = self.sds.send_ephemeral(segmented.contents[0], max(self.now, now)).outgoing
+        (content,) = self._encrypt_inside(segmented.contents) or segmented.contents
+        (outgoing,) = self.sds.send_ephemeral(content, max(self.now, now)).outgoing
         sds_id = outgoing.message.message_id
         return SdsDispatch(outgoing, sds_id, segmented.payload_hash, counts=True, ephemeral=True)
 
@@ -197,7 +203,10 @@ class ChannelMachine:
 
     def _send(self, given: SendRequested, now: int) -> StepResult:
         segmented = segment_payload(given.payload, self.segmentation)
-        step = self.sds.send(segmented.contents, now, required=segmented.required, recorded_id=given.send_id)
+        is_replay = given.send_id != ""
+        ciphertexts = given.ciphertexts if is_replay else self._encrypt_inside(segmented.contents)
+        contents = ciphertexts or segmented.contents
+        step = self.sds.send(contents, now, required=segmented.required, recorded_id=given.send_id)
         ids = [outgoing.message.message_id for outgoing in step.outgoing]
         send_id = ids[0]
         if given.send_id not in ("", send_id):
@@ -209,7 +218,21 @@ class ChannelMachine:
         send = self.sends.add(send_id, segmented.payload_hash, ids, required)
         effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
         effects += self._follow(step.events, None, now)
-        return StepResult(replace(given, send_id=send_id), tuple(effects), send_id=send_id, required=required)
+        kept = replace(given, send_id=send_id, ciphertexts=ciphertexts)
+        return StepResult(kept, tuple(effects), send_id=send_id, required=required)
+
+    def _encrypt_inside(self, contents: list[bytes]) -> tuple[bytes, ...]:
+        """The ciphertexts of the segments of a send; nothing if the channel does not encrypt inside SDS. All are
+        encrypted before SDS wraps one, so a failing hook leaves nothing behind."""
+        if self._inside is None:
+            return ()
+        try:
+            return tuple(self._inside.encrypt(content) for content in contents)
+        except LocalError:
+            raise
+        except Exception as error:
+            # Only the type: a careless hook may have put a key or plaintext into the text.
+            raise LocalError(f"The encryption raised {type(error).__name__}.", "Nothing was sent.") from None
 
     def _dispatch_of(self, send: SendProgress, outgoing: Outgoing, counts: bool) -> SdsDispatch:
         return SdsDispatch(outgoing, send.send_id, send.payload_hash, len(send.sds_ids), counts)
@@ -289,13 +312,16 @@ class ChannelMachine:
             )
         if message.channel_id != self.channel_id or message.sender_id == self.sender_id:
             return StepResult(given, (), keep=False)
+        verified = id_verified(message, self.sds_config.wire_family, plaintext=given.content)
+        if given.content is not None:
+            message = replace(message, content=given.content)
         reports = self.inbox.decline(message, now)
         step = self.sds.receive(
             message,
             now,
             retrieval_hint=given.retrieval_hint,
             data=given.data,
-            id_verified=id_verified(message, self.sds_config.wire_family),
+            id_verified=verified,
             declined=reports is not None,
         )
         effects = [*(reports or ()), *self._absorb(step, message, now)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from reliable_channel.channel.encryption import Encryption
+from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, SendingMessage
 from reliable_channel.channel.persistence import ChannelKey
 from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
@@ -44,7 +44,7 @@ class StageReport:
 class OutgoingQueue:
     """The envelopes of the channel ``key`` that wait for the node or are in flight. Used by one thread at a time."""
 
-    def __init__(self, key: ChannelKey, node: Node, encryption: Encryption | None) -> None:
+    def __init__(self, key: ChannelKey, node: Node, encryption: ChannelEncryption | None) -> None:
         self._key = key
         self._node = node
         self._encryption = encryption
@@ -63,7 +63,8 @@ class OutgoingQueue:
         if self._encryption is None:
             return EncryptedMessage(dispatch, dispatch.outgoing.data)
         try:
-            return EncryptedMessage(dispatch, self._encryption.encrypt(dispatch.outgoing.data))
+            outgoing = dispatch.outgoing
+            return EncryptedMessage(dispatch, self._encryption.protect(outgoing.message, outgoing.data))
         except Exception as error:
             # Only the type: a careless hook may have put a key or plaintext into the text.
             self._refuse(dispatch, "encryption_failed", f"the encryption raised {type(error).__name__}", now, report)

@@ -26,21 +26,25 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class SendRequested:
-    """The application sends ``payload``. ``send_id`` is empty at the first execution; in a replay it is the id assigned
-    then."""
+    """The application sends ``payload``. ``send_id`` and ``ciphertexts`` are empty at the first execution. In a replay
+    they are the id assigned then, and the encrypted segments if the channel encrypts inside SDS: encrypting again would
+    give others."""
 
     now: int
     payload: bytes
     send_id: str = ""
+    ciphertexts: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeReceived:
-    """An SDS message of another participant, decrypted; ``retrieval_hint``: the hash of the envelope it came in."""
+    """An SDS message of another participant; ``retrieval_hint``: the hash of the envelope it came in. ``data``: its
+    bytes, decrypted if it was encrypted as a whole. ``content``: its decrypted content, if only that was encrypted."""
 
     now: int
     data: bytes
     retrieval_hint: bytes | None
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,13 @@ def encode_input(given: Input) -> bytes:
             entry.closing.SetInParent()
         case SyncWithdrawn():
             entry.withdrawn.SetInParent()
-        case SendRequested(_, payload, send_id):
-            rest = pb.SendRequested(send_id=send_id).SerializeToString()
+        case SendRequested(_, payload, send_id, ciphertexts):
+            rest = pb.SendRequested(send_id=send_id, ciphertexts=ciphertexts).SerializeToString()
             return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
-        case EnvelopeReceived(_, data, hint):
+        case EnvelopeReceived(_, data, hint, content):
             entry.received.data = data
             entry.received.retrieval_hint = hint or b""
+            entry.received.content = content or b""
         case DispatchDone(_, sds_id, message_hash, own):
             entry.dispatched.sds_id = sds_id
             entry.dispatched.message_hash = message_hash
@@ -134,9 +139,10 @@ def decode_input(data: bytes) -> Input:
         case "withdrawn":
             return SyncWithdrawn(now)
         case "send":
-            return SendRequested(now, entry.send.payload, entry.send.send_id)
+            return SendRequested(now, entry.send.payload, entry.send.send_id, tuple(entry.send.ciphertexts))
         case "received":
-            return EnvelopeReceived(now, entry.received.data, entry.received.retrieval_hint or None)
+            received = entry.received
+            return EnvelopeReceived(now, received.data, received.retrieval_hint or None, received.content or None)
         case "dispatched":
             done = entry.dispatched
             return DispatchDone(now, done.sds_id, done.message_hash, done.own)

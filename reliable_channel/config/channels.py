@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from reliable_channel.config.presets import Preset
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
 
@@ -28,7 +29,11 @@ class Peers(StrEnum):
 WIRE_OF_PEERS = {
     Peers.SEEDS: {"family": WireFamily.SPEC, "dialect": Dialect.V01},
     Peers.JS_WAKU: {"family": WireFamily.SPEC, "dialect": Dialect.V01},
-    Peers.LOGOS_DELIVERY: {"family": WireFamily.NIM, "dialect": Dialect.LIP243_LENGTH},
+    Peers.LOGOS_DELIVERY: {
+        "family": WireFamily.NIM,
+        "dialect": Dialect.LIP243_LENGTH,
+        "encryption_layer": EncryptionLayer.INSIDE_SDS,
+    },
 }
 """What these peers write. js-waku has no segmentation: it sends and reads bare payloads, as v0.1 has them."""
 
@@ -36,12 +41,14 @@ WIRE_OF_PEERS = {
 class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
-    ``peers`` chooses ``family`` and ``dialect`` unless they are set themselves. ``family``: the wire family of SDS
+    ``peers`` chooses ``family``, ``dialect`` and ``encryption_layer`` unless they are set themselves. ``family``: the wire family of SDS
     messages; with ``auto`` the jobs read each message in the family that it has, and participants write ``spec``.
     ``dialect``: the dialect of segments that participants write; unset: that of the section
     ``segmentation``. ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
-    configuration file.
+    configuration file. ``encryption_layer``: what participants encrypt with them, whole SDS messages (``around_sds``)
+    or their contents (``inside_sds``); both are read, SDS messages in the clear without content only with
+    ``inside_sds``.
     """
 
     content_topic: str = Field(min_length=1, max_length=512)
@@ -51,6 +58,7 @@ class ChannelTopic(Section):
     dialect: Dialect | None = None
     dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     decryption_key_files: tuple[str, ...] = ()
+    encryption_layer: EncryptionLayer = EncryptionLayer.AROUND_SDS
     store_plaintext: bool = True
 
     @property

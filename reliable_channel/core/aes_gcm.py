@@ -1,8 +1,9 @@
 """Encrypts and decrypts messages with AES-256-GCM, as pure functions, in the ciphertext layout of channels.
 
-Layout: ``0x01 ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The
-additional authenticated data are layout byte, key id, pubsub topic and content topic, each length-prefixed, so that a
-ciphertext is valid on its own topics only.
+Layout: ``layer ‖ key id (4 bytes) ‖ nonce (12 bytes) ‖ ciphertext ‖ tag (16 bytes)``, 33 bytes of overhead. The first
+byte names what was encrypted: 0x01 an SDS message, 0x02 the content of one. The additional authenticated data are this
+byte, key id, pubsub topic and content topic, each length-prefixed, so that a ciphertext is valid on its own topics and
+in its own layer only.
 
 The caller chooses the nonce, which must never be used twice with one key: :mod:`reliable_channel.channel.aes_gcm` draws
 random ones and counts the messages. Keys are 32 bytes; a channel has several during a rotation.
@@ -13,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import string
 from collections.abc import Mapping
+from enum import StrEnum
 
 from Crypto.Cipher import AES
 
 from reliable_channel.core.errors import ConfigurationError
 
-LAYOUT = 0x01
 KEY_BYTES = 32
 KEY_ID_BYTES = 4
 NONCE_BYTES = 12
@@ -29,26 +30,50 @@ Topics = tuple[str, str]
 """Pubsub topic and content topic."""
 
 
+class EncryptionLayer(StrEnum):
+    """What is encrypted: whole SDS messages (RELIABLE-CHANNEL-API), or their contents, while the rest of them is in the
+    clear (logos-delivery since its pull request 4231)."""
+
+    AROUND_SDS = "around_sds"
+    INSIDE_SDS = "inside_sds"
+
+
+_FIRST_BYTES = {EncryptionLayer.AROUND_SDS: b"\x01", EncryptionLayer.INSIDE_SDS: b"\x02"}
+"""Both layers use the same keys. A stranger must not be able to send a ciphertext of one as that of the other: whoever
+can choose a payload would choose an SDS message."""
+
+
 class DecryptionRefusedError(ValueError):
     """The ciphertext was made with other keys or for other topics, or is damaged. The text contains neither keys nor
     bytes."""
 
 
-def encrypt(key: bytes, nonce: bytes, topics: Topics, content: bytes) -> bytes:
-    """Encrypt ``content`` for ``topics``; the result is :data:`OVERHEAD_BYTES` longer. ``nonce``: 12 bytes, new for
-    this key."""
-    header = bytes([LAYOUT]) + key_id(key)
+class NoCiphertextError(DecryptionRefusedError):
+    """The bytes do not have the layout of a ciphertext of this layer; they may be plaintext."""
+
+
+def encrypt(
+    key: bytes, nonce: bytes, topics: Topics, content: bytes, layer: EncryptionLayer = EncryptionLayer.AROUND_SDS
+) -> bytes:
+    """Encrypt ``content`` for ``topics`` and ``layer``; the result is :data:`OVERHEAD_BYTES` longer. ``nonce``: 12
+    bytes, new for this key."""
+    header = _FIRST_BYTES[layer] + key_id(key)
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
     cipher.update(_associate(header, topics))
     ciphertext, tag = cipher.encrypt_and_digest(content)
     return header + nonce + ciphertext + tag
 
 
-def decrypt(keys: Mapping[bytes, bytes], topics: Topics, payload: bytes) -> bytes:
+def decrypt(
+    keys: Mapping[bytes, bytes],
+    topics: Topics,
+    payload: bytes,
+    layer: EncryptionLayer = EncryptionLayer.AROUND_SDS,
+) -> bytes:
     """Decrypt the result of :func:`encrypt`. ``keys`` maps key ids to keys. Raises :class:`DecryptionRefusedError` for
-    bytes that these keys did not encrypt for these topics."""
-    if len(payload) < OVERHEAD_BYTES or payload[0] != LAYOUT:
-        raise DecryptionRefusedError("not a ciphertext of this layout")
+    bytes that these keys did not encrypt for these topics and this layer."""
+    if len(payload) < OVERHEAD_BYTES or not payload.startswith(_FIRST_BYTES[layer]):
+        raise NoCiphertextError("not a ciphertext of this layout")
     header = payload[: 1 + KEY_ID_BYTES]
     key = keys.get(header[1:])
     if key is None:

@@ -18,6 +18,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.config import Settings
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
@@ -57,11 +58,11 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
     """Return the configuration of a channel on ``content_topic``, whichever interface opens it.
 
     The entry of ``channels.content_topics`` that matches the topic decides about the SDS family, the segmentation
-    dialects and the keys, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
+    dialects, the keys and what they encrypt, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
     sends a dialect that the topic accepts. All other settings come from the sections ``segmentation``, ``sds``,
     ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` if a key file cannot be used."""
     known = settings.channels.topic_for(content_topic, pubsub_topics(settings).topic_for(content_topic))
-    sds, segmentation = settings.sds, settings.segmentation
+    sds, segmentation, layer = settings.sds, settings.segmentation, EncryptionLayer.AROUND_SDS
     files = tuple(key_files)
     if known is not None:
         sds = sds.in_family(known.families[0])
@@ -71,6 +72,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
             dialect = next(one for one in Dialect if one in accepted)
         segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)
         files = files or known.decryption_key_files
+        layer = known.encryption_layer
     own = settings.participant.model_dump(exclude={"preset"})
     if own["query_on_connect"] is None:
         own["query_on_connect"] = bool(settings.store.nodes)
@@ -79,6 +81,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
         sds=sds,
         rate_limit=settings.rate_limit,
         encryption=AesGcm.from_files(files) if files else None,
+        encryption_layer=layer,
         **own,
     )
 

@@ -35,13 +35,14 @@ SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS + 1)
 """For a content of at most this many bytes, all possibilities are tried."""
 
 
-def id_verified(message: SdsMessage, family: WireFamily) -> bool | None:
-    """Whether the id of a message can be recomputed from it; ``None`` if that cannot be decided.
+def id_verified(message: SdsMessage, family: WireFamily, plaintext: bytes | None = None) -> bool | None:
+    """Whether the id of a message can be recomputed from it; ``None`` if that cannot be decided. ``plaintext``: of a
+    content that is a ciphertext; ids are those of the ciphertext, and the plaintext names the position in the send.
 
     ``False`` means that the id has the form that every known sender of the wire family derives from a content, but not
     from this content; a sync message has no content. In the nim family the application chooses the ids, so the form
     proves nothing."""
-    recomputed = _is_recomputed(message)
+    recomputed = _is_recomputed(message, plaintext)
     return None if recomputed is False and family is WireFamily.NIM else recomputed
 
 
@@ -64,7 +65,7 @@ def is_sync_id(message_id: str, sender_id: str, below: int) -> bool:
     return any(sds_message_id(sender_id, lamport, b"") == message_id for lamport in tried)
 
 
-def _is_recomputed(message: SdsMessage) -> bool | None:
+def _is_recomputed(message: SdsMessage, plaintext: bytes | None = None) -> bool | None:
     """Whether the id is recomputed; ``None`` for an id of another form or of the joined form, and for a message without
     timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of content that takes
     long to search could claim any id."""
@@ -78,7 +79,7 @@ def _is_recomputed(message: SdsMessage) -> bool | None:
     left = MAX_HASHED_BYTES
     cost = max(len(content), _BYTES_PER_CALL)
     tried = set()
-    for scheme, ordinal in _tries(content):
+    for scheme, ordinal in _tries(content if plaintext is None else plaintext):
         if ordinal > lamport or (scheme, ordinal) in tried:
             continue
         tried.add((scheme, ordinal))

@@ -41,20 +41,24 @@ class SyncWithdrawn(_message.Message):
     def __init__(self) -> None: ...
 
 class SendRequested(_message.Message):
-    __slots__ = ("payload", "send_id")
+    __slots__ = ("payload", "send_id", "ciphertexts")
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     SEND_ID_FIELD_NUMBER: _ClassVar[int]
+    CIPHERTEXTS_FIELD_NUMBER: _ClassVar[int]
     payload: bytes
     send_id: str
-    def __init__(self, payload: _Optional[bytes] = ..., send_id: _Optional[str] = ...) -> None: ...
+    ciphertexts: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, payload: _Optional[bytes] = ..., send_id: _Optional[str] = ..., ciphertexts: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class EnvelopeReceived(_message.Message):
-    __slots__ = ("data", "retrieval_hint")
+    __slots__ = ("data", "retrieval_hint", "content")
     DATA_FIELD_NUMBER: _ClassVar[int]
     RETRIEVAL_HINT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     retrieval_hint: bytes
-    def __init__(self, data: _Optional[bytes] = ..., retrieval_hint: _Optional[bytes] = ...) -> None: ...
+    content: bytes
+    def __init__(self, data: _Optional[bytes] = ..., retrieval_hint: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class DispatchDone(_message.Message):
     __slots__ = ("sds_id", "message_hash", "own")
