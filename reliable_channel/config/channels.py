@@ -41,8 +41,9 @@ WIRE_OF_PEERS = {
 class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
-    ``peers`` chooses ``family``, ``dialect`` and ``encryption_layer`` unless they are set themselves. ``family``: the wire family of SDS
-    messages; with ``auto`` the jobs read each message in the family that it has, and participants write ``spec``.
+    ``peers`` chooses ``family``, ``dialect`` and ``encryption_layer`` unless they are set themselves. ``family``: the
+    wire family of SDS messages; with ``auto`` the jobs read each message in the family that it has, and participants
+    write ``spec``.
     ``dialect``: the dialect of segments that participants write; unset: that of the section
     ``segmentation``. ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the

@@ -58,9 +58,10 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
     """Return the configuration of a channel on ``content_topic``, whichever interface opens it.
 
     The entry of ``channels.content_topics`` that matches the topic decides about the SDS family, the segmentation
-    dialects, the keys and what they encrypt, so a topic with keys never carries plaintext; ``key_files`` replace its keys. The channel
-    sends a dialect that the topic accepts. All other settings come from the sections ``segmentation``, ``sds``,
-    ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` if a key file cannot be used."""
+    dialects, the keys and what they encrypt, so a topic with keys never carries plaintext;
+    ``key_files`` replace its keys. The channel sends a dialect that the topic accepts. All other settings come from the
+    sections ``segmentation``, ``sds``, ``rate_limit`` and ``participant``. Raises ``ConfigurationError`` if a key file
+    cannot be used."""
     known = settings.channels.topic_for(content_topic, pubsub_topics(settings).topic_for(content_topic))
     sds, segmentation, layer = settings.sds, settings.segmentation, EncryptionLayer.AROUND_SDS
     files = tuple(key_files)

@@ -113,12 +113,12 @@ def test_plaintext_is_refused_in_both_layers(layer: EncryptionLayer) -> None:
 def test_a_sync_message_in_the_clear_is_read_only_where_such_are_sent() -> None:
     """Strangers can write them: on a channel that encrypts around SDS they would forge acknowledgements."""
     sync = encode_sds_message(SdsMessage("mallory", "1" * 64, CHANNEL, 1, content=None))
-    for layer, problems in ((AROUND, ["plaintext_refused"]), (INSIDE, [])):
+    for layer, problems in ((AROUND, {"plaintext_refused"}), (INSIDE, set())):
         world = World()
         bob = join(world, "bob", layer)
         publish(world, sync)
         world.run(500)
-        assert bob.problems() == problems
+        assert set(bob.problems()) == problems
 
 
 @pytest.mark.parametrize("layer", list(EncryptionLayer))
@@ -137,7 +137,7 @@ def test_a_ciphertext_of_one_layer_is_refused_in_the_other(layer: EncryptionLaye
     publish(world, encode_sds_message(SdsMessage("m", "3" * 64, CHANNEL, 1, content=both.around.encrypt(forged))))
     world.run(500)
     assert bob.payloads == []
-    assert len(bob.problems()) == 2
+    assert set(bob.problems()) == {"plaintext_refused", "undecryptable"}
 
 
 @given(content=st.one_of(st.none(), st.binary(max_size=300)), layer=st.sampled_from(EncryptionLayer))
@@ -183,8 +183,12 @@ def test_a_key_added_later_covers_what_was_wrapped_without_one(tmp_path: Path) -
     world = World()
     stored = {"history_backend": "sqlite", "database": tmp_path / "alice.sqlite"}
     alice = world.join("alice", quick(**stored))
+    world.blocked.add("alice")
     alice.channel.send(SECRET)
+    world.run(500)
     alice.channel.close()
+    world.run(500)
+    world.blocked.clear()
     world.on_wire.clear()
     bob, _ = join(world, "bob"), join(world, "alice", **stored)
     world.run(7_000)
