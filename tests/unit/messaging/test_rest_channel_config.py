@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence
 from reliable_channel.config import Settings, load
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.bloom import FilterFamily
 from reliable_channel.core.wire.malformed import Malformed
@@ -114,6 +115,7 @@ def test_the_name_of_the_peers_chooses_what_is_on_the_wire(configured: Settings)
     nim, plain = topic_config(settings, NIM), topic_config(settings, PLAIN)
     assert (nim.sds.wire_family, nim.segmentation.dialect) == (WireFamily.NIM, Dialect.LIP243_LENGTH)
     assert (plain.sds.wire_family, plain.segmentation.dialect) == (WireFamily.SPEC, Dialect.V01)
+    assert (nim.encryption_layer, plain.encryption_layer) == (EncryptionLayer.INSIDE_SDS, EncryptionLayer.AROUND_SDS)
     # logos-delivery cuts payloads into chunks of this size, and its receivers rely on it.
     assert nim.segmentation.chunk_size() == 102_272
 
@@ -129,7 +131,7 @@ def test_unknown_peers_are_refused_with_those_that_are_known() -> None:
         load("local", channels={"content_topics": [{"content_topic": NIM, "peers": "logos"}]})
 
 
-DECIDED_ELSEWHERE = {"encryption", "history_backend", "database", "persistence", "auto_start"}
+DECIDED_ELSEWHERE = {"encryption", "encryption_layer", "history_backend", "database", "persistence", "auto_start"}
 """By the keys of the content topic, and by whoever opens the channel."""
 
 
