@@ -161,7 +161,9 @@ class _Search:
             if entry.message is None or entry.message_hash in self._taken:
                 continue
             contained = _identities(entry.message.payload, self.channel)
-            may_fit = bool(contained & self.missing) or (not contained and encrypted)
+            # Of a message whose content alone is encrypted, the id is known, and of which set it is a segment is not.
+            is_hidden = encrypted and not any(isinstance(each[1], bytes) for each in contained)
+            may_fit = bool(contained & self.missing) or is_hidden
             if may_fit and len(self._taken) + len(new) < MAX_OF_A_TOPIC:
                 new[entry.message_hash] = entry, contained
         # Of a set, stores also have the segments that arrived; they do not complete it.

@@ -193,22 +193,31 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
     key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""
-        WITH heard AS (SELECT {key}, family, sender_id FROM sds_messages
+        WITH heard AS (SELECT {key}, family, sender_id, max(encryption_layer) AS layer FROM sds_messages
                        WHERE event_time > $since AND event_time <= $until AND sds_kind <> 'tick'
-                       GROUP BY ALL HAVING count(*) >= $at_least)
-        SELECT {key}, min(senders) AS fewer, max(senders) AS more, arg_min(family, (senders, family)) AS family
-        FROM (SELECT {key}, family, count(*) AS senders FROM heard GROUP BY ALL)
-        GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}
+                       GROUP BY ALL HAVING count(*) >= $at_least),
+             forms AS (SELECT {key}, 'family' AS kind, family AS form, count(*) AS senders FROM heard GROUP BY ALL
+                       UNION ALL SELECT {key}, 'encryption layer', layer, count(*) FROM heard
+                       WHERE layer IS NOT NULL GROUP BY ALL)
+        SELECT {key}, kind, min(senders) AS fewer, max(senders) AS more, arg_min(form, (senders, form)) AS form
+        FROM forms GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}, kind DESC
         """,  # noqa: S608 - names of our own only
         {**window, "at_least": rule.at_least},
     )
+    by_channel: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_channel.setdefault(_channel(row), []).append(row)
     return [
         Reading(
-            _channel(row),
-            float(row["fewer"]),
-            f"{row['fewer']} senders of family {row['family']} and {row['more']} of the other cannot read each other",
+            channel,
+            float(mixed[0]["fewer"]),
+            "; ".join(
+                f"{row['fewer']} senders of {row['kind']} {row['form']} and {row['more']} of the other cannot read each"
+                " other"
+                for row in mixed
+            ),
         )
-        for row in rows
+        for channel, mixed in by_channel.items()
     ]
 
 

@@ -118,7 +118,7 @@ class SplitChannel(_Rule):
 
 class MixedFamilies(_Above):
     """Number of senders in the smaller wire family of a channel whose senders use two, so that they cannot read each
-    other; of senders with ``at_least`` SDS messages in the window."""
+    other, or in the smaller encryption layer; of senders with ``at_least`` SDS messages in the window."""
 
     kind: Literal["mixed_families"]
     above: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0

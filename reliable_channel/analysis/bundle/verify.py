@@ -24,6 +24,7 @@ from reliable_channel.analysis import text
 from reliable_channel.analysis.bundle.archive import MAX_BYTES, Bundle
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.bloom import list_absent
@@ -131,6 +132,7 @@ class _Verification:
             family=self._topic["family"],
             dialects=frozenset(self._topic["dialects"]),
             decryption_key_files=self._key_files if self._topic["keyed"] else (),
+            encryption_layer=self._topic.get("encryption_layer", EncryptionLayer.AROUND_SDS),
             store_plaintext=self._topic["store_plaintext"],
         )
         return ChannelsSettings(content_topics=(topic,) if topic else ())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain, product
+from typing import NamedTuple
 
 from reliable_channel.core.wire.hashing import IdScheme, js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily
@@ -35,6 +36,13 @@ SEARCHED_BYTES = MAX_HASHED_BYTES // (2 * MAX_TOTAL_SEGMENTS + 1)
 """For a content of at most this many bytes, all possibilities are tried."""
 
 
+class IdCheck(NamedTuple):
+    """What recomputing an id gave. ``verified``: as :func:`id_verified`; ``scheme``: the one that gives the id."""
+
+    verified: bool | None
+    scheme: IdScheme | None = None
+
+
 def id_verified(message: SdsMessage, family: WireFamily, plaintext: bytes | None = None) -> bool | None:
     """Whether the id of a message can be recomputed from it; ``None`` if that cannot be decided. ``plaintext``: of a
     content that is a ciphertext; ids are those of the ciphertext, and the plaintext names the position in the send.
@@ -42,14 +50,19 @@ def id_verified(message: SdsMessage, family: WireFamily, plaintext: bytes | None
     ``False`` means that the id has the form that every known sender of the wire family derives from a content, but not
     from this content; a sync message has no content. In the nim family the application chooses the ids, so the form
     proves nothing."""
-    recomputed = _is_recomputed(message, plaintext)
-    return None if recomputed is False and family is WireFamily.NIM else recomputed
+    return check_id(message, family, plaintext).verified
+
+
+def check_id(message: SdsMessage, family: WireFamily, plaintext: bytes | None = None) -> IdCheck:
+    """:func:`id_verified`, with the scheme."""
+    check = _recompute(message, plaintext)
+    return _UNDECIDED if check.verified is False and family is WireFamily.NIM else check
 
 
 def id_is_recomputed(message: SdsMessage) -> bool:
     """Whether the id is the one that this project's sender, js-waku or LIP-173 computes for this content. The first
     also binds the sender id and the Lamport timestamp."""
-    return _is_recomputed(message) is True
+    return _recompute(message).verified is True
 
 
 SYNC_SEARCH = 100
@@ -65,17 +78,21 @@ def is_sync_id(message_id: str, sender_id: str, below: int) -> bool:
     return any(sds_message_id(sender_id, lamport, b"") == message_id for lamport in tried)
 
 
-def _is_recomputed(message: SdsMessage, plaintext: bytes | None = None) -> bool | None:
-    """Whether the id is recomputed; ``None`` for an id of another form or of the joined form, and for a message without
-    timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of content that takes
-    long to search could claim any id."""
+_UNDECIDED = IdCheck(None)
+_REFUTED = IdCheck(False)
+
+
+def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
+    """Whether the id is recomputed, and how; undecided for an id of another form or of the joined form, and for a
+    message without timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of
+    content that takes long to search could claim any id."""
     content, lamport = message.content, message.lamport_timestamp
     if lamport is None or not _FORM.fullmatch(message.message_id):
-        return None
+        return _UNDECIDED
     if not content:
-        return False
+        return _REFUTED
     if message.message_id == js_message_id(content):
-        return True
+        return IdCheck(True, IdScheme.SHA256)
     left = MAX_HASHED_BYTES
     cost = max(len(content), _BYTES_PER_CALL)
     tried = set()
@@ -87,8 +104,8 @@ def _is_recomputed(message: SdsMessage, plaintext: bytes | None = None) -> bool 
             break
         if scheme.message_id(message.sender_id, lamport - ordinal, content) == message.message_id:
             # Digits at the seams of the joined form may belong to either field: other messages have that id, too.
-            return None if scheme is IdScheme.KECCAK_JOINED else True
-    return False
+            return IdCheck(None if scheme is IdScheme.KECCAK_JOINED else True, scheme)
+    return _REFUTED
 
 
 def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:

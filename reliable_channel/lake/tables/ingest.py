@@ -85,6 +85,18 @@ SDS_MESSAGES = Table(
             "content is ciphertext, because plaintext is not stored (pipeline.store_plaintext)",
             example="false",
         ),
+        Column(
+            "encryption_layer",
+            "STRING",
+            "what was encrypted: around_sds, the SDS message, or inside_sds, its content; null if nothing",
+            example="around_sds",
+        ),
+        Column(
+            "id_scheme",
+            "STRING",
+            "scheme by which the SDS id was recomputed: keccak, keccak_content, keccak_joined, sha256; null if by none",
+            example="keccak",
+        ),
     ),
     RECORD_KEY,
     z_order_by=("content_topic", "event_time"),

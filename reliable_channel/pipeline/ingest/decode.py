@@ -7,13 +7,14 @@ import hashlib
 from collections.abc import Collection
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
-from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.aes_gcm import EncryptionLayer
+from reliable_channel.core.sds.verify import check_id
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, SdsMessage, WireFamily, decode_in_families
+from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
-from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
+from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor, ReadMessage
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
 """The valid values of the Kafka header ``source`` (14/WAKU2-MESSAGE)."""
@@ -29,6 +30,7 @@ MAX_VALUE_BYTES = 1_048_576
 _KIND_NAMES = {kind: kind.value for kind in SdsKind}
 _FAMILY_NAMES = {family: family.value for family in WireFamily}
 _DIALECT_NAMES = {dialect: dialect.value for dialect in Dialect}
+_LAYER_NAMES = {layer: layer.value for layer in EncryptionLayer}
 """Cached, because reading the value of an enumeration's member calls a function, and every record needs it."""
 
 _CACHED_TOPICS = 4_096
@@ -65,6 +67,7 @@ class Decoded:
     content_bytes: int | None = None
     content_digest: bytes | None = None
     id_verified: bool | None = None
+    id_scheme: str | None = None
     segment_kind: str | None = None
     entire_message_hash: bytes | None = None
     segment_index: int | None = None
@@ -72,6 +75,7 @@ class Decoded:
     parity_count: int | None = None
     segment_dialect: str | None = None
     encrypted: bool | None = None
+    encryption_layer: str | None = None
     stage: str | None = None
     reason: str | None = None
     detail: str | None = None
@@ -122,16 +126,16 @@ class RecordDecoder:
         topic = self.topic(envelope.content_topic, pubsub_topic)
         if topic is None:
             return row
-        payload = envelope.payload
+        read = self._read(envelope, topic, pubsub_topic)
+        if isinstance(read, Malformed):
+            return refuse(row, "decryption" if read.reason in _OF_DECRYPTION else "sds", read)
+        return self._sds(row, envelope, read, topic, record_time_us)
+
+    def _read(self, envelope: WakuMessage, topic: ChannelTopic, pubsub_topic: str) -> ReadMessage | Malformed:
         if topic.decryption_key_files:
-            opened = self._decryptor.open(envelope.payload, topic, pubsub_topic, envelope.content_topic)
-            if isinstance(opened, Malformed):
-                return refuse(row, "decryption", opened)
-            payload = opened
-        decoded = decode_in_families(payload, topic.families)
-        if isinstance(decoded, Malformed):
-            return refuse(row, "sds", decoded)
-        return self._sds(row, envelope, *decoded, topic, record_time_us)
+            return self._decryptor.read(envelope.payload, topic, pubsub_topic, envelope.content_topic)
+        decoded = decode_in_families(envelope.payload, topic.families)
+        return decoded if isinstance(decoded, Malformed) else ReadMessage(*decoded, None, decoded[1].content or None)
 
     def text(self, header: bytes | None) -> str | None:
         """The text of a header; ``None`` without one, or if it is no UTF-8 text."""
@@ -160,16 +164,16 @@ class RecordDecoder:
         self,
         row: Decoded,
         envelope: WakuMessage,
-        family: WireFamily,
-        message: SdsMessage,
+        read: ReadMessage,
         topic: ChannelTopic,
         record_time_us: int,
     ) -> Decoded:
-        lamport, kind, content = message.lamport_timestamp, message.kind, message.content or None
+        message, content = read.message, read.content
+        lamport, kind = message.lamport_timestamp, message.kind
         if lamport is not None and lamport > record_time_us // 1000 + LAMPORT_MAX_AHEAD_MS:
             return refuse(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
         has_keys = bool(topic.decryption_key_files)
-        row.kind, row.family = "sds", _FAMILY_NAMES[family]
+        row.kind, row.family = "sds", _FAMILY_NAMES[read.family]
         row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)
         row.channel_id, row.sender_id, row.sds_id = message.channel_id, message.sender_id, message.message_id
         row.sds_kind = _KIND_NAMES[kind] if kind else None
@@ -177,10 +181,12 @@ class RecordDecoder:
         row.causal_history = message.causal_history
         row.bloom_filter = message.bloom_filter
         row.repair_request = message.repair_request
-        row.id_verified = id_verified(message, family)
+        is_inside = read.layer is EncryptionLayer.INSIDE_SDS
+        row.encryption_layer = _LAYER_NAMES[read.layer] if read.layer else None
+        row.id_verified, row.id_scheme = check_id(message, read.family, content if is_inside else None)
         if content is None:
             return row
-        row.content = envelope.payload if row.encrypted else content
+        row.content = (message.content if is_inside else envelope.payload) if row.encrypted else content
         row.content_bytes = len(content)
         row.content_digest = hashlib.sha256(content).digest()
         take_content(row, content, kind is SdsKind.EPHEMERAL, topic.dialects)
@@ -194,6 +200,7 @@ def _utf8(header: bytes) -> str | None:
         return None
 
 
+_OF_DECRYPTION = frozenset({Reason.UNDECRYPTABLE, Reason.PLAINTEXT_REFUSED})
 _NO_TOPIC = Malformed(Reason.BAD_HEADER, "header pubsub_topic is missing or no UTF-8 text")
 _NO_SOURCE = Malformed(Reason.BAD_HEADER, f"header source is none of {', '.join(sorted(SOURCES))}")
 

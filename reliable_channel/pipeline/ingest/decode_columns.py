@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from ptars import HandlerPool
 
 from reliable_channel.config import ChannelTopic
-from reliable_channel.core.sds.verify import id_verified
+from reliable_channel.core.sds.verify import check_id
 from reliable_channel.core.wire._pb import sds_pb2, waku_message_pb2
 from reliable_channel.core.wire.sds import (
     MAX_HINT_BYTES,
@@ -192,8 +192,8 @@ def _build_sds_columns(messages: Columns, topic: ChannelTopic, family: WireFamil
     kind = pc.if_else(timed, pc.if_else(filled, SdsKind.CONTENT.value, SdsKind.SYNC.value), SdsKind.EPHEMERAL.value)
     contents = content.to_pylist()
     given = (messages["message_id"], messages["sender_id"], lamport)
-    verified = [
-        id_verified(SdsMessage(sender, sds_id, "", at, content=content), family)
+    checks = [
+        check_id(SdsMessage(sender, sds_id, "", at, content=content), family)
         for sds_id, sender, at, content in zip(*(each.to_pylist() for each in given), contents, strict=True)
     ]
     digests = [None if each is None else hashlib.sha256(each).digest() for each in contents]
@@ -215,7 +215,8 @@ def _build_sds_columns(messages: Columns, topic: ChannelTopic, family: WireFamil
         "content": content,
         "content_bytes": pc.binary_length(content),
         "content_digest": pa.array(digests, pa.binary()),
-        "id_verified": pa.array(verified, pa.bool_()),
+        "id_verified": pa.array([each.verified for each in checks], pa.bool_()),
+        "id_scheme": pa.array([each.scheme for each in checks], pa.string()),
         "encrypted": _repeat(False, count),
         **{name: pa.array(values) for name, values in zip(_CONTENT, zip(*described, strict=True), strict=False)},
     }

@@ -31,7 +31,6 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import decode_in_families
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import guarded
@@ -103,9 +102,8 @@ class SegmentDecryptor:
         topic = self._channels.topic_for(row.content_topic, row.pubsub_topic) if row.encrypted else None
         if topic is None:
             return row
-        opened = self._decryptor.open(row.content, topic, row.pubsub_topic, row.content_topic)
-        decoded = opened if isinstance(opened, Malformed) else decode_in_families(opened, topic.families)
-        return row if isinstance(decoded, Malformed) else row._replace(content=decoded[1].content or b"")
+        content = self._decryptor.open_content(row.content, topic, row.pubsub_topic, row.content_topic)
+        return row if content is None else row._replace(content=content)
 
     def __reduce__(self) -> tuple[type[SegmentDecryptor], tuple[ChannelsSettings]]:
         return SegmentDecryptor, (self._channels,)

@@ -167,6 +167,21 @@ def test_senders_of_a_channel_in_two_families_are_counted_on_the_smaller_side(wr
     assert json.loads(few.subject)[2] == "few"
 
 
+def test_senders_of_a_channel_in_two_encryption_layers_are_counted_too(write: Write, measured: Any) -> None:
+    def sent(first: int, who: str, layer: str | None, **more: Any) -> list[dict[str, Any]]:
+        names = {"sender_id": who, "family": "nim", "encryption_layer": layer, **more}
+        return [{**bridge_row(first + number, minutes(-1)), **names} for number in range(3)]
+
+    write(
+        "sds_messages",
+        *(*sent(0, "alice", "around_sds"), *sent(10, "bob", "inside_sds"), *sent(20, "carol", "inside_sds")),
+        *sent(30, "bob", None, sds_kind="sync"),
+        *(*sent(40, "dave", "inside_sds", channel_id="one"), *sent(50, "erin", None, channel_id="one")),
+    )
+    detail = "1 senders of encryption layer around_sds and 2 of the other cannot read each other"
+    assert measured("kind: mixed_families") == [Reading(TALK, 1.0, detail)]
+
+
 def test_metrics_are_taken_per_query_newest_sum_or_largest(write: Write, measured: Any) -> None:
     def metric(query: str, batch: int, value: float, at: float, name: str = "lag_offsets") -> dict[str, Any]:
         row = {"query": query, "query_id": "q", "run_id": "r", "batch_id": batch, "metric": name}

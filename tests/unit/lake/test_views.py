@@ -139,6 +139,8 @@ def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> N
         "segment_dialect": "v0.1",
         "lamport_timestamp": noon,
         "id_verified": True,
+        "id_scheme": "sha256",
+        "encryption_layer": "around_sds",
     }
     nim = {
         "sender_id": "nim",
@@ -171,6 +173,13 @@ def test_peer_formats_tells_software_apart_by_what_it_sends(tmp_path: Path) -> N
         "brief": (None, None),
     }
     js_row, nim_row = formats["js"], formats["nim"]
+    assert {who: (row["encryption_layers"], row["id_schemes"]) for who, row in formats.items()} == {
+        "js": (["around_sds"], ["sha256"]),
+        "nim": (None, ["unproven"]),
+        "counts": (None, ["unproven"]),
+        "ns": (None, ["unproven"]),
+        "brief": (None, None),
+    }
     assert (js_row["messages"], js_row["since"], js_row["last"]) == (2, minutes(-9), minutes(-1))
     assert (js_row["history_length"], js_row["filter_bytes"], js_row["repair_requests"], js_row["syncs"]) == (
         2,
