@@ -72,7 +72,7 @@ def decrypt(
 ) -> bytes:
     """Decrypt the result of :func:`encrypt`. ``keys`` maps key ids to keys. Raises :class:`DecryptionRefusedError` for
     bytes that these keys did not encrypt for these topics and this layer."""
-    if len(payload) < OVERHEAD_BYTES or not payload.startswith(_FIRST_BYTES[layer]):
+    if not may_be_ciphertext(payload, layer):
         raise NoCiphertextError("not a ciphertext of this layout")
     header = payload[: 1 + KEY_ID_BYTES]
     key = keys.get(header[1:])
@@ -85,6 +85,11 @@ def decrypt(
         return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
     except ValueError:
         raise DecryptionRefusedError("the tag does not fit: damaged, or bound to other topics") from None
+
+
+def may_be_ciphertext(payload: bytes, layer: EncryptionLayer) -> bool:
+    """Whether the bytes have the layout of a ciphertext of this layer; for those who have no key."""
+    return len(payload) >= OVERHEAD_BYTES and payload.startswith(_FIRST_BYTES[layer])
 
 
 def key_id(key: bytes) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
+from reliable_channel.core.aes_gcm import EncryptionLayer, may_be_ciphertext
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
@@ -44,7 +45,7 @@ class SenderEvent:
     """One row. ``at_ms`` is Unix ms by the sender's clock; hashes are 32 bytes; ``detail`` holds no payload.
 
     ``channel_id``, ``sender_id``, ``sds_id`` and ``entire_message_hash`` are None unless the payload is a readable SDS
-    message (an encrypted one is not)."""
+    message (an encrypted one is not); the hash also if its content is encrypted."""
 
     kind: ClassVar[str] = "sender"
     event: SenderEventKind
@@ -101,7 +102,7 @@ def sender_event(
     known: dict[str, object] = {}
     if not isinstance(sds, Malformed):
         known = {"channel_id": sds.channel_id, "sender_id": sds.sender_id, "sds_id": sds.message_id}
-        if sds.content:
+        if sds.content and not may_be_ciphertext(sds.content, EncryptionLayer.INSIDE_SDS):
             segment = decode_segment(sds.content)
             whole = segment.entire_message_hash if isinstance(segment, Segment) else keccak256(sds.content)
             known["entire_message_hash"] = whole

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.sds import Outgoing, SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.core.wire.waku import (
     RELIABLE_CHANNEL_META,
@@ -84,28 +85,43 @@ class SimulatedParticipant:
         keys = (channel_key(plan), unknown_key(plan))
         self._cipher = cipher(plan, *keys) if plan.encrypted else None
         self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None
+        inside = plan.encryption_layer is EncryptionLayer.INSIDE_SDS
+        self._inside = self._cipher if inside else None
+        self._around = None if inside else self._cipher
         self._last_timestamp_ns = 0
 
     def send_message(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
         """Send one application message: segment it and wrap every segment."""
         if message.ephemeral:
-            return SentSegments(self._sds.send_ephemeral(message.payload, now), 1, 0)
+            return SentSegments(self._sds.send_ephemeral(self._encrypt_inside(message.payload), now), 1, 0)
         segments = split(message.payload, self._segmentation)
         if fault is Fault.HASH_MISMATCH:
             wrong = hash_to_announce(message.payload, fault)
             segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
         data_count = sum(not segment.is_parity for segment in segments)
-        contents = [encode_segment(segment) for segment in segments]
+        contents = [self._encrypt_inside(encode_segment(segment)) for segment in segments]
         step = self._sds.send(contents, now, required=data_count)
         return SentSegments(step, data_count, len(segments) - data_count)
 
+    def _encrypt_inside(self, content: bytes) -> bytes:
+        return content if self._inside is None else self._inside.encrypt(content)
+
+    def _payload(self, outgoing: Outgoing, under_unknown_key: bool) -> bytes:
+        """The payload of an envelope, encrypted as the plan has it, on demand under the key that nobody knows."""
+        other = self._other_cipher if under_unknown_key else None
+        if self._around is not None:
+            return (other or self._around).encrypt(outgoing.data)
+        if self._inside is None or other is None or not outgoing.message.content:
+            return outgoing.data
+        content = other.encrypt(self._inside.decrypt(outgoing.message.content))
+        return encode_sds_message(replace(outgoing.message, content=content), self._plan.family)
+
     def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True, under_unknown_key: bool = False) -> Envelope:
         """A fresh envelope around an SDS message (14/WAKU2-MESSAGE: built at dispatch, never the same bytes twice)."""
-        used = self._other_cipher if under_unknown_key else self._cipher
         self._last_timestamp_ns = max(now * 1_000_000, self._last_timestamp_ns + 1)
         ephemeral = outgoing.message.lamport_timestamp is None
         waku = WakuMessage(
-            payload=outgoing.data if used is None else used.encrypt(outgoing.data),
+            payload=self._payload(outgoing, under_unknown_key),
             content_topic=self._plan.content_topic,
             version=0,
             timestamp=self._last_timestamp_ns,
@@ -122,7 +138,7 @@ class SimulatedParticipant:
         waku = decode_waku_message(envelope.data)
         if isinstance(waku, Malformed):
             raise AssertionError(f"a participant's own envelope is malformed: {waku}")
-        data = waku.payload if self._cipher is None else self._cipher.decrypt(waku.payload)
+        data = waku.payload if self._around is None else self._around.decrypt(waku.payload)
         message = decode_sds_message(data, self._plan.family)
         if isinstance(message, Malformed):
             raise AssertionError(f"a participant's own SDS message is malformed: {message}")
@@ -138,7 +154,8 @@ class SimulatedParticipant:
         return self._take(message, now, digest, waku.payload)
 
     def _take(self, message: SdsMessage, now: int, envelope_hash: bytes, data: bytes) -> SdsStep:
-        verified = id_verified(message, self._plan.family)
+        plaintext = self._inside.decrypt(message.content) if self._inside and message.content else None
+        verified = id_verified(message, self._plan.family, plaintext)
         return self._sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
 
     def tick(self, now: int) -> SdsStep:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.simulation.foreign import Foreign
@@ -176,6 +177,8 @@ class ChannelPlan:
     rate_limit: EpochLimit | None = None
     ephemeral: float = 0.0
     encrypted: bool = False
+    encryption_layer: EncryptionLayer = EncryptionLayer.AROUND_SDS
+    """What is encrypted on an encrypted channel."""
     repeats: float = 0.05
     """Share of short messages that repeat the same word, and of large ones that repeat the same file."""
     faults: tuple[tuple[int, Fault], ...] = ()

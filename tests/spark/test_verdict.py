@@ -13,6 +13,7 @@ from reliable_channel.analysis.bundle.archive import read_bundle
 from reliable_channel.analysis.bundle.collect import collect
 from reliable_channel.analysis.bundle.verify import CheckOutcome, unpacked, verify
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -56,7 +57,7 @@ EXPECTED = {
     Fault.HASH_MISMATCH: ("missing", "hash_mismatch"),
     Fault.UNDECRYPTABLE: ("missing", "undecryptable"),
 }
-TOPIC, SEALED_TOPIC = "/reliable-channel/1/field/proto", "/reliable-channel/1/sealed/proto"
+TOPIC, SEALED_TOPIC, INSIDE_TOPIC = (f"/reliable-channel/1/{name}/proto" for name in ("field", "sealed", "inside"))
 SETTLE_MS = 240_000
 
 
@@ -82,7 +83,14 @@ def faulty_scenario() -> Scenario:
         encrypted=True,
         faults=((1, Fault.UNDECRYPTABLE),),
     )
-    return replace(demo_scenario(3), channels=(field, sealed), bad_input=0, plain_waku=0, drain_ms=240_000)
+    inside = replace(
+        sealed,
+        channel_id="inside",
+        content_topic=INSIDE_TOPIC,
+        encryption_layer=EncryptionLayer.INSIDE_SDS,
+        sizes=SizeMix(short=0.0, medium=0.0, large=1.0, max_segments=4),
+    )
+    return replace(demo_scenario(3), channels=(field, sealed, inside), bad_input=0, plain_waku=0, drain_ms=240_000)
 
 
 def kept_in_kafka(world: World) -> list[Record]:
@@ -144,15 +152,21 @@ def expected(message: TrueMessage, as_of_ms: int) -> tuple[str, str | None]:
 
 def test_every_injected_cause_is_named(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
     world = simulate(faulty_scenario())
-    key_file = tmp_path / "sealed.key"
-    key_file.write_text(channel_key(world.scenario.channels[1]).hex())
-    topics = (
-        ChannelTopic(content_topic=TOPIC),
-        ChannelTopic(content_topic=SEALED_TOPIC, decryption_key_files=(str(key_file),)),
-    )
+    topics = [ChannelTopic(content_topic=TOPIC)]
+    for plan in world.scenario.channels[1:]:
+        key_file = tmp_path / f"{plan.channel_id}.key"
+        key_file.write_text(channel_key(plan).hex())
+        topics.append(
+            ChannelTopic(
+                content_topic=plan.content_topic,
+                decryption_key_files=(str(key_file),),
+                encryption_layer=plan.encryption_layer,
+                store_plaintext=False,
+            )
+        )
     configured = settings.model_copy(
         update={
-            "channels": ChannelsSettings(content_topics=topics),
+            "channels": ChannelsSettings(content_topics=tuple(topics)),
             "pipeline": settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_MS}),
         }
     )

@@ -62,7 +62,7 @@ def _configure(directory: Path, world: World, store_plaintext: bool) -> Settings
             file.write_text(channel_key(plan).hex())
             keys = (str(file),)
         topic = ChannelTopic(content_topic=plan.content_topic, family=plan.family, decryption_key_files=keys,
-                             store_plaintext=store_plaintext)  # fmt: skip
+                             encryption_layer=plan.encryption_layer, store_plaintext=store_plaintext)  # fmt: skip
         topics.append(topic)
     settings = load("local")
     paths = settings.paths.model_copy(update={"data_dir": str(directory)})

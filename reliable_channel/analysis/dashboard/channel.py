@@ -156,7 +156,8 @@ def refetches(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, numbe
 
 
 def budget(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
-    """What each sender's envelopes were for, and how many it sent in its fullest epoch; those with the most first."""
+    """What each sender's envelopes were for, how many it sent in its fullest epoch, and its wire family and encryption
+    layer; those with the most first."""
     by_role = ", ".join(f"count(*) FILTER (role = '{role}') AS {role}" for role in ROLES)
     return Rows.of(
         lake,
@@ -168,10 +169,16 @@ def budget(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
         delivered AS (
             SELECT sender_id, count(*) AS delivered FROM delivery_status
             WHERE {key.where()} AND verdict = 'delivered' AND first_seen > $since AND first_seen <= $until
+            GROUP BY sender_id),
+        formats AS (
+            SELECT sender_id, concat_ws(', ', string_agg(DISTINCT family, ', ' ORDER BY family),
+                   string_agg(DISTINCT encryption_layer, ', ' ORDER BY encryption_layer)) AS format
+            FROM sds_messages WHERE {key.where()} AND event_time > $since AND event_time <= $until
             GROUP BY sender_id)
-        SELECT sender_id, sum(used)::BIGINT AS envelopes, max(used) AS busiest, any_value(delivered) AS delivered,
+        SELECT sender_id, any_value(format) AS format, sum(used)::BIGINT AS envelopes, max(used) AS busiest,
+               any_value(delivered) AS delivered,
                {", ".join(f"sum({role})::BIGINT AS {role}" for role in ROLES)}
-        FROM epochs LEFT JOIN delivered USING (sender_id)
+        FROM epochs LEFT JOIN delivered USING (sender_id) LEFT JOIN formats USING (sender_id)
         GROUP BY sender_id ORDER BY envelopes DESC, sender_id
         """,  # noqa: S608 - names of our own only
         {**key.parameters, **window.bounds},

@@ -40,7 +40,7 @@ def channels(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, n
             FROM delivery_status WHERE first_seen > $since AND first_seen <= $until GROUP BY ALL),
         came AS (
             SELECT pubsub_topic, content_topic, channel_id, count(*) AS delivered, count(*) FILTER (late) AS late,
-                   count(DISTINCT sender_id) AS senders,
+                   count(DISTINCT sender_id) AS senders, string_agg(DISTINCT family, ', ' ORDER BY family) AS families,
                    max(first_seen) AS heard
             FROM deliveries WHERE row_kind = 'message' AND event_time > $since AND event_time <= $until GROUP BY ALL),
         whole AS (
@@ -51,7 +51,7 @@ def channels(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, n
                coalesce(j.channel_id, c.channel_id) AS channel_id, j.messages IS NOT NULL AS judged,
                coalesce(j.messages, c.delivered) AS messages, coalesce(j.delivered, c.delivered) AS delivered,
                coalesce(j.missing, 0) AS missing, coalesce(j.unknown, 0) AS unknown, coalesce(j.late, c.late) AS late,
-               coalesce(repaired, 0) AS repaired, coalesce(senders, 0) AS senders,
+               coalesce(repaired, 0) AS repaired, coalesce(senders, 0) AS senders, families,
                j.missing / nullif(j.missing + j.delivered, 0) AS loss, greatest(j.heard, c.heard) AS heard
         FROM judged j FULL JOIN came c ON j.pubsub_topic IS NOT DISTINCT FROM c.pubsub_topic
              AND j.content_topic IS NOT DISTINCT FROM c.content_topic

@@ -22,6 +22,7 @@ from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck,
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, Settings
+from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
@@ -56,6 +57,12 @@ def make_world() -> World:
         encrypted=True,
         faults=((1, Fault.UNDECRYPTABLE),),
     )
+    inside = replace(
+        sealed,
+        channel_id="inside",
+        content_topic="/reliable-channel/1/inside/proto",
+        encryption_layer=EncryptionLayer.INSIDE_SDS,
+    )
     alone = replace(
         field,
         channel_id="alone",
@@ -64,7 +71,7 @@ def make_world() -> World:
         messages=2,
         faults=(),
     )
-    return simulate(Scenario(seed=5, channels=(field, sealed, alone), drain_ms=240_000))
+    return simulate(Scenario(seed=5, channels=(field, sealed, inside, alone), drain_ms=240_000))
 
 
 @pytest.fixture(scope="module")
@@ -233,12 +240,13 @@ def test_what_was_left_out_shows_where_others_name_it(data: bytes) -> None:
     assert differing(checks) != []
 
 
+@pytest.mark.parametrize("channel", ["sealed", "inside"])
 @pytest.mark.parametrize("store_plaintext", [True, False])
-def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_plaintext: bool) -> None:
+def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_plaintext: bool, channel: str) -> None:
     settings = write_judged(tmp_path, world, store_plaintext)
-    (delivered, refused) = of_channel(world, "sealed")[:2]
+    (delivered, refused) = of_channel(world, channel)[:2]
     data = collect(settings, delivered.first_sds_id)
-    key = (tmp_path / "sealed.key").read_text()
+    key = (tmp_path / f"{channel}.key").read_text()
     assert key.encode() not in data and bytes.fromhex(key) not in data
     without, given = check(data), check(data, settings.channels)
     assert differing(without) == differing(given) == []
@@ -247,7 +255,7 @@ def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_
     assert bool(rebuilt) is store_plaintext, "the payload is in the bundle only if the tables hold it"
     assert any("rebuilt" in each.what and each.outcome is CheckOutcome.OK for each in given)
     assert "undecryptable" in verdict_of(check(collect(settings, refused.first_sds_id))).what
-    (tmp_path / "sealed.key").write_text("00" * 32)
+    (tmp_path / f"{channel}.key").write_text("00" * 32)
     assert differing(check(data, settings.channels)) == [], "another key opens nothing, which is no difference"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reliable_channel.core.aes_gcm import DecryptionRefusedError
+from reliable_channel.core.aes_gcm import DecryptionRefusedError, EncryptionLayer
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
@@ -110,10 +110,11 @@ def test_a_false_hash_is_never_delivered() -> None:
     assert differences(replace(scenario, channels=channels)) == []
 
 
-def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does() -> None:
+@pytest.mark.parametrize("layer", EncryptionLayer)
+def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does(layer: EncryptionLayer) -> None:
     scenario = small_scenario(3)
     faults = ((4, Fault.LATE), (8, Fault.UNDECRYPTABLE))
-    channels = tuple(replace(c, faults=faults, encrypted=True) for c in scenario.channels)
+    channels = tuple(replace(c, faults=faults, encrypted=True, encryption_layer=layer) for c in scenario.channels)
     world = simulate(replace(scenario, channels=channels, drain_ms=8 * 60_000))
     late, unknown = faulty(world.truth, Fault.LATE), faulty(world.truth, Fault.UNDECRYPTABLE)
     assert late.outcome == MessageOutcome.DELIVERED
@@ -127,12 +128,15 @@ def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does() -> N
     for record in known:
         waku = decode_waku_message(record.value)
         assert isinstance(waku, WakuMessage)
+        sds = decode_sds_message(waku.payload) if layer is EncryptionLayer.INSIDE_SDS else None
+        ciphertext = sds.content if isinstance(sds, SdsMessage) else waku.payload
         try:
-            opened.append(cipher(plan, channel_key(plan)).decrypt(waku.payload))
+            opened.append(cipher(plan, channel_key(plan)).decrypt(ciphertext) if ciphertext else b"")
         except DecryptionRefusedError:
             assert record.reason == "undecryptable"
     assert len(opened) == sum(record.reason is None for record in known) < len(known)
-    assert all(isinstance(decode_sds_message(data), SdsMessage) for data in opened)
+    if layer is EncryptionLayer.AROUND_SDS:
+        assert all(isinstance(decode_sds_message(data), SdsMessage) for data in opened)
 
 
 def test_participants_confirm_each_others_messages_over_lossy_links(demo: World) -> None:
