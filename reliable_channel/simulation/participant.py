@@ -10,7 +10,7 @@ from reliable_channel.core.sds import Outgoing, SdsChannel, SdsParameters, SdsSt
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.core.wire.waku import (
     RELIABLE_CHANNEL_META,
@@ -99,29 +99,23 @@ class SimulatedParticipant:
             wrong = hash_to_announce(message.payload, fault)
             segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
         data_count = sum(not segment.is_parity for segment in segments)
-        contents = [self._encrypt_inside(encode_segment(segment)) for segment in segments]
+        contents = [self._encrypt_inside(encode_segment(segment), fault) for segment in segments]
         step = self._sds.send(contents, now, required=data_count)
         return SentSegments(step, data_count, len(segments) - data_count)
 
-    def _encrypt_inside(self, content: bytes) -> bytes:
-        return content if self._inside is None else self._inside.encrypt(content)
-
-    def _payload(self, outgoing: Outgoing, under_unknown_key: bool) -> bytes:
-        """The payload of an envelope, encrypted as the plan has it, on demand under the key that nobody knows."""
-        other = self._other_cipher if under_unknown_key else None
-        if self._around is not None:
-            return (other or self._around).encrypt(outgoing.data)
-        if self._inside is None or other is None or not outgoing.message.content:
-            return outgoing.data
-        content = other.encrypt(self._inside.decrypt(outgoing.message.content))
-        return encode_sds_message(replace(outgoing.message, content=content), self._plan.family)
+    def _encrypt_inside(self, content: bytes, fault: Fault | None = None) -> bytes:
+        if self._inside is None:
+            return content
+        used = self._other_cipher if fault is Fault.UNDECRYPTABLE and self._other_cipher else self._inside
+        return used.encrypt(content)
 
     def wrap(self, outgoing: Outgoing, now: int, dispatched: bool = True, under_unknown_key: bool = False) -> Envelope:
         """A fresh envelope around an SDS message (14/WAKU2-MESSAGE: built at dispatch, never the same bytes twice)."""
+        used = self._other_cipher if under_unknown_key and self._around is not None else self._around
         self._last_timestamp_ns = max(now * 1_000_000, self._last_timestamp_ns + 1)
         ephemeral = outgoing.message.lamport_timestamp is None
         waku = WakuMessage(
-            payload=self._payload(outgoing, under_unknown_key),
+            payload=outgoing.data if used is None else used.encrypt(outgoing.data),
             content_topic=self._plan.content_topic,
             version=0,
             timestamp=self._last_timestamp_ns,
