@@ -178,6 +178,8 @@ class MessageRows:
             content=None if sealed else message.payload[:share],
             segment_dialect=None if part.kind == "bare" else "v0.1",
             encrypted=sealed,
+            encryption_layer="around_sds" if sealed else None,
+            id_scheme="keccak",
         )
         self.add("ordered_sds_messages", **common, **sds, sub_order=0, row_kind="message")
         return place
