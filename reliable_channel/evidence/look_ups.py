@@ -156,14 +156,15 @@ class _Search:
         with an earlier page."""
         held = self.held.setdefault(node, set())
         encrypted = self.channel is not None and bool(self.channel.decryption_key_files)
+        wants_sets = _names_set(self.missing)
         new: dict[bytes, tuple[StoreEntry, frozenset[Identity]]] = {}
         for entry in page.entries:
             if entry.message is None or entry.message_hash in self._taken:
                 continue
             contained = _identities(entry.message.payload, self.channel)
-            # Of a message whose content alone is encrypted, the id is known, and of which set it is a segment is not.
-            is_hidden = encrypted and not any(isinstance(each[1], bytes) for each in contained)
-            may_fit = bool(contained & self.missing) or is_hidden
+            # The set of a segment is unknown where its content alone is encrypted.
+            is_hidden = not contained or (wants_sets and not _names_set(contained))
+            may_fit = bool(contained & self.missing) or (encrypted and is_hidden)
             if may_fit and len(self._taken) + len(new) < MAX_OF_A_TOPIC:
                 new[entry.message_hash] = entry, contained
         # Of a set, stores also have the segments that arrived; they do not complete it.
@@ -174,6 +175,11 @@ class _Search:
         for entry in page.entries:
             held |= self._taken.get(entry.message_hash, frozenset())
         return drop_known(self.settings, [entry for entry, _ in fresh.values()])
+
+
+def _names_set(identities: frozenset[Identity]) -> bool:
+    """Whether one of them is a set of segments, named by its hash."""
+    return any(isinstance(each[1], bytes) for each in identities)
 
 
 def _identity(request: Ranged) -> Identity:
