@@ -538,6 +538,15 @@ def test_the_missing_segments_of_an_overdue_set_are_asked_for_although_nobody_na
     assert run(settings, MemoryNode("b", FIRST, SECOND))[0].requests == 1, "overdue again: another request"
 
 
+def test_of_contents_encrypted_inside_sds_all_are_fetched_that_did_not_arrive(settings: Settings) -> None:
+    topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=("key.file",))
+    settings = settings.model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
+    overdue(settings)
+    arrived(settings, "part 0")
+    first, second = (carrying("talk", f"part {number}", b"\x02" + bytes(60)) for number in range(2))
+    assert [entry.message for entry in run(settings, MemoryNode("a", first, second))[1]] == [second]
+
+
 def test_a_request_for_a_set_that_only_failed_is_repeated(settings: Settings) -> None:
     overdue(settings)
     assert run(settings, MemoryNode("a", broken=True))[1] == []
