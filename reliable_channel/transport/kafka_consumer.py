@@ -100,7 +100,7 @@ def poll_records(consumer: Any, topic: str, timeout_ms: int) -> dict[TopicPartit
         )
         raise EnvironmentFault(
             f"A record of {topic} cannot be decoded ({error}): {where}.",
-            "Install the dependencies of reliable-channel, which include Kafka's codecs."
+            "Install the codecs and start again: pip install 'reliable-channel[zstd]'."
             if isinstance(error, UnsupportedCodecError)
             else "Delete it (docs/howto/kafka.md).",
         ) from None

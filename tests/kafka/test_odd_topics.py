@@ -231,7 +231,7 @@ def test_without_its_codec_a_participant_names_it_and_goes_on_when_it_is_there(
     with monkeypatch.context() as without:
         without.setattr(kafka.codec, "zstd", None)  # before anything is read: the participant may be quicker than this
         with Participant(broker, topic, None, start_at="earliest") as one:
-            until(lambda: one.node.health().state is HealthState.UNHEALTHY and "zstd" in one.node.health().detail)
+            until(lambda: one.node.health().state is HealthState.UNHEALTHY and "[zstd]" in one.node.health().detail)
             without.undo()
             until(lambda: one.texts == ["before", "compressed", "after"])
             until(lambda: one.node.health().state is not HealthState.UNHEALTHY)
