@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
+from typing import Any
 
 import pandas as pd
 
 from reliable_channel.analysis import text
+from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
-from reliable_channel.analysis.report.splits import find_splits, read_contacts, sum_known
+from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts, sum_known
 from reliable_channel.config import PathSettings
 
 EVERY_MS = 60_000
@@ -24,10 +27,9 @@ MANY_NAMES = 20
 def list_splits(source: TableWindow) -> pd.DataFrame:
     """The splits of all channels: channel, groups (participants that were in touch), since, healed (or none), and the
     messages of the channel that are missing from that time."""
-    lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
     rows = []
-    for key, contacts in read_contacts(lake, "true", {}, EVERY_MS).items():
-        for split in find_splits(lake, key, contacts, EVERY_MS):
+    for key, _, splits in _read_channels(source):
+        for split in splits:
             since, healed = _time(split.since_ms), _time(split.healed_ms or split.shown_ms)
             missing = source.query(
                 """SELECT count(*) AS missing FROM delivery_status WHERE channel_id = $channel AND verdict = 'missing'
@@ -46,13 +48,17 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
 def list_known(source: TableWindow) -> pd.DataFrame:
     """Of the largest channel with a split, else the largest: in bins of a minute, how many of the
     others' messages (``settled``) each participant knew (``known``)."""
+    channels = _read_channels(source)
+    _, rows, _ = max(channels, key=lambda channel: (bool(channel[2]), len(channel[1])), default=(None, [], []))
+    return pd.DataFrame(sum_known(rows, EVERY_MS // 1000), columns=["time", "participant", "known", "settled"])
+
+
+@lru_cache(maxsize=1)  # each cell of a notebook asks for it
+def _read_channels(source: TableWindow) -> list[tuple[ChannelFilter, list[dict[str, Any]], list[Split]]]:
+    """Each channel with its rows of :func:`read_contacts` and its splits."""
     lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
     contacts = read_contacts(lake, "true", {}, EVERY_MS)
-    chosen = max(
-        contacts, key=lambda k: (bool(find_splits(lake, k, contacts[k], EVERY_MS)), len(contacts[k])), default=None
-    )
-    rows = [] if chosen is None else contacts[chosen]
-    return pd.DataFrame(sum_known(rows, EVERY_MS // 1000), columns=["time", "participant", "known", "settled"])
+    return [(key, rows, find_splits(lake, key, rows, EVERY_MS)) for key, rows in contacts.items()]
 
 
 def list_store_answers(source: TableWindow) -> pd.DataFrame:

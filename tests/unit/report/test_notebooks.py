@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import altair as alt
 import nbformat
@@ -106,6 +107,14 @@ def test_incidents_of_quiet_tables_are_none_and_their_charts_say_so(
         charts.new_names(incidents.list_new_names(nowhere)),
     ):
         assert drawn.to_dict()
+
+
+def test_the_contacts_of_all_channels_are_read_once(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(wraps=incidents.read_contacts)
+    monkeypatch.setattr(incidents, "read_contacts", read)
+    source = TableWindow(str(sample_tables))
+    incidents.describe(source), incidents.list_splits(source), incidents.list_known(source)
+    assert read.call_count == 1
 
 
 def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
