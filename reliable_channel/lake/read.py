@@ -137,7 +137,11 @@ def in_our_time(rows: _Rows) -> _Rows:
     for at, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             first, last = (moment * _A_SECOND[field.type.unit] // 1_000_000 for moment in TIMES)
-            times = pc.max_element_wise(rows.column(at).cast(pa.int64()), first, skip_nulls=False)
+            times = rows.column(at).cast(pa.int64())
+            found = pc.min_max(times).as_py()
+            if found["min"] is None or first <= found["min"] <= found["max"] <= last:
+                continue  # also because with values to compare pyarrow imports pandas
+            times = pc.max_element_wise(times, first, skip_nulls=False)
             times = pc.min_element_wise(times, last, skip_nulls=False)
             rows = rows.set_column(at, field, times.cast(field.type))
     return rows
