@@ -124,6 +124,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments or debugging()
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
     signal.signal(signal.SIGTERM, _raise_on_terminate)
     show_own_logs()
     if debug:

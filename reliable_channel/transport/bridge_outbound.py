@@ -172,7 +172,7 @@ class Outbound:
                         records = reader.poll(POLL_MS)
                     backoff.reset()
                 except EnvironmentFault as fault:
-                    _log.warning("%s", fault.cause)
+                    _log.warning("%s", fault)
                     stopping.wait(backoff.next_wait())
                     continue
                 progress.read(records)

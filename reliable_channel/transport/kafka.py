@@ -287,7 +287,7 @@ class KafkaNode(NodeBase):
                             )
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
-                        self._kafka_is(Health(HealthState.UNHEALTHY, fault.cause))
+                        self._kafka_is(Health(HealthState.UNHEALTHY, str(fault)))
                         stopping.wait(1.0)
         finally:
             try:  # what the listeners have seen by now; the rest comes again
