@@ -11,7 +11,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from reliable_channel.analysis.report import incidents, investigate
+from reliable_channel.analysis.report import incidents, investigate, splits
 from reliable_channel.analysis.report.charts import incidents as charts
 from reliable_channel.analysis.report.notebook import choices, compare, conclusion, html, open_tables, tables
 from reliable_channel.analysis.report.source import TableWindow
@@ -110,7 +110,7 @@ def test_incidents_of_quiet_tables_are_none_and_their_charts_say_so(
 
 
 def test_the_contacts_of_all_channels_are_read_once(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Mock(wraps=incidents.read_contacts)
+    read = Mock(wraps=splits.read_contacts)
     monkeypatch.setattr(incidents, "read_contacts", read)
     source = TableWindow(str(sample_tables))
     incidents.describe(source), incidents.list_splits(source), incidents.list_known(source)
