@@ -105,12 +105,12 @@ class Traffic:
     """A process that plays conversations one after another, at ``rate`` records/s for ``seconds``, and then writes the
     truth about them to ``place``. A process of its own, so that what it remembers is not in the driver's memory."""
 
-    def __init__(self, settings: Settings, rate: float, seconds: float, place: Path) -> None:
+    def __init__(self, settings: Settings, rate: float, seconds: float, place: Path, days_ms: int = DAYS_MS) -> None:
         start = multiprocessing.get_context("spawn")
-        longest_ms = DAYS_MS + (int(rate * seconds / RECORDS) + 1) * SHORTEST_MS
+        longest_ms = days_ms + (int(rate * seconds / RECORDS) + 1) * SHORTEST_MS
         self._now_ms = start.Value("q", time.time_ns() // 1_000_000 - HOUR_MS - longest_ms)
         self._records, self._conversations = start.Value("q", 0), start.Value("q", 0)
-        arguments = (settings, rate, seconds, place, self._now_ms, self._records, self._conversations)
+        arguments = (settings, rate, seconds, place, days_ms, self._now_ms, self._records, self._conversations)
         self.process = start.Process(target=_play, args=arguments, daemon=True)
 
     @property
@@ -130,7 +130,14 @@ class Traffic:
 
 
 def _play(
-    settings: Settings, rate: float, seconds: float, place: Path, now_ms: Any, records: Any, conversations: Any
+    settings: Settings,
+    rate: float,
+    seconds: float,
+    place: Path,
+    days_ms: int,
+    now_ms: Any,
+    records: Any,
+    conversations: Any,
 ) -> None:
     """What the process of :class:`Traffic` does. A conversation is played to its end."""
     tame_kafka()
@@ -138,7 +145,7 @@ def _play(
     truths: list[Truth] = []
     while (passed := (time.monotonic() - began) / seconds) < 1:
         if truths:
-            now_ms.value = max(now_ms.value + SHORTEST_MS, first_ms + int(passed * DAYS_MS))
+            now_ms.value = max(now_ms.value + SHORTEST_MS, first_ms + int(passed * days_ms))
         world, before = simulate(conversation(len(truths), now_ms.value)), records.value
 
         def count(written: int, before: int = before) -> None:
@@ -220,14 +227,12 @@ def every(
     return thread
 
 
-def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, Any]:
-    """Run it; what was found. Maintenance runs once in a virtual day, verdicts and alerts every ``judge_s``."""
-    tame_kafka()
-    maintain.Z_ORDER_BYTES = Z_ORDER_BYTES
-    settings = demo_settings(load("local"), prepare(place))
+def soak_settings(place: Path) -> Settings:
+    """The demo's configuration in a run directory, for conversations in virtual time that follow one another."""
+    settings = demo_settings(load("local"), place)
     pipeline = {"clock_interval_ms": NEVER_MS, "channel_expiry_ms": CHANNEL_EXPIRY_MS, "vacuum_retention_ms": HOUR_MS}
     conf = {**settings.spark.conf, "spark.sql.streaming.minBatchesToRetain": "5"}  # Spark's default of 100 fills slowly
-    settings = settings.model_copy(
+    return settings.model_copy(
         update={
             "pipeline": settings.pipeline.model_copy(update=pipeline),
             # The truth knows no set that is given up before its conversation has ended; the run is closed later.
@@ -235,6 +240,13 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
             "spark": settings.spark.model_copy(update={"trigger_interval_ms": 2_000, "conf": conf}),
         }
     )
+
+
+def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, Any]:
+    """Run it; what was found. Maintenance runs once in a virtual day, verdicts and alerts every ``judge_s``."""
+    tame_kafka()
+    maintain.Z_ORDER_BYTES = Z_ORDER_BYTES
+    settings = soak_settings(prepare(place))
     samples: list[dict[str, Any]] = []
     faults: list[BaseException] = []
     deleted: dict[str, int] = defaultdict(int)
@@ -284,10 +296,8 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
         judge()
         maintained()
         end = sizes(there, spark)
-    truth, lost_after_ms = Truth.load(place / "truth"), settings.pipeline.timeout_for_lost_messages_ms
-    differences = check(truth, read_observed(settings.paths.data_dir), lost_after_ms)
-    wrong_verdicts = check_verdicts(truth, read_verdicts(settings.paths.data_dir))
-    differences += [each for each in wrong_verdicts if not lacks_a_store(each)]
+    truth = Truth.load(place / "truth")
+    differences = differences_from(truth, settings)
     early, late = windows(samples)
     return {
         "seconds": round(took_s),
@@ -303,6 +313,14 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
         "end": end,
         "differences": [str(each) for each in differences],
     }
+
+
+def differences_from(truth: Truth, settings: Settings) -> list[Difference]:
+    """What tables and verdicts have otherwise than the truth."""
+    lost_after_ms = settings.pipeline.timeout_for_lost_messages_ms
+    differences = check(truth, read_observed(settings.paths.data_dir), lost_after_ms)
+    wrong_verdicts = check_verdicts(truth, read_verdicts(settings.paths.data_dir))
+    return differences + [each for each in wrong_verdicts if not lacks_a_store(each)]
 
 
 def lacks_a_store(difference: Difference) -> bool:

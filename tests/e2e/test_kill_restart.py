@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 from pyarrow.fs import FileSelector
@@ -39,6 +37,7 @@ from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
 from tests.e2e.demo_runs import ROOT
+from tests.support.disk import filled, small_disk_at
 from tests.support.error_page import pattern_of
 from tests.support.object_store import object_store, s3_jars
 from tests.support.waiting import WAIT_S, until
@@ -86,8 +85,6 @@ exact, a kill at every single append, is in ``tests/spark/test_crashes.py``."""
 FILLED_BEFORE = "reassembly commits its state"
 """On the way to this point the disk is filled once more: behind the micro-batch of ingest that the last kill broke off,
 and so before reassembly begins."""
-
-_BALLAST = bytes(1 << 20)
 
 NOT_STABLE = {"ingest_time", "written_at", "kafka_topic"}
 """The clocks of the machine, and the topic's name; every other column must be the same."""
@@ -170,33 +167,6 @@ def kill_at(process: subprocess.Popen[str], place: RunDirectory, reached: Callab
         kill(process)
 
 
-@contextmanager
-def filled(place: RunDirectory) -> Iterator[None]:
-    """Not a byte of room on the place's disk; what the run gives back meanwhile is taken at once (state stores lay out
-    their files with megabytes to spare, which was once enough for the rest of a run)."""
-    ballast, over = place.directory / "ballast", threading.Event()
-
-    def take_all(file: BinaryIO) -> None:
-        with suppress(OSError):
-            while file.write(_BALLAST):
-                pass
-
-    def keep_taking(file: BinaryIO) -> None:
-        while not over.wait(0.001):
-            take_all(file)
-
-    with ballast.open("wb", buffering=0) as file:
-        take_all(file)
-        taker = threading.Thread(target=keep_taking, args=(file,))
-        taker.start()
-        try:
-            yield
-        finally:
-            over.set()
-            taker.join()
-    ballast.unlink()
-
-
 def fail(process: subprocess.Popen[str]) -> str:
     """Let it run into its fault; what it says."""
     try:
@@ -231,13 +201,8 @@ def _hashable(value: Any) -> Any:
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]]:
     """A directory, and whether it is a disk of its own that can be filled."""
     directory = tmp_path_factory.mktemp("killed")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(directory)]
-    mounted = (
-        shutil.which("mount") is not None and subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    )
-    yield directory, mounted
-    if mounted:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+    with small_disk_at(directory, 256) as mounted:
+        yield directory, mounted
 
 
 @dataclass(frozen=True)
@@ -255,7 +220,7 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
     settings, (directory, can_be_full) = conversation[0], small_disk
     place, said = RunDirectory(directory), []
     if can_be_full:
-        with filled(place):
+        with filled(place.directory):
             said.append(fail(start(settings, place)))
     for name, reached in POINTS.items():
         process = start(settings, place)
@@ -263,7 +228,7 @@ def killed(conversation: tuple[Settings, Truth], small_disk: tuple[Path, bool]) 
             done = place.batches("ingest", "commits")
             # On a busy machine the last kill may come so late that ingest has nothing left to do.
             until(lambda before=done: place.is_behind_ingest(before), process=process, every_s=0.001)  # type: ignore[misc]
-            with filled(place):
+            with filled(place.directory):
                 said.append(fail(process))
             process = start(settings, place)
         kill_at(process, place, reached)

@@ -176,6 +176,44 @@ def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: boo
         )
 
 
+def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *, terminal: bool = False) -> None:
+    """Run the chain, evidence, refetch, verdicts and alerts until SIGTERM or SIGINT; only in the main thread. Raises
+    ``EnvironmentFault`` if a query of the chain fails. ``terminal``: the status goes into one line."""
+    import signal
+    import threading
+
+    from reliable_channel.analysis.alerts.heartbeat import Heartbeat
+    from reliable_channel.pipeline.runner.metrics import record_metrics
+    from reliable_channel.pipeline.runner.run import run_continuously
+
+    stop = threading.Event()
+    previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
+        if settings.store.nodes:
+            threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
+        with record_metrics(spark, settings, serve=True) as metrics:
+            threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
+            heartbeat = Heartbeat(settings.paths)
+            judge = threading.Thread(
+                target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record), daemon=True
+            )
+            if settings.pipeline.verdict_interval_ms:
+                heartbeat.record(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)
+                judge.start()
+            try:
+                run_continuously(spark, settings, stop, on_progress=say)
+            finally:
+                stop.set()
+                if judge.is_alive():
+                    spark.sparkContext.cancelJobGroup(VERDICTS)
+                    judge.join(LAST_ROUND_S)
+            heartbeat.record(0)  # not after a fault: the run was to go on
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def register(app: typer.Typer) -> None:
     @app.command()
     def run(
@@ -197,12 +235,8 @@ def register(app: typer.Typer) -> None:
         """Run ingest, reassembly, ack, evidence and, with store.nodes, refetch in one local Spark session.
 
         With --continuous also verdicts and alerts, once a minute (pipeline.verdict_interval_ms)."""
-        import signal
-        import threading
-
-        from reliable_channel.analysis.alerts.heartbeat import Heartbeat
         from reliable_channel.pipeline.runner.metrics import record_metrics
-        from reliable_channel.pipeline.runner.run import run_continuously, run_once
+        from reliable_channel.pipeline.runner.run import run_once
         from reliable_channel.runtime.own_broker import require_own_broker
         from reliable_channel.runtime.spark import spark_session
 
@@ -227,30 +261,5 @@ def register(app: typer.Typer) -> None:
                         run_collection(settings, say)
                 typer.echo(result(settings))
                 return
-            stop = threading.Event()
-            previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
-            try:
-                threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
-                if settings.store.nodes:
-                    threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
-                with record_metrics(spark, settings, serve=True) as metrics:
-                    threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
-                    heartbeat = Heartbeat(settings.paths)
-                    judge = threading.Thread(
-                        target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record), daemon=True
-                    )
-                    if settings.pipeline.verdict_interval_ms:
-                        heartbeat.record(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)
-                        judge.start()
-                    try:
-                        run_continuously(spark, settings, stop, on_progress=say)
-                    finally:
-                        stop.set()
-                        if judge.is_alive():
-                            spark.sparkContext.cancelJobGroup(VERDICTS)
-                            judge.join(LAST_ROUND_S)
-                    heartbeat.record(0)  # not after a fault: the run was to go on
-            finally:
-                for number, handler in previous.items():
-                    signal.signal(number, handler)
+            serve(spark, settings, say, terminal=terminal)
         typer.echo("Stopped.", err=True)
