@@ -1,7 +1,9 @@
-"""What ``make soak`` calls growth, on samples that are made up."""
+"""What ``make soak`` calls growth, on samples that are made up, and the plan of its faults."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
+from tests.chaos import FAULTS, plan
 from tests.soak import failed, growth, keep_logs, windows
 
 
@@ -82,3 +85,10 @@ def test_a_difference_from_the_truth_or_growth_fails() -> None:
     assert not failed({"differences": [], "growth": [kept]})
     assert failed({"differences": ["one"], "growth": [kept]})
     assert failed({"differences": [], "growth": [kept, grew]})
+
+
+def test_a_seed_gives_one_plan_and_every_fault_strikes_before_one_strikes_again() -> None:
+    planned = list(plan(random.Random(5), 900, list(FAULTS)))
+    assert planned == list(plan(random.Random(5), 900, list(FAULTS)))
+    assert {fault for _, fault in planned[: len(FAULTS)]} == set(FAULTS)
+    assert all(later - earlier >= 30 for (earlier, _), (later, _) in itertools.pairwise(planned))
