@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import random
 from collections.abc import Callable
@@ -12,14 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from reliable_channel.config import load
+from reliable_channel.analysis.alerts.changes import AlertChange, AlertState
+from reliable_channel.analysis.alerts.log import AlertLog
+from reliable_channel.config import Settings, load
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
-from tests.chaos import FAULTS, plan
+from tests.chaos import FAULTS, plan, wrong_alerts
 from tests.soak import failed, growth, keep_logs, windows
 
 
@@ -92,3 +95,27 @@ def test_a_seed_gives_one_plan_and_every_fault_strikes_before_one_strikes_again(
     assert planned == list(plan(random.Random(5), 900, list(FAULTS)))
     assert {fault for _, fault in planned[: len(FAULTS)]} == set(FAULTS)
     assert all(later - earlier >= 30 for (earlier, _), (later, _) in itertools.pairwise(planned))
+
+
+def test_alerts_that_are_missing_false_or_raised_twice_are_named(tmp_path: Path) -> None:
+    def change(alert: str, subject: str, state: AlertState = AlertState.RAISED) -> AlertChange:
+        return AlertChange(alert, alert, subject, state, "warning", 2.0, 1.0, "made up")
+
+    def written(name: str, *rounds: AlertChange) -> Settings:
+        settings = load("local").with_run_dir(tmp_path / name)
+        for one in rounds:
+            assert AlertLog(settings.paths).append([one], None, dt.datetime.now(dt.UTC))
+        return settings
+
+    undisturbed = written("undisturbed", change("loss_rate", "a"), change("split", "b"))
+    same = written("same", change("lag_commits", "ack"), change("split", "b"), change("loss_rate", "a"))
+    assert wrong_alerts(same, undisturbed) == []
+    other = written("other", change("loss_rate", "c"), change("loss_rate", "c"), change("failed_rows", "ack"))
+    assert wrong_alerts(other, undisturbed) == [
+        "alert loss_rate of a is missing",
+        "alert split of b is missing",
+        "alert failed_rows of ack is false",
+        "alert loss_rate of c is false",
+        "alert loss_rate of c was raised twice",
+        "alert failed_rows of ack was raised: made up",
+    ]
