@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 from pathlib import Path
@@ -128,3 +129,11 @@ def test_the_prompt_goes_on_after_a_fault(
     assert "answer\n42" in out
     assert out.endswith("last\n7\n")
     assert "This is not valid SQL" in err
+
+
+def test_a_map_is_an_object() -> None:
+    from reliable_channel.cli.commands.sql import cell, plain
+
+    at = dt.datetime(2026, 1, 1, 0, 0, 33, 665_000, tzinfo=dt.UTC)
+    assert plain([("bob", at), ("carol", None)]) == {"bob": "2026-01-01 00:00:33.665Z", "carol": None}
+    assert cell([("bob", at)]) == '{"bob": "2026-01-01 00:00:33.665Z"}'

@@ -125,6 +125,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
+        if value and isinstance(value[0], tuple):  # a map, as Arrow gives it
+            return {cell(key): plain(inner) for key, inner in value}
         return [plain(inner) for inner in value]
     return value if value is None or isinstance(value, bool | int | float | str) else cell(value)
 
