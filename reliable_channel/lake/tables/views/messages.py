@@ -1,4 +1,4 @@
-"""Defines the views ``messages`` and ``dispatches``: the fate of each application message, and of each of its envelopes."""
+"""Defines the views ``messages`` and ``dispatches``: the fate of each application message and of its envelopes."""
 
 from __future__ import annotations
 
