@@ -86,29 +86,29 @@ class _LogReader:
     def __init__(self, paths: PathSettings, name: str, node: str | None, counts: LogCounts) -> None:
         self._name, self._node, self._counts = name, node, counts
         self._own_id: str | None = None
-        self._found = FoundSightings(paths, counts)
+        self._pending = PendingSightings(paths, counts)
 
     def read(self, stream: IO[bytes]) -> None:
         for line in _lines(stream, self._counts):
             if line is None:
                 if self._node or self._own_id:
                     self._write()
-            elif found := self._found.parse(line):
-                self._own_id = found[-1].node or self._own_id
-                self._found.add(found, self._node or self._own_id)
-                if len(self._found) >= ROWS_AT_ONCE:
+            elif sightings := self._pending.parse(line):
+                self._own_id = sightings[-1].node or self._own_id
+                self._pending.add(sightings, self._node or self._own_id)
+                if len(self._pending) >= ROWS_AT_ONCE:
                     self._write()
         self._write()
 
     def _write(self) -> None:
-        if not len(self._found):
+        if not len(self._pending):
             return
         if self._node is None and self._own_id is None:
             raise LocalError(f"The log {self._name} does not name its node.", "Give the node a name: --node NAME.")
-        self._found.write(self._own_id)  # also of the lines before the first that has the id
+        self._pending.write(self._own_id)  # also of the lines before the first that has the id
 
 
-class FoundSightings:
+class PendingSightings:
     """Sightings that are not written yet, each once."""
 
     def __init__(self, paths: PathSettings, counts: LogCounts) -> None:
@@ -130,9 +130,9 @@ class FoundSightings:
         self._counts.sightings += len(result or ())
         return result or ()
 
-    def add(self, found: Sequence[LogSighting], node: str | None) -> None:
+    def add(self, sightings: Sequence[LogSighting], node: str | None) -> None:
         """Hold the sightings of a line of ``node``; ``None``: it is named when they are written."""
-        for sighting in found:
+        for sighting in sightings:
             self._rows[_key(sighting, node)] = sighting.pubsub_topic
 
     def write(self, node: str | None = None) -> None:

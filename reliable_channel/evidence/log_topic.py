@@ -13,7 +13,7 @@ from contextlib import closing
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import LocalError
-from reliable_channel.evidence.log_files import MAX_LINE_BYTES, ROWS_AT_ONCE, WAIT_S, FoundSightings, LogCounts
+from reliable_channel.evidence.log_files import MAX_LINE_BYTES, ROWS_AT_ONCE, WAIT_S, LogCounts, PendingSightings
 from reliable_channel.evidence.node_logs import MAX_TEXT, LogSighting, read_field
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
@@ -42,7 +42,7 @@ def read_topic(
     ``EnvironmentFault`` if the topic cannot be read."""
     create_tables(paths, (SIGHTINGS,))
     group = f"{GROUP}{open_table(paths, SIGHTINGS).metadata().id}"
-    reading = _TopicReading(FoundSightings(paths, counts := LogCounts()), counts, node, node_field)
+    reading = _TopicReading(PendingSightings(paths, counts := LogCounts()), counts, node, node_field)
     with closing(OffsetReader(clients, topic, group, "earliest", wait_for_topic_s=0, on_gone=_warn_of_gone)) as reader:
         left, written_at, ended = reader.check(), time.monotonic(), False
         while not ended:
@@ -60,33 +60,33 @@ def read_topic(
 class _TopicReading:
     """What was read of a topic and is not written yet."""
 
-    def __init__(self, found: FoundSightings, counts: LogCounts, node: str | None, node_field: str | None) -> None:
-        self._found, self._counts, self._node, self._node_field = found, counts, node, node_field
+    def __init__(self, pending: PendingSightings, counts: LogCounts, node: str | None, node_field: str | None) -> None:
+        self._pending, self._counts, self._node, self._node_field = pending, counts, node, node_field
         self._next_offsets: dict[int, int] = {}
         self._named = False
         """A line named its node."""
 
     def is_full(self) -> bool:
-        return len(self._found) >= ROWS_AT_ONCE
+        return len(self._pending) >= ROWS_AT_ONCE
 
     def take(self, record: RawRecord) -> None:
         for line in self._lines(record.value or b""):
-            if found := self._found.parse(line):
-                if node := self._node_of(line, record.key, found[0]):
-                    self._found.add(found, node)
+            if sightings := self._pending.parse(line):
+                if node := self._node_of(line, record.key, sightings[0]):
+                    self._pending.add(sightings, node)
                 else:
                     self._counts.unnamed += 1
         self._next_offsets[record.partition] = record.offset + 1
 
     def write(self, topic: str) -> dict[int, int]:
         """Write the sightings; returns the offsets to continue from."""
-        self._named = self._named or len(self._found) > 0
+        self._named = self._named or len(self._pending) > 0
         if self._counts.unnamed and not self._named:
             raise LocalError(
                 f"The lines in the topic {topic} do not name their nodes.",
                 "Name the field of their JSON that does: --node-field FIELD. If all are of one node: --node NAME.",
             )
-        self._found.write()
+        self._pending.write()
         offsets, self._next_offsets = self._next_offsets, {}
         return offsets
 

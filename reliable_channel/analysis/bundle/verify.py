@@ -167,7 +167,7 @@ class _Verification:
 
     def members(self) -> Iterator[EvidenceCheck]:
         altered, unknown = self._bundle.altered, self._bundle.unknown
-        yield _compared("members: bytes (SHA256SUMS)", altered, self._bundle.members)
+        yield _report_differing("members: bytes (SHA256SUMS)", altered, self._bundle.members)
         if unknown:
             why = f"{', '.join(unknown[:NAMED])}: this version does not know what it is"
             yield EvidenceCheck(f"{len(unknown)} other members", CheckOutcome.UNKNOWN, why)
@@ -184,7 +184,7 @@ class _Verification:
             envelope = decode_waku_message(value)
             if isinstance(envelope, Malformed) or message_hash(topics.get(digest) or "", envelope) != digest:
                 wrong.append(digest.hex())
-        return _compared("envelopes: message hash (14/WAKU2-MESSAGE)", wrong, len(self._bundle.envelopes))
+        return _report_differing("envelopes: message hash (14/WAKU2-MESSAGE)", wrong, len(self._bundle.envelopes))
 
     def decoding(self) -> Iterator[EvidenceCheck]:
         """Decode the envelopes again, and compare the result with the rows."""
@@ -196,7 +196,7 @@ class _Verification:
         what = "SDS messages: decoded again" + (
             ", with the key" if self._topic and self._topic["keyed"] and self._key_files else ""
         )
-        yield _compared(what, wrong, sum(decoded is not None for _, decoded in self._decoded))
+        yield _report_differing(what, wrong, sum(decoded is not None for _, decoded in self._decoded))
         if absent := sum(decoded is None for _, decoded in self._decoded):
             keyed = self._topic and self._topic["keyed"]
             why = "encrypted, and no key given opens them (--key-file)" if keyed else "their envelopes are not here"
@@ -210,7 +210,7 @@ class _Verification:
         ]
         if refused:
             checked = sum(decoded is not None for _, decoded in refused)
-            yield _compared("quarantined records: reason", wrong, checked)
+            yield _report_differing("quarantined records: reason", wrong, checked)
             if checked < len(refused):
                 why = "encrypted, not whole, above a quota, or requeued since"
                 yield EvidenceCheck(f"{len(refused) - checked} quarantined records", CheckOutcome.UNKNOWN, why)
@@ -236,7 +236,7 @@ class _Verification:
             sizes = {row["payload_bytes"] for row in self._rows(tables.DELIVERIES) if _is_delivery(row, self._ids)}
             refuted = sizes - {None, len(payload)} or self._status["cause"] == "segment_missing"
             why = f"the tables have another size ({sizes}), or say that a segment is missing" if refuted else ""
-            return _told(f"{what}: Keccak-256, {len(payload)} bytes", why)
+            return _conclude(f"{what}: Keccak-256, {len(payload)} bytes", why)
         if len(here) < len(mine):
             return EvidenceCheck(
                 "message: Keccak-256", CheckOutcome.UNKNOWN, "its segments are encrypted, or not all here"
@@ -245,7 +245,7 @@ class _Verification:
             return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), CheckOutcome.OK)
         if why := self._why_forgotten():
             return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
-        return _told(what, "they are not enough")
+        return _conclude(what, "they are not enough")
 
     def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
         """The payload, with the code of the reassembly job; ``None`` if these segments do not suffice."""
@@ -275,12 +275,12 @@ class _Verification:
         by_id: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for row, _ in self._decoded:
             by_id.setdefault((row["sds_id"], row["sender_id"]), []).append(row)
-        decoded = {_key_of(row): found for row, found in self._decoded}
+        decoded_by_key = {_key_of(row): decoded for row, decoded in self._decoded}
         outcomes: dict[CheckOutcome, list[str]] = {outcome: [] for outcome in CheckOutcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
         for row in rows:
             copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
-            shown = {_shows(row, copy, decoded[_key_of(copy)]) for copy in copies} or {None}
+            shown = {_shows(row, copy, decoded_by_key[_key_of(copy)]) for copy in copies} or {None}
             outcome = (
                 CheckOutcome.OK if True in shown else CheckOutcome.UNKNOWN if None in shown else CheckOutcome.DIFFERS
             )
@@ -289,7 +289,7 @@ class _Verification:
         what = "acknowledgements" + (
             f" ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
         )
-        yield _compared(what, outcomes[CheckOutcome.DIFFERS], len(rows) - len(outcomes[CheckOutcome.UNKNOWN]))
+        yield _report_differing(what, outcomes[CheckOutcome.DIFFERS], len(rows) - len(outcomes[CheckOutcome.UNKNOWN]))
         if unknown := outcomes[CheckOutcome.UNKNOWN]:
             why = f"the message or filter that shows it is not here or not readable: {', '.join(unknown[:NAMED])}"
             yield EvidenceCheck(f"{len(unknown)} acknowledgements", CheckOutcome.UNKNOWN, why)
@@ -320,7 +320,7 @@ class _Verification:
         derived = judge_message(rows[0], status["as_of"], settle_ms, silent, followed, asks)
         wrong = [name for name, value in status.items() if derived[name] != value]
         detail = f"{', '.join(wrong)}; it follows: {_sentence(derived)}" if wrong else ""
-        return _told(f"{what}: derived again", detail)
+        return _conclude(f"{what}: derived again", detail)
 
     def completeness(self) -> EvidenceCheck:
         """Which SDS messages are named by those here, and are not here themselves."""
@@ -391,10 +391,10 @@ def _sentence(status: Mapping[str, Any]) -> str:
     return f"{status['verdict']}{cause}" + (f", {status['detail']}" if status["detail"] else "") + acknowledged
 
 
-def _compared(what: str, wrong: Sequence[str], checked: int) -> EvidenceCheck:
+def _report_differing(what: str, wrong: Sequence[str], checked: int) -> EvidenceCheck:
     detail = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
-    return _told(f"{checked} {what}", detail)
+    return _conclude(f"{checked} {what}", detail)
 
 
-def _told(what: str, differs: str) -> EvidenceCheck:
+def _conclude(what: str, differs: str) -> EvidenceCheck:
     return EvidenceCheck(what, CheckOutcome.DIFFERS if differs else CheckOutcome.OK, differs)

@@ -20,10 +20,10 @@ from reliable_channel.core.errors import LocalError
 def render(file_name: str, lake: TableSnapshot, checks: Sequence[EvidenceCheck]) -> str:
     """The page of the message in the tables of a bundle. Raises ``LocalError`` if they have none."""
     (status,) = lake.select("SELECT max(message_key) AS key FROM delivery_status")
-    found = lookup(lake, status["key"] or "", limit=1)
-    if not found:
+    matches = lookup(lake, status["key"] or "", limit=1)
+    if not matches:
         raise LocalError("The bundle does not describe a message.", "Ask for the file again.")
-    message, key = found[0], status["key"]
+    message, key = matches[0], status["key"]
     span = window(lake, "all")
     parts = message_page.page(lake, span, message)
     figures: dict[str, Any] = parts["figures"]
