@@ -53,8 +53,8 @@ coverage: setup  ## line and branch coverage of the protocol core by its unit te
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 
-soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end. CHAOS=1: with faults, SEED=1, RATE=30
-	@$(BIN)/python -m $(if $(CHAOS),tests.chaos --seed $(or $(SEED),1),tests.soak) --seconds $(or $(SECONDS),600) --rate $(or $(RATE),$(if $(CHAOS),30,100))
+soak: setup  ## mixed traffic with maintenance, retention, verdicts and alerts beside it: SECONDS=600, RATE=100; checked in the end. PEAK=10: for five minutes ten times the rate; CHAOS=1: with faults, SEED=1, RATE=30
+	@$(BIN)/python -m $(if $(CHAOS),tests.chaos --seed $(or $(SEED),1),tests.soak --peak $(or $(PEAK),1)) --seconds $(or $(SECONDS),600) --rate $(or $(RATE),$(if $(CHAOS),30,100))
 
 bench: setup  ## measure everything and renew the table of docs/measurements.md; ends well whether targets are met or missed
 	@$(BIN)/python -m bench --page docs/measurements.md

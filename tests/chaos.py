@@ -40,7 +40,7 @@ from reliable_channel.runtime.spark import spark_session
 from reliable_channel.runtime.topics import ensure_evidence_topic
 from reliable_channel.simulation.check.tables import read_table
 from reliable_channel.simulation.truth import Truth
-from tests.soak import Traffic, differences_from, soak_settings
+from tests.soak import Load, Traffic, differences_from, soak_settings
 from tests.support.disk import filled, small_disk_at
 
 DISK_MB = 4_096
@@ -246,7 +246,7 @@ def chaos(place: Path, seconds: float, rate: float, seed: int, say: Callable[[st
         stack.callback(run.close)
         create_tables(settings.paths, TABLES)
         run.start()
-        traffic = Traffic(settings, rate, seconds, place / "truth", days_ms=0)
+        traffic = Traffic(settings, Load(rate, seconds), place / "truth", days_ms=0)
         began = time.monotonic()
         traffic.process.start()
         maintained = threading.Event()

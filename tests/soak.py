@@ -66,6 +66,7 @@ CHANNEL_EXPIRY_MS = 12 * HOUR_MS
 Z_ORDER_BYTES = 256 * 1024 * 1024
 """Up to this size maintenance writes a whole table anew: a sixteenth of the real figure, as the day is short."""
 SAMPLE_S = 5.0
+PEAK_S = 300.0
 LOG_KEPT_S = 600.0
 """Entries of Delta's logs, and the names of replaced files in their checkpoints, stay at least so long, and else a
 tenth of the run; by Delta's defaults it is 30 and 7 days. A query or a round of verdicts that takes longer breaks off,
@@ -101,16 +102,41 @@ fill, and no entry of a log is old enough to be removed. Everything else is told
 what was sent until their retention comes, and throughput is a time."""
 
 
-class Traffic:
-    """A process that plays conversations one after another, at ``rate`` records/s for ``seconds``, and then writes the
-    truth about them to ``place``. A process of its own, so that what it remembers is not in the driver's memory."""
+@dataclass(frozen=True)
+class Load:
+    """``rate`` records/s for ``seconds``; in their second third, for five minutes at most, ``peak`` times that."""
 
-    def __init__(self, settings: Settings, rate: float, seconds: float, place: Path, days_ms: int = DAYS_MS) -> None:
+    rate: float
+    seconds: float
+    peak: float = 1.0
+
+    @property
+    def peak_s(self) -> tuple[float, float]:
+        """When the peak begins and ends."""
+        return self.seconds / 3, self.seconds / 3 + min(PEAK_S, self.seconds / 3)
+
+    def rate_at(self, s: float) -> float:
+        """The records/s after ``s`` seconds."""
+        begin, end = self.peak_s
+        return self.rate * (self.peak if begin <= s < end else 1)
+
+    @property
+    def records(self) -> int:
+        """How many records that are."""
+        begin, end = self.peak_s
+        return int(self.rate * (self.seconds + (self.peak - 1) * (end - begin)))
+
+
+class Traffic:
+    """A process that plays conversations one after another under a load, and then writes the truth about them to
+    ``place``. A process of its own, so that what it remembers is not in the driver's memory."""
+
+    def __init__(self, settings: Settings, load: Load, place: Path, days_ms: int = DAYS_MS) -> None:
         start = multiprocessing.get_context("spawn")
-        longest_ms = days_ms + (int(rate * seconds / RECORDS) + 1) * SHORTEST_MS
+        longest_ms = days_ms + (load.records // RECORDS + 1) * SHORTEST_MS
         self._now_ms = start.Value("q", time.time_ns() // 1_000_000 - HOUR_MS - longest_ms)
         self._records, self._conversations = start.Value("q", 0), start.Value("q", 0)
-        arguments = (settings, rate, seconds, place, days_ms, self._now_ms, self._records, self._conversations)
+        arguments = (settings, load, place, days_ms, self._now_ms, self._records, self._conversations)
         self.process = start.Process(target=_play, args=arguments, daemon=True)
 
     @property
@@ -130,29 +156,23 @@ class Traffic:
 
 
 def _play(
-    settings: Settings,
-    rate: float,
-    seconds: float,
-    place: Path,
-    days_ms: int,
-    now_ms: Any,
-    records: Any,
-    conversations: Any,
+    settings: Settings, load: Load, place: Path, days_ms: int, now_ms: Any, records: Any, conversations: Any
 ) -> None:
     """What the process of :class:`Traffic` does. A conversation is played to its end."""
     tame_kafka()
     kafka, began, first_ms = settings.kafka, time.monotonic(), now_ms.value
     truths: list[Truth] = []
-    while (passed := (time.monotonic() - began) / seconds) < 1:
+    while (passed_s := time.monotonic() - began) < load.seconds:
         if truths:
-            now_ms.value = max(now_ms.value + SHORTEST_MS, first_ms + int(passed * days_ms))
+            now_ms.value = max(now_ms.value + SHORTEST_MS, first_ms + int(passed_s / load.seconds * days_ms))
         world, before = simulate(conversation(len(truths), now_ms.value)), records.value
 
         def count(written: int, before: int = before) -> None:
             records.value = before + written
 
         conversations.value += 1
-        coordinates = write_records(world.records, kafka.topics.envelopes, kafka.clients().producer, rate, count)
+        rate, topic = load.rate_at(passed_s), kafka.topics.envelopes
+        coordinates = write_records(world.records, topic, kafka.clients().producer, rate, count)
         write_events(sender_events(world.journals), settings.bridge.evidence_topic, kafka.clients().producer)
         truths.append(world.truth.locate(coordinates))
     fields = [field.name for field in dataclasses.fields(Truth)]
@@ -242,7 +262,7 @@ def soak_settings(place: Path) -> Settings:
     )
 
 
-def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, Any]:
+def soak(place: Path, load: Load, judge_s: float) -> dict[str, Any]:
     """Run it; what was found. Maintenance runs once in a virtual day, verdicts and alerts every ``judge_s``."""
     tame_kafka()
     maintain.Z_ORDER_BYTES = Z_ORDER_BYTES
@@ -252,7 +272,7 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
     deleted: dict[str, int] = defaultdict(int)
     with running_broker(settings, place / "kafka") as there, spark_session(there, "soak") as spark:
         ensure_evidence_topic(there)
-        traffic = Traffic(there, rate, seconds, place / "truth")
+        traffic = Traffic(there, load, place / "truth")
         running = threading.Event()
 
         def sample() -> None:
@@ -274,13 +294,13 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
             run_verdicts(spark.newSession(), there, lambda _: None)
 
         create_tables(there.paths, TABLES)
-        keep_logs(there, max(LOG_KEPT_S, seconds / 10))
+        keep_logs(there, max(LOG_KEPT_S, load.seconds / 10))
         with record_metrics(spark, there, serve=False):
             began = time.monotonic()
             traffic.process.start()
             threads = [
                 every(SAMPLE_S, running, sample, faults),
-                every(seconds / DAYS, running, maintained, faults),
+                every(load.seconds / DAYS, running, maintained, faults),
                 every(judge_s, running, judge, faults),
             ]
             run_continuously(spark, there, running)
@@ -309,6 +329,7 @@ def soak(place: Path, seconds: float, rate: float, judge_s: float) -> dict[str, 
         "rows_deleted": {name: count for name, count in sorted(deleted.items()) if count},
         "records_per_s": {"early": throughput(early), "late": throughput(late)},
         "records_behind": {"early": behind(early), "late": behind(late)},
+        "peak": measure_peak(samples, load) if load.peak > 1 else None,
         "growth": growth(early, late, took_s),
         "end": end,
         "differences": [str(each) for each in differences],
@@ -354,6 +375,17 @@ def behind(samples: list[dict[str, Any]]) -> float:
     return median(one["written"] - one["read"] for one in samples)
 
 
+def measure_peak(samples: list[dict[str, Any]], load: Load) -> dict[str, Any]:
+    """How many records waited at most because of the peak, and how many seconds after its end no more waited than
+    before it (half as many again, and what comes between two looks); ``None``: not until the traffic ended."""
+    begin, end = load.peak_s
+    waiting = [(one["s"], one["written"] - one["read"]) for one in samples]
+    usual = 1.5 * max((count for s, count in waiting if s < begin), default=0) + load.rate * SAMPLE_S
+    after = (s - end for s, count in waiting if end < s <= load.seconds and count <= usual)
+    most = max((count for s, count in waiting if s >= begin), default=0)
+    return {"times": load.peak, "seconds": end - begin, "most_behind": most, "worked_off_s": next(after, None)}
+
+
 def growth(early: list[dict[str, Any]], late: list[dict[str, Any]], took_s: float) -> list[dict[str, Any]]:
     """Of every measure its median early and late, the limit of the late one (``None``: it may grow), and whether it is
     kept."""
@@ -377,6 +409,14 @@ def told(result: dict[str, Any]) -> Iterator[str]:
         limit = "" if each["limit"] is None else f"{each['limit']:,.0f}"
         grown = "" if each["kept"] else "  GREW"
         yield f"{each['name']:44}{each['early']:>16,.0f}{each['late']:>16,.0f}{limit:>16}{grown}"
+    if peak := result["peak"]:
+        worked_off = (
+            "not worked off" if peak["worked_off_s"] is None else f"worked off {peak['worked_off_s']:.0f} s later"
+        )
+        yield (
+            f"{peak['times']:g} times the load for {peak['seconds']:.0f} s: {peak['most_behind']:,.0f} records behind,"
+            f" {worked_off}"
+        )
     yield f"rows deleted by retention: {result['rows_deleted']}"
     counts = (f"{result[name]:,.0f} {name}" for name in ("records", "messages", "verdicts", "alerts", "seconds"))
     yield ", ".join(counts)
@@ -387,7 +427,10 @@ def told(result: dict[str, Any]) -> Iterator[str]:
 
 
 def failed(result: dict[str, Any]) -> bool:
-    """Whether a table differs from the truth, or something grew."""
+    """Whether a table differs from the truth, something grew, or the records of a peak still waited in the end. After
+    a peak, which fills tables and memory, nothing is called growth."""
+    if result["peak"]:
+        return bool(result["differences"]) or result["peak"]["worked_off_s"] is None
     return bool(result["differences"]) or not all(each["kept"] for each in result["growth"])
 
 
@@ -396,11 +439,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Hours of traffic, checked in the end.")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long traffic is sent")
     parser.add_argument("--rate", type=float, default=100.0, help="records/s")
+    parser.add_argument("--peak", type=float, default=1.0, help="times the rate, for five minutes in the middle")
     parser.add_argument("--judge", type=float, default=60.0, help="s between two rounds of verdicts and alerts")
     parser.add_argument("--dir", type=Path, default=Path("build/soak"), help="emptied first")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), help="where soak.json is written")
     options = parser.parse_args()
-    result = soak(options.dir.resolve(), options.seconds, options.rate, options.judge)
+    result = soak(options.dir.resolve(), Load(options.rate, options.seconds, options.peak), options.judge)
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "soak.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print("\n".join(told(result)))

@@ -23,7 +23,7 @@ from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from tests.chaos import FAULTS, plan, wrong_alerts
-from tests.soak import failed, growth, keep_logs, windows
+from tests.soak import Load, failed, growth, keep_logs, measure_peak, windows
 
 
 def sampled(name: str, value: Callable[[int], float], samples: int = 100) -> list[dict[str, Any]]:
@@ -50,6 +50,23 @@ def test_what_grows_with_every_sample_is_found_and_what_comes_and_goes_is_not(na
     assert grown(name, lambda n: per_sample * n)
     assert not grown(name, lambda n: per_sample * (n % 10))
     assert not grown(name, lambda n: per_sample * min(n, 10))
+
+
+@pytest.mark.parametrize(("left_at_s", "worked_off_s"), [(1_100, 300), (1_600, None)])
+def test_a_peak_is_worked_off_when_no_more_waits_than_before_it(left_at_s: int, worked_off_s: float | None) -> None:
+    load = Load(rate=100, seconds=1_500, peak=10)
+    begin, end = load.peak_s
+    assert (begin, end, load.records) == (500, 800, 420_000)
+
+    def waiting(s: int) -> int:
+        if s < begin:
+            return 200
+        return 20_000 if s < left_at_s else 250
+
+    samples = [{"s": s, "written": waiting(s), "read": 0} for s in range(0, 1_600, 100)]
+    result = measure_peak(samples, load)
+    assert (result["most_behind"], result["worked_off_s"]) == (20_000, worked_off_s)
+    assert failed({"differences": [], "growth": [], "peak": result}) is (worked_off_s is None)
 
 
 def test_the_first_tenth_does_not_count() -> None:
@@ -85,9 +102,9 @@ def test_a_checkpoint_of_a_log_names_replaced_files_for_as_long_as_they_are_kept
 
 def test_a_difference_from_the_truth_or_growth_fails() -> None:
     kept, grew = {"kept": True}, {"kept": False}
-    assert not failed({"differences": [], "growth": [kept]})
-    assert failed({"differences": ["one"], "growth": [kept]})
-    assert failed({"differences": [], "growth": [kept, grew]})
+    assert not failed({"differences": [], "growth": [kept], "peak": None})
+    assert failed({"differences": ["one"], "growth": [kept], "peak": None})
+    assert failed({"differences": [], "growth": [kept, grew], "peak": None})
 
 
 def test_a_seed_gives_one_plan_and_every_fault_strikes_before_one_strikes_again() -> None:
