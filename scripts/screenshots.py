@@ -76,10 +76,12 @@ def main() -> None:
             "quarantine": f"{server}/quarantine",
             "alerts": f"{server}/alerts",
             "report": report.as_uri(),
+            "bundle": checked_bundle(place, message["message_key"]).as_uri(),
         }
         picture(opened, pages["overview"], SCREENS / "overview.png", size=(1100, 960))
         picture(opened, pages["message"], SCREENS / "message.png")
         picture(opened, pages["report"], SCREENS / "report.png")
+        picture(opened, pages["bundle"], SCREENS / "bundle.png")
         for name, where in pages.items():
             for scheme in ("light", "dark"):
                 picture(opened, where, ALL / f"{name}-{scheme}.png", scheme, WIDE, whole=True)
@@ -104,6 +106,16 @@ def print_block(block: re.Match[str], place: Path) -> str:
     command = block["command"].replace("build/demo", str(place))
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
     return block[0].replace(f"```text\n{block['text']}```", f"```text\n{done.stdout.rstrip()}\n```")
+
+
+def checked_bundle(place: Path, key: str) -> Path:
+    """The page of a bundle of evidence about a message, with its checks."""
+    bundle, shown = ALL / "evidence.zip", (ALL / "bundle.html").resolve()
+    evidence = ["reliable-channel", "evidence"]
+    tables = ["--tables", str(place / "tables")]
+    subprocess.run([*evidence, "bundle", key, "--out", str(bundle), *tables], capture_output=True, check=True)
+    subprocess.run([*evidence, "verify", str(bundle), "--html", str(shown)], capture_output=True, check=True)
+    return shown
 
 
 def report_page(paths: PathSettings) -> str:
