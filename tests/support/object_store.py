@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import time
@@ -89,12 +90,15 @@ def object_store(home: Path) -> Iterator[ObjectStore]:
 
 def _python() -> Path:
     """The Python that has moto."""
-    place, lock = HERE.parents[1] / "build" / "object-store-venv", HERE / "requirements.lock"
-    if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != lock.read_bytes():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-        install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(lock)]
-        subprocess.run(install, check=True, timeout=WAIT_S)
-        (place / ".installed").write_bytes(lock.read_bytes())
+    place, locked = HERE.parents[1] / "build" / "object-store-venv", HERE / "requirements.lock"
+    place.parent.mkdir(exist_ok=True)
+    with place.with_suffix(".lock").open("w") as alone:  # pytest's workers may need it at the same time
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != locked.read_bytes():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+            install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(locked)]
+            subprocess.run(install, check=True, timeout=WAIT_S)
+            (place / ".installed").write_bytes(locked.read_bytes())
     return place / "bin" / "python"
 
 
