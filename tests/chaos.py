@@ -31,7 +31,6 @@ from reliable_channel.cli.commands.run import run_verdicts, serve
 from reliable_channel.config import Settings
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import TABLES
-from reliable_channel.pipeline.clock import read_progress
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.pipeline.runner.run import close, run_chain
 from reliable_channel.runtime import broker, jars
@@ -40,7 +39,7 @@ from reliable_channel.runtime.spark import spark_session
 from reliable_channel.runtime.topics import ensure_evidence_topic
 from reliable_channel.simulation.check.tables import read_table
 from reliable_channel.simulation.truth import Truth
-from tests.soak import Load, Traffic, differences_from, soak_settings
+from tests.soak import Load, Traffic, count_read, differences_from, soak_settings
 from tests.support.disk import filled, small_disk_at
 
 DISK_MB = 4_096
@@ -104,7 +103,7 @@ class Operated:
                 self._over.wait(RESTART_S)
                 self._start_job()
             with self.broker_down:
-                if broker.running_pid(broker.files(self.at_broker)) is None:
+                if self.broker_pid() is None:
                     broker.start(self.at_broker)
 
     @property
@@ -212,9 +211,9 @@ def wrong_alerts(settings: Settings, undisturbed: Settings) -> list[str]:
     def raised(one: Settings) -> set[tuple[str, str]]:
         return {key for key in AlertLog(one.paths).open_alerts() if key[0] not in OPERATION}
 
-    found, wanted = raised(settings), raised(undisturbed)
-    wrong = [f"alert {name} of {subject} is missing" for name, subject in sorted(wanted - found)]
-    wrong += [f"alert {name} of {subject} is false" for name, subject in sorted(found - wanted)]
+    open_now, wanted = raised(settings), raised(undisturbed)
+    wrong = [f"alert {name} of {subject} is missing" for name, subject in sorted(wanted - open_now)]
+    wrong += [f"alert {name} of {subject} is false" for name, subject in sorted(open_now - wanted)]
     states: dict[tuple[str, str], str] = {}
     for row in sorted(read_table(settings.paths.data_dir, "alerts").to_pylist(), key=lambda row: row["sequence"]):
         key = (row["alert"], row["subject"])
@@ -254,21 +253,21 @@ def chaos(place: Path, seconds: float, rate: float, seed: int, say: Callable[[st
         keeper = threading.Thread(target=keep_maintained, args=(settings, traffic, maintained, say), daemon=True)
         keeper.start()
 
-        def told(what: str) -> None:
-            say(f"{time.monotonic() - began:5.0f} s {what}: {read(settings)} of {traffic.records} records read")
+        def say_progress(what: str) -> None:
+            say(f"{time.monotonic() - began:5.0f} s {what}: {count_read(settings)} of {traffic.records} records read")
 
         for at, fault in planned:
             time.sleep(max(0, began + at - time.monotonic()))
-            told(fault.__name__)
+            say_progress(fault.__name__)
             fault(run, rng)
         traffic.process.join()
         if traffic.process.exitcode:
             raise RuntimeError("The traffic broke off; its error is above.")
-        told("the traffic has ended")
+        say_progress("the traffic has ended")
         deadline = time.monotonic() + CATCH_UP_S
-        while read(settings) < traffic.records and time.monotonic() < deadline:
+        while count_read(settings) < traffic.records and time.monotonic() < deadline:
             time.sleep(1)
-        told(f"the job has ended by itself or by a fault {dict(run.ends)} times (exit code: times)")
+        say_progress(f"the job has ended by itself or by a fault {dict(run.ends)} times (exit code: times)")
         if code := run.stop_job():
             wrong.append(f"the job ended with {code} after SIGTERM")
         maintained.set()
@@ -295,13 +294,8 @@ def chaos_settings(place: Path, run_dir: Path) -> Settings:
     return settings.model_copy(update={"kafka": own, "pipeline": pipeline}).with_servers(f"{broker.HOST}:{port}")
 
 
-def read(settings: Settings) -> int:
-    """How many records ingest has read."""
-    return sum(at.next_offset for at in read_progress(settings.paths).values())
-
-
 def keep_maintained(settings: Settings, traffic: Traffic, over: threading.Event, say: Callable[[str], None]) -> None:
-    """Maintain the tables every half a minute; a round that meets a fault is told, and the next one tries again."""
+    """Maintain the tables every half a minute; a fault is printed, and the next one tries again."""
     while not over.wait(30):
         try:
             maintain.run(settings, now_ms=traffic.now_ms)

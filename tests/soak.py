@@ -277,7 +277,7 @@ def soak(place: Path, load: Load, judge_s: float) -> dict[str, Any]:
 
         def sample() -> None:
             """Look at everything; stop the queries when they have read all, after the traffic has ended."""
-            read = sum(at.next_offset for at in read_progress(there.paths).values())
+            read = count_read(there)
             counts = {"written": traffic.records, "read": read, "conversations": traffic.conversations}
             looked = {"s": round(time.monotonic() - began, 1), **counts, "sizes": sizes(there, spark)}
             samples.append(looked)
@@ -334,6 +334,11 @@ def soak(place: Path, load: Load, judge_s: float) -> dict[str, Any]:
         "end": end,
         "differences": [str(each) for each in differences],
     }
+
+
+def count_read(settings: Settings) -> int:
+    """How many records ingest has read."""
+    return sum(at.next_offset for at in read_progress(settings.paths).values())
 
 
 def differences_from(truth: Truth, settings: Settings) -> list[Difference]:

@@ -118,16 +118,16 @@ def test_alerts_that_are_missing_false_or_raised_twice_are_named(tmp_path: Path)
     def change(alert: str, subject: str, state: AlertState = AlertState.RAISED) -> AlertChange:
         return AlertChange(alert, alert, subject, state, "warning", 2.0, 1.0, "made up")
 
-    def written(name: str, *rounds: AlertChange) -> Settings:
+    def write_alerts(name: str, *rounds: AlertChange) -> Settings:
         settings = load("local").with_run_dir(tmp_path / name)
         for one in rounds:
             assert AlertLog(settings.paths).append([one], None, dt.datetime.now(dt.UTC))
         return settings
 
-    undisturbed = written("undisturbed", change("loss_rate", "a"), change("split", "b"))
-    same = written("same", change("lag_commits", "ack"), change("split", "b"), change("loss_rate", "a"))
+    undisturbed = write_alerts("undisturbed", change("loss_rate", "a"), change("split", "b"))
+    same = write_alerts("same", change("lag_commits", "ack"), change("split", "b"), change("loss_rate", "a"))
     assert wrong_alerts(same, undisturbed) == []
-    other = written("other", change("loss_rate", "c"), change("loss_rate", "c"), change("failed_rows", "ack"))
+    other = write_alerts("other", change("loss_rate", "c"), change("loss_rate", "c"), change("failed_rows", "ack"))
     assert wrong_alerts(other, undisturbed) == [
         "alert loss_rate of a is missing",
         "alert split of b is missing",
