@@ -61,6 +61,10 @@ class Table:
         """The column names, in order."""
         return tuple(c.name for c in self.columns)
 
+    def by_name(self) -> dict[str, Column]:
+        """Name → column."""
+        return {column.name: column for column in self.columns}
+
     def types(self, *names: str) -> dict[str, str]:
         """Map some columns, in this order, to their Spark SQL types."""
         type_by_name = {c.name: c.type for c in self.columns}

@@ -17,8 +17,9 @@ from reliable_channel.lake.tables.views.model import CHANNEL, View
 _AGE_MS = "unix_millis(d.first_seen) - d.sender_timestamp_ns / 1e6"
 _IS_PLAUSIBLE = "BETWEEN -86400000 AND 30 * 86400000.0"
 """Of the age of a sender's timestamp in ms: not more than 30 days before the arrival, nor a day after it."""
-_STATUS = {column.name: column for column in DELIVERY_STATUS.columns}
-_DELIVERED = {column.name: column for column in DELIVERED_MESSAGES.columns}
+_STATUS = DELIVERY_STATUS.by_name()
+_DELIVERED = DELIVERED_MESSAGES.by_name()
+_SENT = SDS_MESSAGES.by_name()
 
 MESSAGES = View(
     "messages",
@@ -111,8 +112,6 @@ LEFT JOIN segments p USING ({CHANNEL}, message_key)
 LEFT JOIN acknowledged_times a USING ({CHANNEL}, message_key)
 LEFT JOIN sighted v USING ({CHANNEL}, message_key)""",  # noqa: S608 - text of our own only
 )
-
-_SENT = {column.name: column for column in SDS_MESSAGES.columns}
 
 DISPATCHES = View(
     "dispatches",

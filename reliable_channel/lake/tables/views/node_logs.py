@@ -13,12 +13,12 @@ from reliable_channel.lake.tables import (
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.lake.tables.views.model import CHANNEL, View
 
-_STATUS = {column.name: column for column in DELIVERY_STATUS.columns}
+_STATUS = DELIVERY_STATUS.by_name()
 
 _SILENCE_MS = 600_000
 _ON_ITS_WAY_MS = 10_000
 _LEAST_NODES = 3
-_SEEN = {column.name: column for column in SIGHTINGS.columns}
+_SEEN = SIGHTINGS.by_name()
 
 NODE_LOGS = View(
     "node_logs",

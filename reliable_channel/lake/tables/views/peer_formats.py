@@ -5,7 +5,7 @@ from __future__ import annotations
 from reliable_channel.lake.tables import CHANNEL_KEY, SDS_MESSAGES, Column
 from reliable_channel.lake.tables.views.model import CHANNEL, View
 
-_SENT = {column.name: column for column in SDS_MESSAGES.columns}
+_SENT = SDS_MESSAGES.by_name()
 
 PEER_FORMATS = View(
     "peer_formats",
