@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reliable_channel.config import Settings
@@ -24,9 +24,16 @@ WriteBack = Callable[[Sequence[StoreEntry]], None]
 """Writes entries (with data) to the envelopes topic as ``source=store``; returns when all replicas have them."""
 
 
-def open_gaps(settings: Settings, done: Collection[str]) -> list[dict[str, Any]]:
-    """Return the gaps with a known start that are not ``done``, with the content topics of their partition's
-    records."""
+def open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the gaps with a known start that are still to be asked for, with the content topics of their partition's
+    records. ``answers``: the rows of ``store_presence`` about gaps. A content topic for which every node failed is
+    asked for again."""
+    failed: dict[tuple[str, str | None], bool] = {}
+    for row in answers:
+        key = row["detail"], row["content_topic"]
+        failed[key] = failed.get(key, True) and row["outcome"] == "error"
+    again = {name for (name, _), all_failed in failed.items() if all_failed}
+    done = {name for name, _ in failed} - again
     gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
     # The bridge fills its own gaps; and a gap without a start has no range to query.
     gaps = [g for g in gaps if g["kafka_partition"] >= 0 and g["name"] not in done]
@@ -61,16 +68,21 @@ def fill_gap(settings: Settings, client: StoreClient, write_back: WriteBack, gap
             end_time_ns=to_ns(gap["to_time"], GAP_MARGIN),
         )
         known: set[bytes] = set()
+        outcomes: dict[str, str] = {}
         for node, page in client.walk_each(query):
             if isinstance(page, StoreNodeError):
-                rows.append(make_row(node, None, "error", "gap", gap["name"], content_topic=content_topic))
+                outcomes[node] = "error"
                 continue
+            outcomes[node] = "present"
             new = [e for e in page.entries if e.message is not None and e.message_hash not in known]
             known |= {entry.message_hash for entry in new}
             missing = drop_known(settings, new)
             write_back(missing)
             written += len(missing)
-            rows.append(make_row(node, None, "present", "gap", gap["name"], content_topic=content_topic))
+        rows += [
+            make_row(node, None, outcome, "gap", gap["name"], content_topic=content_topic)
+            for node, outcome in outcomes.items()
+        ]
     if not rows:
         rows.append(make_row(client.nodes[0], None, "absent", "gap", gap["name"]))
     append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))

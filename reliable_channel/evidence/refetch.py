@@ -60,8 +60,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     written = fetch_by_hash(settings, client, write_back, requests) if requests else 0
     sets = open_sets(settings, answers.filter(pc.equal(answers["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
     written += fetch_by_range(settings, client, write_back, [*unhinted, *sets])
-    done = {row["detail"] for row in answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist()}
-    gaps = open_gaps(settings, done)
+    gaps = open_gaps(settings, answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist())
     for gap in gaps:
         written += fill_gap(settings, client, write_back, gap)
     audited = set(answers.filter(pc.equal(answers["purpose"], "audit"))["message_hash"].to_pylist())

@@ -255,8 +255,8 @@ def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
     assert outcome.requests == 0
 
 
-@pytest.mark.parametrize("cause", ["offset_jump", "compaction"])
-def test_a_gap_is_filled_by_its_time_range_once(settings: Settings, cause: str) -> None:
+def lost_of_kafka(settings: Settings, cause: str = "offset_jump") -> None:
+    """A gap of two minutes around the start, and an envelope before it."""
     at = dt.datetime.fromtimestamp(START_S, dt.UTC)
     gap = {
         "kafka_topic": "t",
@@ -279,12 +279,27 @@ def test_a_gap_is_filled_by_its_time_range_once(settings: Settings, cause: str) 
         "message_hash": message_hash(PUBSUB, LOST),
     }
     append_rows(settings.paths, tables.ENVELOPES, as_arrow([envelope], tables.ENVELOPES))
+
+
+@pytest.mark.parametrize("cause", ["offset_jump", "compaction"])
+def test_a_gap_is_filled_by_its_time_range_once(settings: Settings, cause: str) -> None:
+    lost_of_kafka(settings, cause)
     outside = WakuMessage(b"an hour later", TOPIC, timestamp=(START_S + 3_600) * 10**9)
     node = MemoryNode("a", STORED, LOST, outside)
     outcome, written = run(settings, node)
     assert [entry.message for entry in written] == [STORED], "inside the gap and not here yet"
     assert outcome == RefetchResult(requests=0, gaps=1, written=1)
     assert run(settings, node)[0] == RefetchResult()
+
+
+def test_a_gap_for_which_every_store_failed_is_asked_for_again(settings: Settings) -> None:
+    lost_of_kafka(settings)
+    down = MemoryNode("a", broken=True), MemoryNode("b", broken=True)
+    assert run(settings, *down) == (RefetchResult(gaps=1), [])
+    outcome, written = run(settings, MemoryNode("a", STORED), MemoryNode("b", broken=True))
+    assert [entry.message for entry in written] == [STORED]
+    assert outcome == RefetchResult(gaps=1, written=1)
+    assert run(settings, *down)[0] == RefetchResult(), "one node has answered"
 
 
 def test_without_store_nodes_nothing_happens(settings: Settings) -> None:
