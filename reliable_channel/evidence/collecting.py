@@ -13,8 +13,9 @@ from kafka.errors import KafkaError
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.evidence.intake import EvidenceRecord, position, write
-from reliable_channel.transport.kafka_consumer import poll_records
+from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, write
+from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
+from reliable_channel.transport.kafka_producer import unreachable
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000
@@ -37,7 +38,9 @@ def collect_evidence(settings: Settings) -> int:
         ) from error
     try:
         with _hold_lock(settings):
-            return _read(settings, consumer, topic)
+            return _read(settings, consumer, topic, describe_topic(settings.kafka.clients(), topic).id)
+    except KafkaError as error:
+        raise unreachable(error) from None
     finally:
         consumer.close()
 
@@ -52,19 +55,20 @@ def _hold_lock(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _read(settings: Settings, consumer: KafkaConsumer, topic: str) -> int:
+def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str) -> int:
     topic_partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     if not topic_partitions:
         return 0
     consumer.assign(topic_partitions)
     first, end = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
+    source = name_source(settings.paths, topic, topic_id, {each.partition: end[each] for each in topic_partitions})
     for each in topic_partitions:
-        consumer.seek(each, max(first[each], position(settings.paths, topic, each.partition)))
+        consumer.seek(each, max(first[each], position(settings.paths, source, each.partition)))
     count = 0
     while any(consumer.position(each) < end[each] for each in topic_partitions):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
         if not records:
             break
-        count += write(settings.paths, topic, records, settings.kafka.topics.envelopes)
+        count += write(settings.paths, source, records, settings.kafka.topics.envelopes)
     return count

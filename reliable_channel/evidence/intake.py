@@ -10,7 +10,7 @@ replaces the earlier row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,22 @@ def position(paths: PathSettings, topic: str, partition: int) -> int:
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
 
 
+def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[int, int]) -> str:
+    """The name under which the tables keep the position in a topic: a topic that was created anew has another id, and
+    is read from its beginning. ``topic_id``: empty if the broker knows no ids; ``ends``: the end of each partition.
+
+    Earlier versions kept positions without the id. They hold unless they are beyond the end of the topic."""
+    own = f"{topic}/{topic_id}"
+    if not topic_id or any(position(paths, own, partition) for partition in ends):
+        return own if topic_id else topic
+    before = {partition: position(paths, topic, partition) for partition in ends}
+    is_same = any(before.values()) and all(at <= ends[partition] for partition, at in before.items())
+    return topic if is_same else own
+
+
 def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
     """Append the records as rows, each exactly once; returns how many became rows. The records of a partition must be
-    in order."""
+    in order. ``topic``: as :func:`name_source` names it."""
     by_partition: dict[int, list[EvidenceRecord]] = {}
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)

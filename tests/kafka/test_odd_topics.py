@@ -4,14 +4,16 @@ with the ingest job."""
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import kafka.codec
 import pytest
-from kafka import TopicPartition
+from kafka import KafkaProducer, TopicPartition
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
@@ -42,7 +44,7 @@ from tests.support.odd_topics import (
     write,
     write_undecodable,
 )
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.kafka
 
@@ -260,6 +262,24 @@ def test_evidence_that_cannot_be_decoded_ends_its_job_with_a_sentence(
         collect_evidence(here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": topic})}))
     assert error_page.pattern_of("A record that cannot be decoded").fullmatch(str(fault.value))
     assert "partition 0, offset 0" in str(fault.value)
+
+
+def test_evidence_of_a_topic_that_was_created_anew_is_read(broker: Settings, topic: str, tmp_path: Path) -> None:
+    name = f"{topic}-evidence"
+    here = broker.with_run_dir(tmp_path)
+    here = here.model_copy(update={"bridge": here.bridge.model_copy(update={"evidence_topic": name})})
+
+    def collect(*events: str) -> int:
+        with closing(KafkaProducer(**broker.kafka.clients().producer, acks="all")) as producer:
+            for event in events:
+                value = {"kind": "sender", "event": event, "at_ms": 1_767_225_600_000}
+                producer.send(name, json.dumps(value).encode()).get(timeout=WAIT_S)
+        return collect_evidence(here)
+
+    make(broker, name)
+    assert (collect("queued", "sent"), collect()) == (2, 0)
+    make_anew(broker, name)
+    assert (collect("queued"), collect("sent", "failed"), collect()) == (1, 2, 0)
 
 
 def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missing_offsets(

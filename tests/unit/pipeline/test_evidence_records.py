@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.evidence import intake
-from reliable_channel.evidence.intake import EvidenceRecord, position, rows_from, write
+from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, rows_from, write
 from reliable_channel.lake import tables
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
@@ -57,6 +57,23 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
     (row,) = rows_of(open_table(paths, tables.SOURCE_GAPS))
     assert (row["name"], row["status"], row["cause"]) == (gap.name, "unfilled", "bridge_restart")
     assert int(row["from_time"].timestamp() * 1000) == AT_MS
+
+
+def test_a_topic_that_was_created_anew_is_read_from_its_beginning(paths: PathSettings) -> None:
+    first = name_source(paths, TOPIC, "id-1", {0: 2})
+    write(paths, first, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
+    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 5}), 0) == 2
+    anew = name_source(paths, TOPIC, "id-2", {0: 5})  # longer than the first
+    assert position(paths, anew, 0) == 0
+    assert write(paths, anew, [EvidenceRecord(0, 0, sender_record(9))], "waku.envelopes") == 1
+    assert [row["sds_id"] for row in rows_of(open_table(paths, tables.SENDER_EVENTS))].count("m9") == 1
+
+
+def test_positions_of_earlier_versions_hold_unless_the_topic_is_shorter(paths: PathSettings) -> None:
+    write(paths, TOPIC, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
+    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 2}), 0) == 2
+    assert position(paths, name_source(paths, TOPIC, "", {0: 1}), 0) == 2
+    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 1}), 0) == 0
 
 
 def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> None:
