@@ -78,7 +78,7 @@ from reliable_channel.transport.base import (
     SendBufferFull,
     Sent,
 )
-from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.clock import Clock, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
 from reliable_channel.transport.health import HealthState
 
@@ -616,7 +616,10 @@ class ReliableChannel:
         """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
         outcomes: list[StepResult] = []
         due = self._machine.next_due()
-        ticks = due is not None and max(due, self._no_timers_until) <= now
+        if is_set_back := self._machine.is_ahead_of(now):
+            self._no_timers_until = 0
+            self._queries.follow_clock(now)
+        ticks = is_set_back or (due is not None and max(due, self._no_timers_until) <= now)
         if ticks and not self._apply(Ticked(now), outcomes):
             self._no_timers_until = now + FAILED_TIMERS_WAIT_MS
         for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
@@ -680,7 +683,7 @@ class ReliableChannel:
         return outcomes
 
     def _pause_over(self, now: int) -> bool:
-        return not 0 <= now - self._last_processing < self._config.process_task_min_elapse_ms
+        return has_passed(self._config.process_task_min_elapse_ms, self._last_processing, now)
 
     def _plan(self, effects: Iterable[Effect]) -> None:
         """Queue effects for this cycle or the next."""

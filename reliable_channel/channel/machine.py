@@ -77,6 +77,9 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
 
+SET_BACK_MS = 2_000
+"""How far back (ms) a clock must go to count as set back."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentedPayload:
@@ -143,6 +146,8 @@ class ChannelMachine:
     def apply(self, given: Input) -> StepResult:
         """Apply one input. For a send raises ``EmptyMessage``, ``MessageTooLarge``, and ``LocalError`` if it cannot be
         encrypted inside SDS, before anything changes."""
+        if self.is_ahead_of(given.now):
+            self._set_back(given.now)
         now = self.now = max(self.now, given.now)
         if isinstance(given, (EnvelopeReceived, SendRequested, DispatchDone)):
             self.last_active = now
@@ -180,6 +185,21 @@ class ChannelMachine:
         (outgoing,) = self.sds.send_ephemeral(content, max(self.now, now)).outgoing
         sds_id = outgoing.message.message_id
         return SdsDispatch(outgoing, sds_id, segmented.payload_hash, counts=True, ephemeral=True)
+
+    def is_ahead_of(self, now: int) -> bool:
+        """Whether the machine's time is so far ahead of ``now`` (Unix ms) that the clock must have been set back."""
+        return now < self.now - SET_BACK_MS
+
+    def _set_back(self, now: int) -> None:
+        """Continue at an earlier time: all timers keep their distance. Otherwise none would be due, and nothing
+        retransmitted or acknowledged, until the clock is as late again."""
+        from reliable_channel.channel.snapshot import move_back  # which imports this module
+
+        queued = {send.send_id: send.queued for send in self.sends}
+        move_back(self, self.now - now)
+        for send in self.sends:
+            send.queued = queued[send.send_id]
+        self.sds.follow_clock_back(now)
 
     def next_due(self) -> int | None:
         """When (ms) the next timer is due for a :class:`Ticked`, or ``None``."""

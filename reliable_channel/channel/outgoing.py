@@ -131,7 +131,8 @@ class OutgoingQueue:
     def pump(self, now: int) -> StageReport:
         """Dispatch queued envelopes in order, as far as the node accepts them now."""
         report = StageReport([], [])
-        if self._blocked_until is not None and now < self._blocked_until:
+        # A longer wait: the clock was set back.
+        if self._blocked_until is not None and 0 < self._blocked_until - now <= BLOCKED_RETRY_MS:
             return report
         self._blocked_until = None
         while self._queue:

@@ -287,6 +287,14 @@ class StoreQueries:
         start = start_ms - CATCH_UP_MARGIN_MS
         self._wanted_since = start if self._wanted_since is None else min(start, self._wanted_since)
 
+    def follow_clock(self, now: int) -> None:
+        """Move all times with a clock that was set back to ``now``."""
+        self._last_range_without_hint = min(self._last_range_without_hint, now)
+        self._pause_until = min(self._pause_until, now + RANGE_PAUSE_MS)
+        self._checked_until = min(self._checked_until, now)
+        if self._check_due is not None:
+            self._check_due = min(self._check_due, now + CHECK_PERIOD_MS)
+
     def run_due(self, now: int) -> None:
         """Query what is due."""
         if self._check_due is not None and self._check_due <= now:

@@ -6,6 +6,7 @@ The configuration is not part of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -29,6 +30,8 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import HeldSegment, IncompleteSet, Reassembler
 from reliable_channel.core.wire._pb import channel_state_pb2 as pb
+from reliable_channel.core.wire._pb.reassembler_state_pb2 import ChunkGateState, ReassemblerState
+from reliable_channel.core.wire._pb.sds_state_pb2 import SdsState
 from reliable_channel.core.wire.hashing import keccak256
 
 VERSION = 1
@@ -136,6 +139,40 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]
     for evicted in state.evicted:
         machine.inbox.evicted.restore(_decode_evicted(evicted))
     return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))
+
+
+_TIMES = frozenset(
+    {
+        *("now", "last_active", "at", "first_seen", "last_seen", "since_ms", "since", "until", "due", "search_due"),
+        *("ask_due", "completed_at", "received_at", "lost_at", "queued_at", "tracked_since", "repair_answers_since"),
+        *("sync_due", "sync_owed_due", "sync_waiting_since"),
+    }
+)
+"""The fields of a snapshot that hold a time of the machine's clock (ms)."""
+
+
+def move_back(machine: ChannelMachine, ms: int) -> None:
+    """Move all times of a machine back by ``ms``."""
+    state = pb.ChannelState.FromString(write_snapshot(machine))
+    for name, kind in (("sds", SdsState), ("reassembler", ReassemblerState), ("chunk_gate", ChunkGateState)):
+        part = kind.FromString(getattr(state, name))
+        _move_times(part, ms)
+        setattr(state, name, part.SerializeToString())
+    _move_times(state, ms)
+    machine.begin()
+    restore_snapshot(machine, state.SerializeToString())
+
+
+def _move_times(message: Any, ms: int) -> None:
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for each in (value,) if hasattr(value, "ListFields") else value:
+                _move_times(each, ms)
+        elif field.name in _TIMES:
+            if isinstance(value, int):
+                setattr(message, field.name, max(0, value - ms))
+            else:
+                value[:] = [max(0, each - ms) for each in value]
 
 
 def _encode_evicted(evicted: EvictedSet) -> pb.EvictedSetState:

@@ -71,8 +71,8 @@ class Confirmation:
         earlier."""
         if not self._usable or not self._subscriptions.confirming():
             return None
-        if self._due_ms is None:
-            self._due_ms = self._ledger.now() + self._config.store_query_interval_ms
+        latest = self._ledger.now() + self._config.store_query_interval_ms  # the clock may have been set back
+        self._due_ms = latest if self._due_ms is None else min(self._due_ms, latest)
         return self._due_ms
 
     def run_due(self) -> bool:

@@ -107,6 +107,7 @@ class SendService:
         self._due: list[tuple[int, str]] = []
         self._in_flight: dict[str, RequestProgress] = {}
         self._scheduled = 0
+        self._now = 0
         self._usable = False
 
     def submit(self, request_id: str) -> None:
@@ -184,7 +185,9 @@ class SendService:
         return verdict
 
     def list_overdue(self, now: int) -> list[str]:
-        """Attempts that the transport has not answered within the attempt time-out."""
+        """Attempts that the transport has not answered within the attempt time-out. Call it regularly: it follows a
+        clock that was set back."""
+        self._follow_clock(now)
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
     def note_restamp(self, request_id: str) -> None:
@@ -208,6 +211,15 @@ class SendService:
         if free and self._usable and self._timers:
             times.append(self._timers[0][0])
         return min(times, default=None)
+
+    def _follow_clock(self, now: int) -> None:
+        """Move all times with a clock that was set back: nothing would be due until it is as late again."""
+        back, self._now = self._now - now, now
+        if back > 0:
+            for request in self._requests.values():
+                request.due_ms -= back
+                request.deadline_ms -= back
+            self._timers = [(due - back, scheduled, request_id) for due, scheduled, request_id in self._timers]
 
     def _schedule(self, request: RequestProgress, due_ms: int) -> None:
         self._scheduled += 1

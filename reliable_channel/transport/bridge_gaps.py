@@ -14,6 +14,7 @@ from reliable_channel.transport.base import Source, list_hashes
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
+from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeError
@@ -74,7 +75,7 @@ class GapFiller:
     def probe(self) -> None:
         """Note which stores do not answer now."""
         now = self._bridge.now_ms()
-        if now < self._probed_at + PROBE_MS:
+        if not has_passed(PROBE_MS, self._probed_at, now):
             return
         self._probed_at = now
         for query in self._queries(BridgeGap(now, now, "probe"))[:1]:

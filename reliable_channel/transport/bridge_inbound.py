@@ -11,6 +11,7 @@ from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
+from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 
 _log = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class Inbound:
 
     def _acknowledge(self, started_ms: int, envelopes: bool) -> None:
         # `started_ms`: what arrived at the node after this read began may not have been in it.
-        if envelopes or self._bridge.state.acknowledged_ms is None or started_ms - self._saved_ms >= SAVE_INTERVAL_MS:
+        is_first = self._bridge.state.acknowledged_ms is None
+        if envelopes or is_first or has_passed(SAVE_INTERVAL_MS, self._saved_ms, started_ms):
             self._saved_ms = started_ms
             self._bridge.state.acknowledge(started_ms, self._bridge.recent.newest(2_000))

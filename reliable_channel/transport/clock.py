@@ -41,6 +41,12 @@ def now_ms(clock: Clock) -> int:
     return clock.now_ns() // 1_000_000
 
 
+def has_passed(ms: int, since: int, now: int) -> bool:
+    """Whether ``ms`` have passed ``since`` a time of the same clock; also if the clock was set back before it, because
+    nothing would happen until it is as late again."""
+    return not 0 <= now - since < ms
+
+
 class Timestamps:
     """Strictly increasing envelope timestamps in ns.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
-from reliable_channel.transport.clock import Clock, SystemClock, now_ms
+from reliable_channel.transport.clock import Clock, SystemClock, has_passed, now_ms
 from reliable_channel.transport.enr import relay_topics
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import NodeTimedOut, NodeUnreachable
@@ -139,7 +139,7 @@ class WakuReceiver:
         """Subscribe to new topics, leave removed ones, ping the others; returns a cause if the node had lost the
         subscription."""
         lost = ""
-        if self._filtered and now_ms(self._clock) - self._pinged_ms >= PING_INTERVAL_MS:
+        if self._filtered and has_passed(PING_INTERVAL_MS, self._pinged_ms, now_ms(self._clock)):
             self._pinged_ms = now_ms(self._clock)
             response = self._api.filter_ping()
             # Other failures of a ping are the service's rate limit, or unclear: the subscription may well be there.

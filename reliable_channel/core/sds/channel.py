@@ -230,6 +230,15 @@ class SdsChannel:
             due = self.next_due()
         return SdsStep(tuple(outgoing), tuple(events))
 
+    def follow_clock_back(self, now: int) -> None:
+        """After the machine's clock was set back to ``now``: lower a Lamport clock that no peer would accept. Messages
+        that were sent under it are refused by everybody, and later ones must not be."""
+        state = self._state
+        state.observed_since = min(state.observed_since, state.clock_time(now))
+        if state.clock is not None and not state.accepts_time(state.clock, now):
+            accepted = [lamport for lamport, _ in state.log.positions() if state.accepts_time(lamport, now)]
+            state.clock = max([state.clock_time(now), *accepted[-1:]])
+
     def next_due(self) -> int | None:
         """The earliest time at which :meth:`tick` would do something, or ``None``."""
         state = self._state

@@ -92,6 +92,12 @@ class ChannelState:
         """``now`` (ms) in the unit of the channel's Lamport clock."""
         return now // self.config.clock_unit_ms
 
+    def accepts_time(self, lamport: int, now: int) -> bool:
+        """Whether everybody accepts this Lamport timestamp at ``now``: it is near time, or of the nim family."""
+        config = self.config
+        is_nim = config.wire_family is WireFamily.NIM
+        return is_nim or lamport <= self.clock_time(now + config.lamport_tolerance_ms)
+
     def accepts(self, lamport: int, now: int) -> bool:
         """Whether a message with this Lamport timestamp is accepted at ``now``.
 

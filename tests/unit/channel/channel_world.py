@@ -89,7 +89,7 @@ class World:
             options.pop("content_topic", TOPIC),
             options.pop("sender_id", name),
             config=config or quick(),
-            clock=self.network.clock,
+            clock=options.pop("clock", self.network.clock),
             threaded=False,
             **options,
         )

@@ -46,6 +46,17 @@ def test_every_minute_the_store_is_asked_for_the_confirmed_content_topics(new_wo
     assert {query.pubsub_topic for query in by_topic} == {PUBSUB}
 
 
+def test_the_store_is_asked_again_a_minute_after_the_clock_was_set_back(new_world: Callable[..., World]) -> None:
+    world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
+    asked = Asked(world)
+    world.clock.advance(60 * MINUTE)
+    world.run(MINUTE)
+    world.clock.advance(-60 * MINUTE)
+    before = len(asked.queries)
+    world.run(2 * MINUTE)
+    assert len(asked.queries) >= before + 2
+
+
 def test_a_message_that_the_store_has_becomes_stored_for_good(new_world: Callable[..., World]) -> None:
     world = new_world(store_confirmation=True, confirm_content_topics=(CONTENT,))
     world.arrives()

@@ -68,6 +68,17 @@ def test_three_retries_follow_after_one_two_and_four_seconds() -> None:
     assert made.pending() == []
 
 
+def test_retries_and_time_outs_follow_a_clock_that_was_set_back() -> None:
+    made, ahead = service(), 86_400_000
+    for name in ("a", "b"):
+        made.submit(name)
+        assert taken(made, ahead) == name
+    assert made.outcome("a", TRY_AGAIN, ahead) is RetryDecision.RETRY
+    assert made.list_overdue(ahead) == made.list_overdue(0) == []
+    assert taken(made, RETRY_DELAYS_MS[0]) == "a"
+    assert made.list_overdue(100_000) == ["b"]
+
+
 def test_fresh_requests_go_before_retries_and_in_the_order_of_submission() -> None:
     made = service()
     made.submit("retried")

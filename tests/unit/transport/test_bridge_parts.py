@@ -186,6 +186,15 @@ def test_an_orderly_stop_reads_what_came_since_the_last_read(parts: Callable[...
     assert bridge.written.payloads() == [b"1", b"2", b"3"]
 
 
+def test_what_is_safe_is_not_in_the_future_after_the_clock_was_set_back(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.clock.advance(3_600_000)
+    bridge.inbound.step()
+    bridge.clock.advance(-3_600_000)
+    bridge.inbound.step()
+    assert bridge.state.acknowledged_ms == bridge.context.now_ms(), "else a gap after a crash would begin in the future"
+
+
 def test_envelopes_of_one_timestamp_keep_the_order_of_the_node(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
@@ -667,6 +676,9 @@ def test_a_store_that_did_not_answer_during_a_gap_does_not_close_it(parts: Calla
     bridge = parts()
     down, up = OtherStore("down"), OtherStore("up")
     bridge.filler = GapFiller(StoreClient([down, up], RetryPolicy(1)), bridge.context, settle_ms=0)
+    bridge.clock.advance(3_600_000)
+    bridge.filler.probe()
+    bridge.clock.advance(-3_600_000)  # probes go on after the clock was set back
     down.is_up = False
     bridge.filler.probe()
     down.is_up = True

@@ -22,6 +22,7 @@ from reliable_channel.transport.base import (
     Source,
     StoreUnavailable,
 )
+from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import HealthState, Mode
 from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
@@ -36,6 +37,26 @@ TOPIC = "/app/1/golden/proto"
 OTHER = "/app/1/other/proto"
 FAST = Pace(poll_s=0.01, health_s=0.05, min_backoff_s=0.01, max_backoff_s=0.05)
 KINDS = [("nwaku", Mode.RELAY), ("nwaku", Mode.EDGE), ("go-waku", Mode.RELAY), ("go-waku", Mode.EDGE)]
+
+
+def test_a_filter_subscription_is_pinged_after_the_clock_was_set_back() -> None:
+    """It lapses after five minutes without a ping, and nobody would say so."""
+    pings: list[int] = []
+
+    class Pinged(WakuApi):
+        def filter_ping(self) -> None:
+            pings.append(clock.now_ns())
+
+    clock = ManualClock()
+    with FakeWakuNode("nwaku") as fake:
+        receiver = WakuReceiver(Pinged(BoundedHttp(fake.url, WAIT_S)), Mode.EDGE, clock)
+        clock.advance(3_600_000)
+        receiver.read([(PUBSUB_TOPIC, TOPIC)])
+        clock.advance(-3_600_000)
+        for _ in range(3):
+            receiver.read([(PUBSUB_TOPIC, TOPIC)])
+            clock.advance(60_000)
+    assert len(pings) == 3
 
 
 class Participant:

@@ -1,0 +1,142 @@
+"""A participant whose clock was ahead for a while and is set back, as a machine's that starts with a wrong time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reliable_channel.channel import MessageDelivered
+from reliable_channel.channel.persistence import SqlitePersistence
+from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
+from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.store.model import StorePage, StoreQuery
+from tests.unit.channel.channel_world import Recorder, World, quick
+
+MINUTE_MS, DAY_MS = 60_000, 86_400_000
+
+
+class WrongClock:
+    """A clock that is ``ahead_ms`` ahead of the others'."""
+
+    def __init__(self, right: Clock) -> None:
+        self._right = right
+        self.ahead_ms = 0
+
+    def now_ns(self) -> int:
+        return self._right.now_ns() + self.ahead_ms * 1_000_000
+
+
+def meet(world: World) -> tuple[Recorder, Recorder, WrongClock]:
+    """Alice, whose clock is wrong at times, and Bob."""
+    clock = WrongClock(world.network.clock)
+    return world.join("alice", clock=clock), world.join("bob"), clock
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * MINUTE_MS, DAY_MS])
+def test_after_its_clock_was_set_back_a_participant_retransmits_and_acknowledges(ahead_ms: int) -> None:
+    world = World()
+    alice, bob, clock = meet(world)
+    alice.channel.send(b"before")
+    bob.channel.send(b"from bob")
+    world.run(10_000)
+    clock.ahead_ms = ahead_ms
+    world.run(5_000)
+    clock.ahead_ms = 0
+    world.blocked.add("bob")
+    alice.channel.send(b"lost")
+    world.run(1_000)
+    world.blocked.clear()
+    bob.channel.send(b"once more")
+    world.run(MINUTE_MS)
+    assert b"lost" in bob.payloads, "it was retransmitted"
+    assert len(alice.of(MessageDelivered)) == len(bob.of(MessageDelivered)) == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [2 * MINUTE_MS, DAY_MS])
+def test_what_is_sent_after_the_clock_was_set_back_is_accepted(ahead_ms: int) -> None:
+    world = World()
+    alice, bob, clock = meet(world)
+    clock.ahead_ms = ahead_ms
+    alice.channel.send(b"while ahead")
+    world.run(10_000)
+    clock.ahead_ms = 0
+    world.run(1_000)
+    alice.channel.send(b"after")
+    world.run(10_000)
+    assert b"after" in bob.payloads
+    assert alice.of(MessageDelivered)[-1].request_id
+    bob.channel.send(b"heard")
+    world.run(10_000)
+    assert alice.payloads == [b"heard"]
+
+
+def test_a_channel_that_was_opened_while_the_clock_was_ahead_still_misses_what_is_lost() -> None:
+    world = World()
+    alice, bob, clock = meet(world)
+    alice.channel.close()
+    clock.ahead_ms = DAY_MS
+    alice = world.join("alice", clock=clock)
+    world.run(1_000)
+    clock.ahead_ms = 0
+    world.run(1_000)
+    world.blocked.add("alice")
+    bob.channel.send(b"lost at first")
+    world.run(500)
+    world.blocked.clear()
+    bob.channel.send(b"names it")
+    world.run(MINUTE_MS)
+    assert alice.payloads == [b"lost at first", b"names it"]
+
+
+def test_the_store_is_asked_and_the_node_is_tried_after_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    clock = WrongClock(world.network.clock)
+    alice = world.join("alice", quick(query_on_connect=True), clock=clock)
+    clock.ahead_ms = DAY_MS
+    world.run(CHECK_PERIOD_MS + 1_000, step_ms=1_000)
+    with monkeypatch.context() as full:
+        full.setattr(world.node("alice"), "send", refuse)
+        alice.channel.send(b"waits")
+        world.run(1_000)
+    clock.ahead_ms = 0
+    asked: list[StoreQuery] = []
+    node = world.node("alice")
+    monkeypatch.setattr(node, "query_store", lambda query: asked.append(query) or StorePage(()))
+    world.run(1_000)
+    assert alice.channel.status()["queued_envelopes"] == 0
+    world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    assert asked
+
+
+def refuse(*_: object, **__: object) -> None:
+    """A node without room."""
+    raise SendBufferFull("full")
+
+
+def test_a_restart_replays_a_clock_that_was_set_back(tmp_path: Path) -> None:
+    world = World()
+    clock = WrongClock(world.network.clock)
+    alice = world.join("alice", quick(persistence=SqlitePersistence(tmp_path / "alice.db")), clock=clock)
+    bob = world.join("bob")
+    world.blocked.add("bob")
+    clock.ahead_ms = DAY_MS
+    first = alice.channel.send(b"while ahead")
+    world.run(1_000)
+    clock.ahead_ms = 0
+    world.run(1_000)
+    second = alice.channel.send(b"after")
+    world.run(1_000)
+    shutil.copytree(tmp_path, tmp_path / "crashed")  # with its journal
+    alice.channel.close()
+    world.blocked.clear()
+    kept = SqlitePersistence(tmp_path / "crashed" / "alice.db")
+    again = world.join("alice", quick(persistence=kept), clock=clock)
+    assert again.channel.send_state(first) is not None
+    world.run(MINUTE_MS)
+    assert bob.payloads == [b"after"]
+    assert [event.request_id for event in again.of(MessageDelivered)] == [second]
