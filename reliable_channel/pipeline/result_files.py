@@ -8,7 +8,6 @@ results into Arrow and write them (:mod:`reliable_channel.lake.files`).
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.delta import task_result, task_results
 from reliable_channel.pipeline.guarded import FailedRows
+from reliable_channel.pipeline.handover import deserialize, serialize
 
 RESULTS = "results"
 """The ``kind`` of a row whose column ``results`` holds packed results. Any other kind is the name of the table of which
@@ -90,12 +90,12 @@ def group_by_table(results: Iterable[Result]) -> Sorted:
 def pack(results: Sequence[Result]) -> Iterator[bytes]:
     """Pack results in the given order, for column ``results``."""
     for start in range(0, len(results), PACKED):
-        yield pickle.dumps(tuple(group_by_table(results[start : start + PACKED])), pickle.HIGHEST_PROTOCOL)
+        yield serialize(tuple(group_by_table(results[start : start + PACKED])))
 
 
 def unpack(blob: bytes) -> Sorted:
-    """Undo :func:`pack`. Uses pickle, so pass only bytes that this job's own functions made."""
-    return Sorted(*pickle.loads(blob))  # noqa: S301  not from the network
+    """Undo :func:`pack`."""
+    return Sorted(*deserialize(blob))
 
 
 Derive = Callable[[pa.Table, PathSettings], Iterator[tuple[Table, pa.Table]]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from reliable_channel.runtime import jars
 from reliable_channel.runtime.faults import as_fault
 from reliable_channel.runtime.interrupts import note_interrupts
 from reliable_channel.runtime.java import java
+from reliable_channel.runtime.jvm import end_jvm, is_submitted, jvm_exit_code, leave_out_trace_of_killed_jvm, stderr_to
 from reliable_channel.transport.private_files import private_directory
 
 if TYPE_CHECKING:
@@ -71,11 +71,6 @@ start needs the last two. With Spark's default, 100, every file that RocksDB com
 micro-batches is kept: several times the state itself if the state is large."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-
-def is_submitted() -> bool:
-    """Whether ``spark-submit`` started this process; its JVM then exists already."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
@@ -166,7 +161,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark's own scripts print where the JVM prints; with SPARK_HOME set, another installation would be started.
         os.environ.pop("SPARK_HOME", None)
-        _no_trace_of_a_killed_jvm()
+        leave_out_trace_of_killed_jvm()
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
             private_directory(run / part)
@@ -177,17 +172,17 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         log = run / "logs" / "spark.log"
         try:
             # Ctrl-C between the start of the JVM and the session would leave the JVM running.
-            with note_interrupts(), _stderr_to(log):
+            with note_interrupts(), stderr_to(log):
                 spark = SparkSession.builder.config(conf=conf).getOrCreate()
         except (KeyboardInterrupt, SystemExit):
-            _end_jvm()
+            end_jvm()
             raise
         except Exception as error:
             if type(error).__name__ == "PySparkRuntimeError":
                 fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}")
             else:
                 fault = as_fault(error)  # before the JVM ends, because the JVM holds the error's text
-            _end_jvm()
+            end_jvm()
             raise fault from error
     spark.sparkContext.setLogLevel(settings.spark.log_level)
     return spark
@@ -198,49 +193,7 @@ def close_session(spark: SparkSession) -> None:
     with note_interrupts():  # a second Ctrl-C must not leave the JVM either
         with suppress(Exception):  # a call broken by Ctrl-C leaves the connection unusable; the JVM is ended anyway
             spark.stop()
-        _end_jvm()
-
-
-def _jvm_exit_code() -> int | None:
-    """Return the exit code of the JVM that this process started, if it has ended; waits briefly, since it may be
-    ending."""
-    from pyspark import SparkContext
-
-    process = getattr(SparkContext._gateway, "proc", None)
-    with suppress(subprocess.TimeoutExpired):
-        return None if process is None else int(process.wait(timeout=0.5))
-    return None
-
-
-def _no_trace_of_a_killed_jvm() -> None:
-    """Keep PySpark's accumulator server from printing a stack trace when the JVM is gone, because the command reports
-    that."""
-    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
-
-    # Changed in the classes, because PySpark makes the server itself, inside SparkContext, and has no setting for it.
-    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # the standard library's way to say more
-
-
-def _end_jvm() -> None:
-    """End the JVM if this process started it."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if is_submitted() or gateway is None:
-        return
-    with suppress(Exception):
-        gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()  # its gateway server ends at the end of its input
-        with suppress(Exception):
-            process.wait(timeout=20)
-        if process.poll() is None:
-            process.kill()
-            process.wait(timeout=20)
-    SparkContext._gateway = None
-    SparkContext._jvm = None
+        end_jvm()
 
 
 @contextmanager
@@ -253,7 +206,7 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
         yield spark
     except Exception as error:
         of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
-        if (of_spark or isinstance(error, OSError)) and (code := _jvm_exit_code()) is not None:
+        if (of_spark or isinstance(error, OSError)) and (code := jvm_exit_code()) is not None:
             raise EnvironmentFault(
                 f"Spark's JVM was killed or crashed (exit code {code}).",
                 "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"
@@ -264,25 +217,6 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
         raise
     finally:
         close_session(spark)
-
-
-@contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Redirect this process's stderr to a file while the JVM starts: the JVM inherits it, then ours is restored.
-
-    The JVM and Spark's scripts print warnings before they read any logging configuration; nobody can act on these.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)  # the descriptor, not sys.stderr: PySpark starts the JVM and passes no stderr of its own
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.dup2(target, 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(target)
 
 
 def _last_line(log: Path) -> str:

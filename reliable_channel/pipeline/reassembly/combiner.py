@@ -7,7 +7,6 @@ hashes that are already in state, ticks by which something of a hash is due; and
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from reliable_channel.lake.schema import ARROW_TYPES
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import gc_paused
+from reliable_channel.pipeline.handover import deserialize, serialize
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, InputRow, SegmentDecryptor, SegmentRow, Tick, take_rows
@@ -54,12 +54,12 @@ class ForState(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Serialize it for :meth:`from_bytes`."""
-        return pickle.dumps(tuple(self), pickle.HIGHEST_PROTOCOL)
+        return serialize(tuple(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ForState:
-        """Restore the result of :meth:`to_bytes`. Uses pickle, so pass only bytes that this job's own tasks made."""
-        return cls(*pickle.loads(data))  # noqa: S301  not from the network
+        """Restore the result of :meth:`to_bytes`."""
+        return cls(*deserialize(data))
 
 
 class Combiner:
