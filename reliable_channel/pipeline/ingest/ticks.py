@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -30,18 +32,39 @@ MOST_INTERVALS = 6
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far idle ticks stay behind the wall clock, because brokers' clocks may differ from ours."""
 
+CATCH_UP = 0.1
+"""How fast the time of idle ticks follows a wall clock that was set forward: seconds in a second."""
 
-def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int | None) -> bool:
-    """Advance every partition to ``at_us`` (µs; ``None``: wall clock) while ingest is idle; returns whether one
-    advanced."""
+
+class SteadyClock:
+    """The wall clock, but one that was set forward is followed slowly, and one that was set back at once.
+
+    Event time never decreases. With the wall clock as it is, one that was wrong for a moment would let all timers run
+    out, and every later record would get that time. With this one, a jump that lasts less than 100 s stays within
+    :data:`WALL_CLOCK_GRACE_US`. The time while the machine sleeps is no jump."""
+
+    def __init__(self, wall_ns: Callable[[], int] | None = None, elapsed_ns: Callable[[], int] | None = None) -> None:
+        # time.monotonic stands still while Linux sleeps; this clock goes on. macOS has no other than the first.
+        boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        self._wall_ns, self._elapsed_ns = wall_ns or time.time_ns, elapsed_ns or partial(time.clock_gettime_ns, boot)
+        self._last = self._wall_ns(), self._elapsed_ns()
+
+    def now_us(self) -> int:
+        """The time, µs."""
+        (now, before), elapsed = self._last, self._elapsed_ns()
+        now = min(self._wall_ns(), now + int((elapsed - before) * (1 + CATCH_UP)))
+        self._last = now, elapsed
+        return now // 1000
+
+
+def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int) -> bool:
+    """Advance every partition to ``at_us`` (µs) while ingest is idle; returns whether one advanced."""
     last = last_batch(paths)
     if last is None:
         return False
-    now_us = time.time_ns() // 1000
-    at = now_us - WALL_CLOCK_GRACE_US if at_us is None else at_us
-    moved = clock.record_tick(*last, kind, at)
+    moved = clock.record_tick(*last, kind, at_us)
     if moved:
-        append_files(open_table(paths, SDS_MESSAGES), tick_files(paths, moved, now_us))
+        append_files(open_table(paths, SDS_MESSAGES), tick_files(paths, moved, time.time_ns() // 1000))
     return bool(moved)
 
 
@@ -52,7 +75,7 @@ def close(settings: Settings, after_ms: int | None) -> bool:
     if not clock.reached:
         return False
     if after_ms is None:
-        return advance(settings.paths, clock, "idle", None)
+        return advance(settings.paths, clock, "idle", time.time_ns() // 1000 - WALL_CLOCK_GRACE_US)
     newest = max(at.event_time_us for at in clock.reached.values())
     return advance(settings.paths, clock, "closing", newest + after_ms * 1000)
 
@@ -86,16 +109,16 @@ class IdleTicker(threading.Thread):
 
     def run(self) -> None:
         """Write ticks as :class:`IdleIntervals` decides, until stopped."""
-        intervals = IdleIntervals()
+        intervals, wall_clock = IdleIntervals(), SteadyClock()
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
             # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
-            last = self._query.lastProgress
+            last, now_us = self._query.lastProgress, wall_clock.now_us()
             if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                 continue
             if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
-                    advance(self._settings.paths, self._clock, "idle", None)
+                    advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)
                 except Exception as error:  # whatever failed, the next tick tries again
                     _LOG.warning("No idle tick: %s", as_fault(error))
                 finally:
