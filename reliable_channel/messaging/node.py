@@ -79,6 +79,7 @@ class MessagingNode(RecordLookups):
         self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self.port.announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
         self._health = HealthIndicator(config.mode)
+        self._made_ms = self._ledger.now()
         self.health_reports: Dispatcher[Health] = Dispatcher()
         """Listeners of the health whenever its state or a number of peers has changed."""
         self._send_worker = Worker("messaging-send", self._clock, self._send_due, self._sender.next_due)
@@ -260,8 +261,9 @@ class MessagingNode(RecordLookups):
 
     @property
     def health_change_seq(self) -> int:
-        """How often the health has changed since the node was made: the cursor for long polling."""
-        return self._health.change_seq
+        """Another number whenever the health has changed, also than in an earlier process: the cursor for long
+        polling."""
+        return self._made_ms + self._health.change_seq
 
     @property
     def events(self) -> EventSource:

@@ -291,9 +291,11 @@ class RecordStore:
             raise ValueError("skip and take are not negative")
         order = "record_id" if since is None else "change_seq"
         limit = -1 if take is None else min(take, _INT64)
+        if since is not None and since > self.change_seq():
+            since = 0  # a cursor of another database
         return self._rows(
             f"SELECT {columns} FROM every_record WHERE {where} AND change_seq > ? ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608
-            (value, -1 if since is None else min(since, _INT64), limit, min(skip, _INT64)),
+            (value, -1 if since is None else since, limit, min(skip, _INT64)),
         )
 
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:

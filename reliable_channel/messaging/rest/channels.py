@@ -318,10 +318,10 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
     ) -> Response:
         """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
         log = sessions.find(id_).log
-        events, lost = await poll.until(
+        events, lost, start = await poll.until(
             lambda: log.after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
         )
-        cursor = events[-1]["cursor"] if events else since or 0
+        cursor = events[-1]["cursor"] if events else start
         return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
 
     @routes.get(

@@ -12,14 +12,16 @@ MAX_BYTES = 32 * 1024 * 1024
 
 
 class EventLog:
-    """Events as JSON values under their running number, from 1. Thread-safe."""
+    """Events as JSON values under their running number, the first after ``begin``. Where cursors outlive this object,
+    ``begin`` is the time (Unix ms): numbers of an earlier process are then below it. Thread-safe."""
 
-    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES, begin: int = 0) -> None:
+        self._begin = begin
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._events: deque[tuple[int, dict[str, Any], int]] = deque()
         self._bytes = 0
-        self._last = 0
+        self._last = begin
         self._lock = threading.Lock()
 
     def add(self, shown: dict[str, Any]) -> None:
@@ -32,13 +34,17 @@ class EventLog:
             while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
                 self._bytes -= self._events.popleft()[2]
 
-    def after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int]:
-        """Events with a number above ``since``, at most ``take``, and how many after ``since`` are no longer here."""
+    def after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int, int]:
+        """Events with a number above ``since``, at most ``take``; how many after ``since`` are no longer here; and the
+        cursor that is before the first of these events. A cursor of another log gives all events, and counts one as
+        lost: nobody knows how many."""
         with self._lock:
-            events = [event for number, event, _ in self._events if number > since]
+            is_own = self._begin <= since <= self._last
+            start = since if is_own else self._begin
+            events = [event for number, event, _ in self._events if number > start]
             first = self._events[0][0] if self._events else self._last + 1
-        lost = max(0, first - since - 1)
-        return (events if take is None else events[:take]), lost
+        gone = max(0, first - start - 1)
+        return (events if take is None else events[:take]), gone + (not is_own and since > 0), start + gone
 
 
 def _text_bytes(value: Any) -> int:

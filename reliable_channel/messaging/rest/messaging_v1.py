@@ -40,7 +40,7 @@ from reliable_channel.messaging.rest.models import (
 )
 from reliable_channel.messaging.rest.parameters import IdempotencyHeader, Since, check_query, idempotency_key
 from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
-from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.clock import Clock, now_ms
 
 MAX_RECEIVED = 50
 """How many received messages are kept for the next poll, as logos-delivery does."""
@@ -112,7 +112,7 @@ class MessagingEvents:
     """The events of a client: once for polls, and in order for streams. Thread-safe."""
 
     def __init__(self, client: MessagingClient, poll: LongPoll, clock: Clock) -> None:
-        self.log = EventLog()
+        self.log = EventLog(begin=now_ms(clock))
         self._poll = poll
         self._clock = clock
         self._sends: OrderedDict[str, deque[SendEventRecord]] = OrderedDict()

@@ -214,7 +214,7 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
         """The node's health; with ``wait``, when it has changed since."""
         seq, status = await poll.until(
             lambda: (node.health_change_seq, node.health_indicator),
-            lambda seen: since is None or seen[0] > since,
+            lambda seen: seen[0] != since,
             wait,
         )
         return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
@@ -225,7 +225,7 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
 
         def look(cursor: int | None) -> list[StreamEvent]:
             seq, status = node.health_change_seq, node.health_indicator
-            return [StreamEvent(seq, {"status": status.value})] if cursor is None or seq > cursor else []
+            return [StreamEvent(seq, {"status": status.value})] if seq != cursor else []
 
         return event_stream(poll, look, start_of(last_event_id, since))
 

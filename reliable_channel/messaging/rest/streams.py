@@ -85,9 +85,9 @@ def log_stream(poll: LongPoll, log: EventLog, after: int | None) -> StreamingRes
     """The events of a log as :func:`event_stream`; one named ``lost`` counts those no longer available."""
 
     def look(cursor: int | None) -> Iterator[StreamEvent]:
-        events, lost = log.after(cursor or 0, MOST_AT_ONCE)
+        events, lost, start = log.after(cursor or 0, MOST_AT_ONCE)
         if lost:
-            yield StreamEvent((cursor or 0) + lost, {"lostEvents": lost}, "lost")
+            yield StreamEvent(start, {"lostEvents": lost}, "lost")
         for event in events:
             yield StreamEvent(event["cursor"], event)
 

@@ -162,10 +162,10 @@ def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
     )
     for _ in range(5):
         log.add(event_out(event))
-    found, lost = log.after(1, None)
+    found, lost, _ = log.after(1, None)
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="
-    assert log.after(5, None) == ([], 0)
+    assert log.after(5, None) == ([], 0, 5)
 
 
 def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -84,6 +85,70 @@ def test_events_of_a_channel_come_in_order_and_say_what_is_lost(world: World) ->
         assert fields is not None and fields["event"] == "lost"
         assert json.loads(fields["data"])["lostEvents"] == int(fields["id"]) - 1
         again.close()
+
+
+def subscribe(address: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=120)
+    connection.request(
+        "POST", "/messaging/v1/subscriptions", json.dumps([CONTENT]), {"Content-Type": "application/json"}
+    )
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def next_payload(stream: Stream) -> tuple[str, str]:
+    """The id of the next received message's event, and the message in base64."""
+    while True:
+        last, event = stream.event()
+        if event.get("event") == "message_received":
+            return last, event["message"]["payload"]
+
+
+def test_a_stream_of_events_goes_on_at_a_server_that_was_started_anew(
+    world: World, new_world: Callable[..., World]
+) -> None:
+    with serving(world) as (address, _):
+        subscribe(address)
+        stream = Stream(address, "/messaging/v1/events/stream")
+        for number in range(9):
+            world.clock.advance(1)
+            world.arrives(b"%d" % number)
+        (last, _), *_ = [next_payload(stream) for _ in range(9)][::-1]
+        stream.close()
+    started_anew = new_world()
+    started_anew.clock.advance(60_000)
+    with serving(started_anew) as (address, _):
+        again = Stream(address, "/messaging/v1/events/stream", last)
+        fields = again.block()
+        assert fields is not None and (fields["event"], fields["data"]) == ("lost", '{"lostEvents":1}')
+        subscribe(address)
+        started_anew.arrives(b"new")
+        assert next_payload(again)[1] == "bmV3"
+        again.close()
+
+
+def test_the_health_of_a_server_that_was_started_anew_comes_at_once(
+    world: World, new_world: Callable[..., World]
+) -> None:
+    for state in (HealthState.UNHEALTHY, HealthState.HEALTHY):
+        world.transport.report(Health(state))
+    with serving(world) as (address, _):
+        stream = Stream(address, "/health/stream")
+        last, _ = stream.event()
+        stream.close()
+    with serving(new_world()) as (address, _):
+        again = Stream(address, "/health/stream", last)
+        assert again.event()[1]["status"] == "Healthy"
+        again.close()
+
+
+def test_records_of_a_new_database_come_although_the_cursor_is_higher(world: World) -> None:
+    world.subscribe()
+    world.arrives(b"first")
+    with serving(world) as (address, _):
+        stream = Stream(address, f"/messages/stream?contentTopic={CONTENT}", "4711")
+        assert stream.event()[1]["message"]["payload"] == "Zmlyc3Q="
+        stream.close()
 
 
 def test_a_quiet_stream_says_that_it_is_still_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
