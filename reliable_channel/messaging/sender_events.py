@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 from reliable_channel.core.aes_gcm import EncryptionLayer, may_be_ciphertext
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.core.wire.sds import WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Segment, decode_segment
 from reliable_channel.core.wire.waku import WakuMessage
 
@@ -98,9 +98,10 @@ def sender_event(
     detail: str = "",
 ) -> SenderEvent:
     """A row about an envelope, with the channel's fields from its payload."""
-    sds = decode_sds_message(message.payload)
+    decoded = decode_in_families(message.payload, tuple(WireFamily))
     known: dict[str, object] = {}
-    if not isinstance(sds, Malformed):
+    if not isinstance(decoded, Malformed):
+        sds = decoded[1]
         known = {"channel_id": sds.channel_id, "sender_id": sds.sender_id, "sds_id": sds.message_id}
         if sds.content and not may_be_ciphertext(sds.content, EncryptionLayer.INSIDE_SDS):
             segment = decode_segment(sds.content)

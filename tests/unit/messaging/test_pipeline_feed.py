@@ -10,7 +10,7 @@ import pytest
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import KafkaFeed
@@ -87,6 +87,15 @@ def test_an_sds_message_names_its_channel_and_the_whole_message() -> None:
 def test_rows_go_to_the_evidence_topic_under_the_content_topic(producer: FakeProducer) -> None:
     feed(producer).record(row())
     assert producer.sent == [("waku.evidence", CONTENT.encode(), to_json(row()))]
+
+
+@pytest.mark.parametrize("family", WireFamily)
+def test_a_row_names_its_message_in_either_wire_family(family: WireFamily) -> None:
+    """Else a send that was held back and then left would be *rate-limited* for ever in a channel of logos-delivery."""
+    sds = SdsMessage("alice", "m1", "talk", 5, content=b"hi")
+    made = row(WakuMessage(encode_sds_message(sds, family), CONTENT, timestamp=1))
+    assert (made.channel_id, made.sender_id, made.sds_id) == ("talk", "alice", "m1")
+    assert made.entire_message_hash == keccak256(b"hi")
 
 
 def test_each_envelope_is_copied_once_with_its_first_source(producer: FakeProducer) -> None:
