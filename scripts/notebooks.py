@@ -56,7 +56,10 @@ def main() -> None:
 
 
 def page(notebook: nbformat.NotebookNode) -> str:
-    """An executed notebook as one page."""
+    """An executed notebook as one page. Widgets need a kernel, so each is shown as its table."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     body, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     heading = notebook.cells[0].source.splitlines()[0].removeprefix("# ")
     return PAGE.format(title=escape(heading), body=body)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.report.source import TableWindow
 
 _WIDE = """
@@ -112,3 +113,22 @@ def cost(source: TableWindow) -> pd.DataFrame:
         FROM busy ORDER BY ms DESC, query
         """  # noqa: S608
     )
+
+
+def describe(source: TableWindow) -> str:
+    """The busiest query, the cost of a record, and what is behind, in one to three sentences."""
+    queries = summary(source)
+    if queries.empty:
+        return "No micro-batch was recorded in this window."
+    busiest, busy_s = queries.iloc[0], queries["busy_s"].sum()
+    sentences = [
+        f"{text.name(busiest['query'])} was busy longest, {text.duration(busiest['busy_s'] * 1000)}; all queries "
+        f"together were busy for {text.duration(busy_s * 1000)}."
+    ]
+    per_record = cost(source)["ms_per_record"].sum()
+    if per_record:
+        sentences.append(f"A record cost {text.number(per_record)} ms of that.")
+    behind = queries[queries["lag"] > 0]
+    names = ", ".join(text.name(name) for name in behind["query"])
+    sentences.append(f"At the end these were behind: {names}." if names else "At the end no query was behind.")
+    return " ".join(sentences)

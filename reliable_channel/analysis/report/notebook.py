@@ -1,8 +1,10 @@
-"""Sets up a notebook: opens the tables, lists the available channels and senders, shows tables with units and charts
-without browser extension or network, and summarises the figures in a sentence or beside those of another time."""
+"""Sets up a notebook: opens the tables, offers the available channels and senders (as a form where the front end has
+widgets), shows tables with units and charts without browser extension or network, and summarises the figures in a
+sentence or beside those of another time."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from reliable_channel.analysis import conclusion as sentences
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report import delivery, loss, times
 from reliable_channel.analysis.report.source import TableWindow, Window
+from reliable_channel.core.errors import LocalError
 
 DEMO = Path("build/demo/tables")
 TABLES = "RELIABLE_CHANNEL_TABLES"
@@ -45,10 +48,70 @@ def open_tables(since: str = "", until: str = "", channel: str = "", sender: str
     ipython = sys.modules.get("IPython")
     if shell := ipython and ipython.get_ipython():
         shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, html)
-    begin, end = (times.moment(text) if text else None for text in (since, until))
-    source = TableWindow(tables(), Window(begin, end, channel or None, sender_id=sender or None))
+    source = TableWindow(tables(), _parse_window(since, until, channel, sender))
     source.require_any()
     return source
+
+
+def _parse_window(since: str, until: str, channel: str, sender: str) -> Window:
+    begin, end = (times.moment(text) if text.strip() else None for text in (since, until))
+    return Window(begin, end, channel or None, sender_id=sender or None)
+
+
+class WindowChoice:
+    """What the tables of a window offer to choose from: a form where the front end has widgets, and else the table of
+    :func:`choices`. What is chosen in the form changes the window for all cells that run after that."""
+
+    def __init__(self, source: TableWindow) -> None:
+        self._offered = choices(TableWindow(source.data_dir))
+        self._form = _build_form(source, self._offered)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Both: a front end shows the first kind that it can."""
+        table = {"text/html": html(self._offered), "text/plain": str(self._offered)}
+        return table if self._form is None else {**self._form._repr_mimebundle_(), **table}
+
+
+def _build_form(source: TableWindow, offered: pd.DataFrame) -> Any:
+    """The widgets, which show the window of ``source`` and change it; None without the package ipywidgets."""
+    try:
+        import ipywidgets
+    except ModuleNotFoundError:
+        return None
+
+    def list_names(column: str, chosen: str | None) -> Any:
+        names = offered.groupby(column)["messages"].sum().nlargest(MOST_ROWS).index
+        options = {"": "all", **{name: text.name(name) for name in names if name}}
+        if chosen:
+            options[chosen] = text.name(chosen)
+        return ipywidgets.Dropdown(
+            description=column, options=[(label, name) for name, label in options.items()], value=chosen or ""
+        )
+
+    def enter_time(name: str, chosen: dt.datetime | None) -> Any:
+        return ipywidgets.Text(
+            description=name, placeholder="2026-11-01T12:00 or 24h", value=chosen.isoformat() if chosen else "",
+            continuous_update=False,
+        )  # fmt: skip
+
+    def apply(_: Any) -> None:
+        try:
+            source.choose(_parse_window(**{name: field.value for name, field in fields.items()}))
+            messages = source.query("SELECT count(*) AS messages FROM delivery_status")["messages"][0]
+            outcome.value = f"{messages:,} messages. Run the cells below to see them."
+        except LocalError as error:
+            outcome.value = str(error)
+
+    fields = {
+        "since": enter_time("since", source.window.since),
+        "until": enter_time("until", source.window.until),
+        "channel": list_names("channel", source.window.channel_id),
+        "sender": list_names("sender", source.window.sender_id),
+    }
+    outcome = ipywidgets.Label("A choice here counts for the cells below: run them again after it.")
+    for field in fields.values():
+        field.observe(apply, "value")
+    return ipywidgets.VBox([ipywidgets.HTML(html(offered)), ipywidgets.HBox([*fields.values()]), outcome])
 
 
 def choices(source: TableWindow) -> pd.DataFrame:

@@ -109,6 +109,14 @@ class TableWindow:
         self._loaded.clear()
         self._answers.clear()
 
+    def choose(self, window: Window) -> None:
+        """Provide the same tables in another window from now on."""
+        for name in self._kept:
+            self._engine.execute(f"DROP TABLE {name}")
+        for known in (self._loaded, self._kept, self._answers):
+            known.clear()
+        self.window = window
+
     def since(self, time: dt.datetime) -> TableWindow:
         """The same tables, as they were opened here, from this time on."""
         later = time if self.window.since is None else max(time, self.window.since)

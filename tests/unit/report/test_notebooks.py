@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import altair as alt
@@ -11,9 +13,17 @@ import nbformat
 import pandas as pd
 import pytest
 
-from reliable_channel.analysis.report import incidents, investigate, splits
+from reliable_channel.analysis.report import capacity, delivery, incidents, investigate, splits
 from reliable_channel.analysis.report.charts import incidents as charts
-from reliable_channel.analysis.report.notebook import choices, compare, conclusion, html, open_tables, tables
+from reliable_channel.analysis.report.notebook import (
+    WindowChoice,
+    choices,
+    compare,
+    conclusion,
+    html,
+    open_tables,
+    tables,
+)
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import EnvironmentFault
 
@@ -33,7 +43,13 @@ def test_it_is_kept_without_outputs_in_cells_that_fit_on_a_screen(file: Path) ->
     for cell in notebook.cells:
         assert len(cell.source.splitlines()) <= SCREEN
         assert not cell.get("outputs") and cell.get("execution_count") is None
-        assert set(cell.metadata) == set()
+        assert set(cell.metadata) <= {"tags"}
+    tagged = [cell.source for cell in notebook.cells if cell.metadata.get("tags") == ["parameters"]]
+    assert [re.findall(r"^(\w+) = \"\"", source, re.MULTILINE)[:4] for source in tagged] == [
+        ["since", "until", "channel", "sender"]
+    ], "papermill replaces these"
+    second = next(cell.source for cell in notebook.cells if "open_tables" in cell.source)
+    assert second.splitlines()[-1] == "notebook.WindowChoice(source)"
 
 
 def test_the_tables_of_a_notebook_are_those_of_the_variable_in_a_window(
@@ -53,6 +69,56 @@ def test_a_notebook_chooses_a_channel_and_a_sender_from_what_there_is(
     row = next(row for row in offered.itertuples() if row.channel == "talk" and row.sender)
     chosen = choices(open_tables(channel=row.channel, sender=row.sender))
     assert [(r.channel, r.sender, r.messages) for r in chosen.itertuples()] == [(row.channel, row.sender, row.messages)]
+
+
+def fields_of(choice: WindowChoice) -> dict[str, Any]:
+    """The fields of the form by their names, and the line below them."""
+    _, fields, outcome = choice._form.children
+    return {**{field.description: field for field in fields.children}, "outcome": outcome}
+
+
+def test_what_is_chosen_in_the_form_counts_for_the_cells_below(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL_TABLES", str(sample_tables))
+    source = open_tables(until="2026-11-01T12:30")
+    shown = WindowChoice(source)
+    fields = fields_of(shown)
+    assert fields["until"].value == "2026-11-01T12:30:00+00:00"
+    delivery.acknowledgement_curve(source, by="evidence")  # a table that a window keeps
+    fields["channel"].value = "talk"
+    fields["until"].value = "2026-11-01T12:10"
+    assert source.window == open_tables(until="2026-11-01T12:10", channel="talk").window
+    assert set(delivery.acknowledgement_latency(source, by="channel_id")["name"]) == {"talk"}
+    counted = choices(source)["messages"].sum()
+    assert fields["outcome"].value.startswith(f"{counted} messages.")
+    fields["since"].value = "yesterday"
+    assert "'yesterday' is not a time." in fields["outcome"].value
+    assert source.window.since is None
+    fields["since"].value = ""
+    fields["channel"].value = ""
+    assert source.window.channel_id is None
+
+
+def test_a_form_offers_what_is_there_escaped_and_the_chosen_name_even_if_it_is_not(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL_TABLES", str(sample_tables))
+    source = open_tables(channel="no\u202esuch")
+    labels, names = zip(*fields_of(WindowChoice(source))["channel"].options, strict=True)
+    assert names[0] == "" and names[-1] == "no\u202esuch"
+    assert all(label.isprintable() for label in labels)
+    assert set(choices(open_tables())["channel"].dropna()) <= set(names)
+
+
+def test_a_front_end_without_widgets_gets_the_table(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TableWindow(sample_tables)
+    widget = "application/vnd.jupyter.widget-view+json"
+    assert {widget, "text/html"} <= set(WindowChoice(source)._repr_mimebundle_())
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    bundle = WindowChoice(source)._repr_mimebundle_()
+    assert set(bundle) == {"text/html", "text/plain"}
+    assert bundle["text/html"] == html(choices(source))
 
 
 def test_tables_have_units_and_everything_in_them_is_escaped() -> None:
@@ -91,6 +157,16 @@ def test_the_conclusion_is_computed_from_the_tables(sample_tables: Path) -> None
     totals = source.query("SELECT count(*) FILTER (verdict <> 'unknown') AS settled FROM delivery_status")
     assert f"of {totals['settled'][0]} settled messages are missing." in conclusion(source)
     assert conclusion(TableWindow(str(sample_tables / "nowhere"))) == "No message of this window is settled."
+
+
+def test_the_cost_is_described_from_the_tables(sample_tables: Path) -> None:
+    source = TableWindow(str(sample_tables))
+    queries = capacity.summary(source)
+    described = capacity.describe(source)
+    assert described.startswith(f"{queries['query'][0]} was busy longest, ")
+    assert all(name in described.split("behind: ")[1] for name in queries[queries["lag"] > 0]["query"])
+    nowhere = TableWindow(str(sample_tables / "nowhere"))
+    assert capacity.describe(nowhere) == "No micro-batch was recorded in this window."
 
 
 def test_incidents_of_quiet_tables_are_none_and_their_charts_say_so(
