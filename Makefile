@@ -75,8 +75,9 @@ docs: setup  ## the documentation site in build/site, every link and picture che
 docs-serve: setup  ## the same on http://127.0.0.1:8000, rebuilt while one writes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file conf/mkdocs.yml --dev-addr 127.0.0.1:8000
 
-screenshots: setup  ## renew docs/assets/screens from the demo's tables (needs Chromium; runs the demo if there are none)
-	@[ -d build/demo/truth ] || $(BIN)/reliable-channel demo
+screenshots: setup  ## play the demo and renew docs/assets/screens from its tables, and what pages print (needs Chromium)
+	@$(BIN)/reliable-channel demo
+	@[ -d build/demo-bad-day/truth ] || $(BIN)/reliable-channel demo --bad-day
 	@$(BIN)/python -m scripts.screenshots
 
 notebooks: setup  ## renew docs/rendered, the notebooks with their results, from the demo's tables

@@ -1,8 +1,8 @@
 """Renews the pictures in docs/assets/screens from the tables of the demo: ``make screenshots``.
 
-The terminal report as SVG, and pages as PNG by Debian's Chromium; and in docs/start.md what commands print. Nothing is
-downloaded. ``build/screens`` then holds every page in light and dark, wide and at 390 pixels, for whoever changes how
-pages look.
+Pictures of the terminal, of pages and of their parts (SVG, and PNG by Debian's Chromium), and what :data:`PAGES` print.
+Nothing is downloaded. ``build/screens`` then holds every page in light and dark, wide and at 390 pixels, for whoever
+changes how pages look.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ from reliable_channel.analysis.report import summary
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
+from reliable_channel.evidence.log_files import read_logs
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.check.tables import read_observed, read_verdicts
 from reliable_channel.simulation.check.terminal import next_steps, render
 from reliable_channel.simulation.check.verdicts import check_verdicts
+from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.truth import Truth
+from reliable_channel.simulation.world import simulate
 from reliable_channel.transport.http.server import serve_in_thread
+from tests.support.node_log_lines import log_conversation, nim_text
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ROOT / "docs" / "assets" / "screens"
@@ -44,23 +48,26 @@ Scheme = Literal["light", "dark"]
 MESSAGE = """SELECT s.message_key, s.pubsub_topic, s.content_topic, s.channel_id
     FROM delivery_status s JOIN incomplete_messages i USING (channel_id, entire_message_hash)
     WHERE s.verdict = 'missing' ORDER BY len(s.sds_ids), s.message_key LIMIT 1"""
-"""A message of which some segments came: its page has something of everything."""
+"""A message of which some segments arrived: its page has something of everything."""
+SPLIT = "SELECT pubsub_topic, content_topic, channel_id FROM delivery_status WHERE channel_id = 'ops' LIMIT 1"
+"""The channel that the bad day splits."""
 
 
-WALK = ROOT / "docs" / "start.md"
+PAGES = [ROOT / "docs" / name for name in ("start.md", "howto/what-if.md")]
 _PRINTED = re.compile(
     r"```sh\n(?P<command>[^\n]+)\n```\n+<!-- printed by .*? -->\n```text\n(?P<text>.*?)```", re.DOTALL
 )
 
 
 def main() -> None:
-    """Write the pictures. The argument is the demo's directory, build/demo by default."""
+    """Write the pictures. The argument is the demo's directory (build/demo); that of the bad day is beside it."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # commands are shown by their name
     place = Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo")
     for folder in (SCREENS, ALL):
         folder.mkdir(parents=True, exist_ok=True)
     (SCREENS / "terminal.svg").write_text(terminal(place), encoding="utf-8")
-    WALK.write_text(_PRINTED.sub(lambda block: print_block(block, place), WALK.read_text("utf-8")), "utf-8")
+    for walk in PAGES:
+        walk.write_text(_PRINTED.sub(lambda block: print_block(block, place), walk.read_text("utf-8")), "utf-8")
     paths = PathSettings(data_dir=str(place / "tables"))
     report = (ALL / "report.html").resolve()
     report.write_text(report_page(paths), encoding="utf-8")
@@ -82,10 +89,18 @@ def main() -> None:
         picture(opened, pages["message"], SCREENS / "message.png")
         picture(opened, pages["report"], SCREENS / "report.png")
         picture(opened, pages["bundle"], SCREENS / "bundle.png")
+        picture(opened, pages["channel"], SCREENS / "budget.png", part="budget")
         for name, where in pages.items():
             for scheme in ("light", "dark"):
                 picture(opened, where, ALL / f"{name}-{scheme}.png", scheme, WIDE, whole=True)
                 picture(opened, where, ALL / f"{name}-{scheme}-390.png", scheme, NARROW, whole=True)
+    with browser() as opened, serve_in_thread(create_app(with_node_logs(paths))) as server:
+        picture(opened, server + address("/message", key=message["message_key"], **channel),
+                SCREENS / "sightings.png", part="places")  # fmt: skip
+    bad_day = PathSettings(data_dir=str(place.with_name(f"{place.name}-bad-day") / "tables"))
+    (split,) = TableSnapshot(bad_day).select(SPLIT)
+    with browser() as opened, serve_in_thread(create_app(bad_day)) as server:
+        picture(opened, server + address("/channel", **split), SCREENS / "split.png", part="shares")
 
 
 def terminal(place: Path) -> str:
@@ -118,6 +133,20 @@ def checked_bundle(place: Path, key: str) -> Path:
     return shown
 
 
+def with_node_logs(paths: PathSettings) -> PathSettings:
+    """A copy of the demo's tables, with what the participants' nodes would have logged of its conversation."""
+    copy = ALL / "node-logs"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(paths.data_dir, copy / "tables")
+    logged = paths.model_copy(update={"run_dir": str(copy), "data_dir": str(copy / "tables")})
+    for who, lines in log_conversation(simulate(demo_scenario())).items():
+        log = copy / f"{who}.log"
+        text = [nim_text(line.at_ms, line.kind, line.message_hash, f"16U*{who}", "16U*other1") for line in lines]
+        log.write_text("\n".join([*text, ""]), encoding="utf-8")
+        read_logs(logged, [log], who)
+    return logged
+
+
 def report_page(paths: PathSettings) -> str:
     """The report as one HTML file."""
     source = TableWindow(paths.data_dir)
@@ -143,13 +172,17 @@ def picture(
     scheme: Scheme = "light",
     size: tuple[int, int] = WIDE,
     whole: bool = False,
+    part: str | None = None,
 ) -> None:
-    """The first screen of a page, or the whole page, once its charts are there."""
+    """The first screen of a page, the whole page, or the part with an id, once its charts are there."""
     width, height = size
     tab = opened.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
     tab.goto(where)
     tab.wait_for_load_state("networkidle")
-    tab.screenshot(path=file, full_page=whole)
+    if part is None:
+        tab.screenshot(path=file, full_page=whole)
+    else:
+        tab.locator(f"#{part}").screenshot(path=file)
     tab.close()
 
 

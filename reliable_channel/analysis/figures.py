@@ -8,7 +8,7 @@ values.
                    up), missing, unknown (not settled yet); apart from these, claimed: ids that only one participant
                    names, and not as its own
 ``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
-``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not come
+``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not arrive
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
 ``PLAUSIBLE``      of the same row: whether the sender's timestamp can be one; only then it has a network time
 ``WAITING_MS``     of the same row: from the first segment to the delivery, ms: for other segments and for the past

@@ -152,7 +152,7 @@ class _Search:
     """Hash of an envelope that was taken → what it contains; nothing if that had arrived."""
 
     def take(self, node: str, page: StorePage) -> list[StoreEntry]:
-        """The entries of a page to write back: those that may contain what is missing, are not here, and did not come
+        """The entries of a page to write back: those that may contain what is missing, are not here, and did not arrive
         with an earlier page."""
         held = self.held.setdefault(node, set())
         encrypted = self.channel is not None and bool(self.channel.decryption_key_files)

@@ -165,7 +165,7 @@ def test_pictures_answer_lead_on_and_zoom(look: Open, tables: Path, screenshots:
     drawn(page)
     node = page.locator("#graph a").first
     node.focus()
-    assert re.match(r"(this message|came|did not come)", page.locator("#graph .tip").inner_text())
+    assert re.match(r"(this message|arrived|did not arrive)", page.locator("#graph .tip").inner_text())
     page.locator("#graph").screenshot(path=screenshots / "graph-focus.png")
     before = page.url
     page.keyboard.press("Enter")

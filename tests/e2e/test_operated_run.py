@@ -304,7 +304,9 @@ def test_an_operated_run_from_first_message_to_verdicts(operated: Operated, fake
             bob.says(b"the second that only the store has", only_to_the_store=True)
             bob.says(b"names the second")
             topic = settings.kafka.topics.envelopes
-            until(lambda: any(b"names the second" in value for value in values_of(settings, topic)), "it did not come")
+            until(
+                lambda: any(b"names the second" in value for value in values_of(settings, topic)), "it did not arrive"
+            )
     finally:
         process.kill()
 

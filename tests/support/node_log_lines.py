@@ -1,10 +1,15 @@
-"""Writes log lines as nwaku, go-waku and status-go do, in each of their formats: for tests and benches."""
+"""Writes log lines as nwaku, go-waku and status-go do, in each of their formats, and what the nodes of a simulated
+conversation log: for tests, benches and pictures."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
+
+from reliable_channel.simulation.world import World
 
 SHARD = "/waku/2/rs/1/0"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -75,3 +80,24 @@ FORMATS: tuple[Callable[[int, str, bytes, str, str], str], ...] = (
     geth_text,
 )
 """All formats: time (Unix ms), kind of sighting, message hash, the node's own peer id, the other's → the line."""
+
+
+class Logged(NamedTuple):
+    """A line of a log, by the true clock."""
+
+    at_ms: int
+    kind: str
+    message_hash: bytes
+
+
+def log_conversation(world: World) -> dict[str, list[Logged]]:
+    """What the node of each participant did: it relayed what it dispatched, and received what it heard of others."""
+    logs = defaultdict(set)
+    for journal in world.journals:
+        for dispatch in journal.dispatches:
+            logs[dispatch.by].add(Logged(dispatch.at_ms, "relayed", dispatch.envelope_hash))
+        for (who, sds_id), at_ms in journal.heard.items():
+            earlier = [d for d in journal.dispatches if d.sds_id == sds_id and d.at_ms <= at_ms and d.by != who]
+            if journal.sds[sds_id].sender != who and earlier:
+                logs[who].add(Logged(at_ms, "received", max(earlier, key=lambda d: d.at_ms).envelope_hash))
+    return {who: sorted(lines) for who, lines in logs.items()}

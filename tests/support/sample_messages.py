@@ -323,7 +323,7 @@ class MessageRows:
             sds_ids=message.sds_ids if arrived else [message.last.sds_id],
             verdict=verdict,
             cause=cause,
-            detail=None if delivered else f"{arrived} of {message.data_count} needed segments came",
+            detail=None if delivered else f"{arrived} of {message.data_count} needed segments arrived",
             data_missing=None if delivered or not lacking else lacking,
             acknowledged_by=[],
             first_seen=at(min(seen)),

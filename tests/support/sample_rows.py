@@ -40,7 +40,7 @@ class Story(MessageRows):
             )
 
     def lose(self, name: str, needed_by: str, status: str, after_s: float = 300, *, hint: bool = True) -> None:
-        """``needed_by`` names ``name``, of which nothing came: it is lost, came after all, or is older than we are."""
+        """``needed_by`` names ``name``, of which nothing came: it is lost, arrived later, or is older than we are."""
         message, waiting = self.messages[name], self.messages[needed_by]
         since = at(waiting.parts[0].sent_s + 0.1)
         self.add(

@@ -87,6 +87,6 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     live += [row["started"] for row in select(_READING, pipeline_metrics=metrics) if row["value"]]
     clock = None if clocks is None else select("SELECT max(recorded_at) AS at FROM clock", clock=clocks)[0]["at"]
     if live and clock is not None and now > max(clock, *live) + dt.timedelta(milliseconds=CLOCK_MS):
-        effect = "What came since then is in no table, and no alert about it can be raised."
+        effect = "What arrived since then is in no table, and no alert about it can be raised."
         parts.append(StoppedPart("Reading Kafka", clock, effect))
     return parts

@@ -187,7 +187,7 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
     absent = sum(not node.known for node in graph.nodes)
     return _figure(
         "Causal graph",
-        f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not come.",
+        f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not arrive.",
         ("step", "SDS id", "sender", "state", "names"),
         rows,
         draw,

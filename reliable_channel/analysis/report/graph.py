@@ -18,9 +18,9 @@ class Kind(StrEnum):
     """The kind of a node in the graph, in words."""
 
     OWN = "this message"
-    OWN_ABSENT = "this message, did not come"
-    CAME = "came"
-    ABSENT = "did not come"
+    OWN_ABSENT = "this message, did not arrive"
+    CAME = "arrived"
+    ABSENT = "did not arrive"
 
 
 @dataclass(frozen=True, slots=True)

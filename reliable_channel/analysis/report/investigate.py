@@ -78,7 +78,7 @@ class MessageFacts:
             "delivered (UTC)": text.time(self.delivered_at),
             "acknowledged by": ", ".join(map(text.name, self.acknowledged_by)) or text.DASH,
             "given up by": ", ".join(map(text.name, self.lost_by)) or text.DASH,
-            "segments that did not come": ", ".join(map(str, self.data_missing)) or text.DASH,
+            "missing segments": ", ".join(map(str, self.data_missing)) or text.DASH,
             "SDS ids": ", ".join(map(text.short, self.sds_ids)),
         }
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())

@@ -122,7 +122,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             _words("outcome", "outcome"),
             ReportColumn("messages", "messages", text.count),
         ),
-        "No message of several segments came to an end.",
+        "No message of several segments is complete or given up.",
     ),
     ReportSection(
         "stores",

@@ -16,7 +16,7 @@ report.
 ``stores``             node, purpose, asked, present, absent, error
 ``store_disagreement`` message_hash (hex), channel_id, sds_id, present (nodes), absent (nodes); newest first
 ``refetch``            attempt, requests, answered, found, failed; ``found`` is at any node
-``refetch_outcome``    hint (whether a hash was known), outcome (came after all, lost, waiting), messages
+``refetch_outcome``    hint (whether a hash was known), outcome (arrived after all, lost, waiting), messages
 =====================  =================================================================================================
 """
 # ruff: noqa: S608 - the text that is put into queries comes from constants of this package
@@ -230,7 +230,7 @@ def refetch_outcome(source: TableWindow) -> pd.DataFrame:
         gone AS (
             SELECT content_topic, channel_id, sds_id, bool_or(status = 'recovered') AS recovered
             FROM lost_dependencies GROUP BY content_topic, channel_id, sds_id)
-        SELECT hint, CASE WHEN here OR recovered THEN 'came after all' WHEN g.sds_id IS NOT NULL THEN 'lost'
+        SELECT hint, CASE WHEN here OR recovered THEN 'arrived after all' WHEN g.sds_id IS NOT NULL THEN 'lost'
                    ELSE 'waiting' END AS outcome, count(*) AS messages
         FROM asked a LEFT JOIN here USING (content_topic, channel_id, sds_id)
         LEFT JOIN gone g USING (content_topic, channel_id, sds_id)

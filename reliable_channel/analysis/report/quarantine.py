@@ -6,7 +6,7 @@
 ``share``        records, refused (dropped ones only), share
 ``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
                  last word on each gap, unfilled also if its store lacks what others saw; sent, unseen: what senders'
-                 own records dispatched in that time, and how many of it never came; unbroken, broken, silent: senders
+                 own records dispatched in that time, how many of it never arrived; unbroken, broken, silent: senders
                  by their own chains (:func:`source_gaps`); named: messages that others name and that may have been lost
                  in it; elsewhere: envelopes that other bridges saw in that time; lacking: those of them that a store
                  should have had, and did not

@@ -108,7 +108,9 @@ DELIVERY_STATUS = Table(
             " unsettled, before_observation, not_followed, claimed_by_one",
             example="segment_missing",
         ),
-        Column("detail", "STRING", "human-readable detail; null if delivered", example="2 of 3 needed segments came"),
+        Column(
+            "detail", "STRING", "human-readable detail; null if delivered", example="2 of 3 needed segments arrived"
+        ),
         Column("data_missing", "ARRAY<INT>", "indices of the missing data segments; null if unknown", example="[1]"),
         Column(
             "acknowledged_by",

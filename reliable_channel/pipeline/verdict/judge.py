@@ -112,7 +112,7 @@ STORE_ERRORS = {
 
 def describe(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
     """How much of the message was received, and without a cause, which evidence would show it."""
-    came = f"{evidence.received} of {evidence.needed} needed segments came"
+    came = f"{evidence.received} of {evidence.needed} needed segments arrived"
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"
     if cause is Cause.CLAIMED_BY_ONE:

@@ -333,7 +333,7 @@ def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(
     status = rows_of(DeltaTable(str(sample_tables / "delivery_status")))
     one = next(s for s in status if s["channel_id"] == "files" and s["cause"] == "segment_missing")
     text = client.get("/message?" + urlencode({**key_of("files"), "key": one["message_key"]})).text
-    assert text.count("did not come</span>") == len(one["data_missing"])
+    assert text.count("did not arrive</span>") == len(one["data_missing"])
     assert f"<dd>index {', '.join(map(str, one['data_missing']))} (the first is 0)</dd>" in text
     repaired = rows_of(DeltaTable(str(sample_tables / "deliveries")))
     rebuilt = next(d for d in repaired if d["repaired_by"] == "parity")

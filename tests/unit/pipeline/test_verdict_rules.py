@@ -72,7 +72,7 @@ NAMED = VerdictEvidence(heard_by_others=True)
 DETAILS: dict[str, tuple[VerdictEvidence, bool, str]] = {
     "no store has it": (replace(NAMED, store_has=False, sent=True), True, "no store node that was asked has it"),
     "one names it": (replace(NAMED, witnessed=False), True, "only one participant names it"),
-    "a segment lacks": (VerdictEvidence(received=1, needed=2, sent=True), True, "1 of 2 needed segments came"),
+    "a segment lacks": (VerdictEvidence(received=1, needed=2, sent=True), True, "1 of 2 needed segments arrived"),
     "not known whether it was sent": (VerdictEvidence(store_has=False), True, "its sender does not say"),
     "no store to ask": (NAMED, False, "no store node is configured"),
     "no store was asked": (NAMED, True, "no store node was asked for it yet"),

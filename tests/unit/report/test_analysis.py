@@ -237,7 +237,7 @@ def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
     attempts = loss.refetch(source).set_index("attempt")
     assert attempts.at[1, "found"] == 1 and attempts.at[2, "failed"] == 1 and attempts.at[3, "requests"] == 1
     outcomes = {(r.hint, r.outcome): r.messages for r in loss.refetch_outcome(source).itertuples()}
-    assert outcomes[True, "came after all"] == 1 and outcomes[False, "lost"] == 1
+    assert outcomes[True, "arrived after all"] == 1 and outcomes[False, "lost"] == 1
 
 
 # Quarantine

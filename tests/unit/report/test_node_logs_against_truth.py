@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -16,20 +15,12 @@ from reliable_channel.lake.tables import DELIVERY_STATUS, SENDER_EVENTS, SIGHTIN
 from reliable_channel.simulation.evidence import sender_events
 from reliable_channel.simulation.presets import demo_scenario
 from reliable_channel.simulation.world import World, simulate
-from tests.support.node_log_lines import FORMATS
+from tests.support.node_log_lines import FORMATS, Logged, log_conversation
 from tests.support.simulated_tables import write
 
 WITHOUT_LOG = {"grace", "heidi"}
 """Their channel has no other participants, so what they sent there is in no log."""
 AHEAD_MS = {"frank": 90_000, "bob": -3_000}
-
-
-class Logged(NamedTuple):
-    """A line of a log, by the true clock."""
-
-    at_ms: int
-    kind: str
-    message_hash: bytes
 
 
 class Played(NamedTuple):
@@ -41,25 +32,12 @@ class Played(NamedTuple):
     lake: TableSnapshot
 
 
-def true_logs(world: World) -> dict[str, list[Logged]]:
-    """What the node of each participant did: it relayed what it dispatched, and received what it heard of others."""
-    logs = defaultdict(set)
-    for journal in world.journals:
-        for dispatch in journal.dispatches:
-            logs[dispatch.by].add(Logged(dispatch.at_ms, "relayed", dispatch.envelope_hash))
-        for (who, sds_id), at_ms in journal.heard.items():
-            earlier = [d for d in journal.dispatches if d.sds_id == sds_id and d.at_ms <= at_ms and d.by != who]
-            if journal.sds[sds_id].sender != who and earlier:
-                logs[who].add(Logged(at_ms, "received", max(earlier, key=lambda d: d.at_ms).envelope_hash))
-    return {who: sorted(lines) for who, lines in logs.items() if who not in WITHOUT_LOG}
-
-
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     place = tmp_path_factory.mktemp("node_logs")
     world = simulate(demo_scenario())
     paths = PathSettings(run_dir=str(place), data_dir=str(place / "tables"))
-    logs = true_logs(world)
+    logs = {who: lines for who, lines in log_conversation(world).items() if who not in WITHOUT_LOG}
     for (who, lines), form in zip(sorted(logs.items()), cycle(FORMATS)):
         text = [form(at + AHEAD_MS.get(who, 0), kind, digest, f"16U*{who}", "16U*other1") for at, kind, digest in lines]
         (place / who).write_text("\n".join([*text, ""]), encoding="utf-8")

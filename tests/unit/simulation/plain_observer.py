@@ -127,7 +127,7 @@ class PlainObserver:
             self._follow(name, channel, channel.sds.receive(rebuilt, now, repaired=True, id_verified=True))
 
     def _completed(self, name: str, channel: Channel, sender: str, event: MessageCompleted) -> list[SdsMessage]:
-        """Note a whole message; returns its segments that never came, as SDS messages."""
+        """Note a whole message; returns its segments that never arrived, as SDS messages."""
         assert event.first_lamport is not None
         missing = missing_segments(event)
         ids = {(s.is_parity, s.index): s.sds_id for s in event.received}

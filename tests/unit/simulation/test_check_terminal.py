@@ -13,7 +13,7 @@ from reliable_channel.simulation.check.verdicts import Judged
 from tests.unit.simulation.true_conversation import CHANNEL, faultless, true_conversation
 
 JUDGED = [
-    Judged(CHANNEL, ("f0", "f1"), "missing", "segment_missing", "1 of 2 needed segments came"),
+    Judged(CHANNEL, ("f0", "f1"), "missing", "segment_missing", "1 of 2 needed segments arrived"),
     Judged(CHANNEL, ("l0",), "missing", "propagated_not_stored", None),
     Judged(CHANNEL, ("n0",), "missing", None, "no store node is configured"),
 ]
@@ -29,7 +29,7 @@ def test_the_report_counts_the_missing_by_channel_and_cause_and_shows_three() ->
     text = report([])
     missing = [m for m in true_conversation().messages if m.outcome != "delivered"]
     assert f"{len(missing)} of {len(true_conversation().messages)} messages are missing" in text
-    assert "c #2 from alice, 40 bytes: segment missing (1 of 2 needed segments came)" in text
+    assert "c #2 from alice, 40 bytes: segment missing (1 of 2 needed segments arrived)" in text
     assert "c #3 from bob, 4 bytes: propagated not stored" in text
     assert "report --missing --tables /t" in text
     assert "The tables match the truth exactly." in text

@@ -38,7 +38,7 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
     long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
     long["order"] = long["outcome"].map({name: number for number, name in enumerate(OUTCOMES)})
-    how = "Late: it came after it had been given up. Unknown: not yet settled."
+    how = "Late: it arrived after it had been given up. Unknown: not yet settled."
     if len(by_channel) > MOST_CHANNELS:
         how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
     chart = (

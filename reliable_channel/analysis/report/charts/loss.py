@@ -72,8 +72,8 @@ def by_segment_index(frame: pd.DataFrame) -> Chart:
     """The share of data segments lost by their index (:func:`loss.by_segment_index`)."""
     title = "Does the place in a message matter?"
     if frame.empty:
-        return nothing(title, "No message of several segments came to an end in this window.")
-    subtitle = "Share of data segments that never came, by their index; the line is the mean of all."
+        return nothing(title, "No message of several segments is complete or given up in this window.")
+    subtitle = "Share of data segments that never arrived, by their index; the line is the mean of all."
     base = alt.Chart(frame, title=title_params(title, subtitle))
     bars = base.mark_bar(color=SKY).encode(
         x=alt.X("segment_index:O", title="index of the segment", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
@@ -91,7 +91,7 @@ def parity(frame: pd.DataFrame) -> Chart:
     """The effect of parity (:func:`loss.parity`)."""
     title = "What parity saved, and what was one short"
     if frame.empty:
-        return nothing(title, "No message of several segments came to an end in this window.")
+        return nothing(title, "No message of several segments is complete or given up in this window.")
     order = {name: number for number, name in enumerate(PARITY)}
     shown = frame.assign(order=frame["outcome"].map(order), parity=frame["parity_count"].astype(int))
     subtitle = "Messages of several segments. One short: a single parity segment more would have saved it."

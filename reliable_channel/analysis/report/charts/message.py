@@ -132,7 +132,7 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
     node of an SDS id leads to."""
     title = "The causal graph around the message"
     if len(graph.nodes) <= 1 and not graph.edges:
-        return nothing(title, "It names nothing that is known here, and nothing that came names it.")
+        return nothing(title, "It names nothing that is known here, and nothing that arrived names it.")
     columns: dict[int, int] = {}
     rows = []
     for node in graph.nodes:
