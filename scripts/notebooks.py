@@ -60,6 +60,7 @@ def page(notebook: nbformat.NotebookNode) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+    notebook.metadata.pop("widgets", None)
     body, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     heading = notebook.cells[0].source.splitlines()[0].removeprefix("# ")
     return PAGE.format(title=escape(heading), body=body)
