@@ -22,7 +22,7 @@ from reliable_channel.config import PathSettings
 from tests.support.sample_tables import story, write
 
 SAMPLE_ROWS = 4
-LONGEST = 28
+LONGEST = 30
 """Characters of a value in a sample answer."""
 POLITE = {"talk", "files", "sealed", "quiet"}
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
