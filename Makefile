@@ -76,8 +76,8 @@ docs-serve: setup  ## the same on http://127.0.0.1:8000, rebuilt while one write
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file conf/mkdocs.yml --dev-addr 127.0.0.1:8000
 
 screenshots: setup  ## play the demo and renew docs/assets/screens from its tables, and what pages print (needs Chromium)
-	@$(BIN)/reliable-channel demo
 	@[ -d build/demo-bad-day/truth ] || $(BIN)/reliable-channel demo --bad-day
+	@$(BIN)/reliable-channel demo
 	@$(BIN)/python -m scripts.screenshots
 
 notebooks: setup  ## renew docs/rendered, the notebooks with their results, from the demo's tables

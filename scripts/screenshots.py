@@ -66,8 +66,6 @@ def main() -> None:
     for folder in (SCREENS, ALL):
         folder.mkdir(parents=True, exist_ok=True)
     (SCREENS / "terminal.svg").write_text(terminal(place), encoding="utf-8")
-    for walk in PAGES:
-        walk.write_text(_PRINTED.sub(lambda block: print_block(block, place), walk.read_text("utf-8")), "utf-8")
     paths = PathSettings(data_dir=str(place / "tables"))
     report = (ALL / "report.html").resolve()
     report.write_text(report_page(paths), encoding="utf-8")
@@ -101,6 +99,8 @@ def main() -> None:
     (split,) = TableSnapshot(bad_day).select(SPLIT)
     with browser() as opened, serve_in_thread(create_app(bad_day)) as server:
         picture(opened, server + address("/channel", **split), SCREENS / "split.png", part="shares")
+    for walk in PAGES:
+        walk.write_text(_PRINTED.sub(lambda block: print_block(block, place), walk.read_text("utf-8")), "utf-8")
 
 
 def terminal(place: Path) -> str:
