@@ -191,13 +191,20 @@ class StoreRetrieval:
     def _ask(self, question: Question) -> None:
         try:
             hashes: list[bytes] = []
+            cursor: bytes | None = None
             for page in self._pages(question):
+                cursor = page.cursor
                 if envelopes := tuple(self._envelopes(page)):
                     self.answered(StoreEnvelopes(envelopes))
                 hashes += [entry.message_hash for entry in page.entries if entry.message is None]
+            is_cut = cursor is not None and not self.ended
             if isinstance(question, HashCheck):
-                self.answered(StoredHashes(tuple(hashes), question.now_ms))
-            self._fails = False
+                until = question.start_ms + CATCH_UP_MARGIN_MS if is_cut else question.now_ms
+                self.answered(StoredHashes(tuple(hashes), until))
+            if is_cut:
+                self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.", question)
+            else:
+                self._fails = False
         except ReliableChannelError as error:
             self._fail(error.cause[:300], question)
         except Exception as error:  # of a node we do not know: a dead thread would never ask again

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.channel import retrieval
+from reliable_channel.channel import ChannelProblem, retrieval
 from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.store.model import StorePage, StoreQuery
@@ -82,6 +82,26 @@ def test_a_check_that_failed_is_made_up_for_and_reported_once() -> None:
     store.fails = False
     world.run(CHECK_PERIOD_MS, step_ms=1_000)
     assert b"lost" in bob.payloads
+
+
+@pytest.mark.parametrize("query_on_connect", [True, False], ids=["check", "range"])
+def test_an_answer_that_is_cut_short_is_reported(monkeypatch: pytest.MonkeyPatch, query_on_connect: bool) -> None:
+    monkeypatch.setattr(retrieval, "MAX_PAGES", 1)
+    world, alice, bob, _ = join_two(query_on_connect=query_on_connect)
+    world.blocked.add("bob")
+    for number in range(150):
+        alice.channel.send(b"message %d" % number)
+        world.run(100)
+    if query_on_connect:
+        world.run(CHECK_PERIOD_MS, step_ms=1_000)
+    else:
+        bob.channel._queries.want_range(world.now - CHECK_PERIOD_MS)
+    world.run(1_000)
+    assert bob.problems() == ["store_failed"]
+    assert "more than 1 pages" in bob.of(ChannelProblem)[0].detail
+    monkeypatch.undo()
+    world.run(2 * CHECK_PERIOD_MS, step_ms=1_000)
+    assert not query_on_connect or len(bob.payloads) == 150, "what the check did not read is read by a later one"
 
 
 def test_a_store_that_can_be_queried_for_no_hash_gives_the_envelopes_themselves() -> None:
