@@ -55,8 +55,9 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
-    """The Typer application with the commands of every module in ``reliable_channel.cli.commands``."""
+def build(command: str | None = None) -> typer.Typer:
+    """The Typer application with the commands of every module in ``reliable_channel.cli.commands``; if one is named
+    like ``command``, of that one only, because Typer examines all parameters of all commands."""
     app = typer.Typer(
         name="reliable-channel",
         help="Reliable channels of the Waku network on Spark: what was delivered, what was lost, and why.",
@@ -86,7 +87,9 @@ def build() -> typer.Typer:
     ) -> None:
         context.obj = Invocation(config=config, debug=debug)
 
-    for module in sorted(m.name for m in pkgutil.iter_modules(reliable_channel.cli.commands.__path__)):
+    modules = sorted(m.name for m in pkgutil.iter_modules(reliable_channel.cli.commands.__path__))
+    named = (command or "").replace("-", "_")
+    for module in [named] if named in modules else modules:
         importlib.import_module(f"reliable_channel.cli.commands.{module}").register(app)
     order = [name for names in PANELS.values() for name in names]
     panel = {name: title for title, names in PANELS.items() for name in names}
@@ -133,7 +136,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         silence_libraries()
     try:
         with end_at_once():
-            command = _drop_type_of_flags(typer.main.get_command(build()))
+            command = _drop_type_of_flags(typer.main.get_command(build(next(iter(arguments), None))))
         command(args=arguments, prog_name="reliable-channel")
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")

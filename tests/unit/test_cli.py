@@ -31,7 +31,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """A console script of one command, which raises."""
 
-    def with_fault() -> typer.Typer:
+    def with_fault(_command: str | None) -> typer.Typer:
         app = typer.Typer(pretty_exceptions_enable=False)
 
         @app.callback()
@@ -207,7 +207,7 @@ def test_the_shell_completes_commands() -> None:
 def test_log_lines_of_libraries_do_not_reach_the_terminal() -> None:
     code = (
         "import logging, sys; from reliable_channel.cli import main\n"
-        "def app():\n"
+        "def app(_command):\n"
         "    logging.getLogger('kafka.net').warning('slow'); logging.getLogger('urllib3').error('retry')\n"
         "    logging.getLogger('reliable_channel.x').warning('ours')\n"
         "    raise SystemExit(0)\n"
