@@ -3,8 +3,8 @@ job, each started again when it has ended. In the end the tables and verdicts ar
 alerts with those of an undisturbed run over the same records.
 
 The seed gives the plan of faults, which is printed first. The tables are on a small disk of their own, which is filled,
-where one can be mounted. The clock does not jump: under Debian's ``faketime`` 0.9.10 Python's ``time.sleep`` fails, and
-the machine's own clock belongs to others too. ``DIR/job.log`` has what the job printed. Exit code 1: a difference.
+where one can be mounted. Of the clocks, that of the job's driver jumps; the JVM, the broker and the Python workers keep
+the machine's. ``DIR/job.log`` has what the job printed. Exit code 1: a difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
+
+import time_machine
 
 from bench.jobs.usage import process_tree
 from reliable_channel.analysis.alerts.log import AlertLog
@@ -48,7 +51,9 @@ RESTART_S = 2.0
 FIRST_S, EVERY_S = 60.0, 50.0
 """When the first fault strikes, and how far apart two are."""
 LASTS_S = 30.0
-"""How long a pause, a full disk and a broker's absence last at most."""
+"""How long a pause, a wrong clock, a full disk and a broker's absence last at most."""
+JUMP_S = 7_200.0
+"""How far the clock jumps, forward or back."""
 STOP_S = 180.0
 CATCH_UP_S = 1_200.0
 OPERATION = frozenset({"lag_offsets", "lag_commits"})
@@ -57,14 +62,28 @@ NEVER = frozenset({"failed_rows", "over_quota", "mixed_families", "other_family"
 """Alerts for which no conversation of the soak gives a reason."""
 
 
-def _serve(settings: Settings, log: Path) -> None:
+def _serve(settings: Settings, log: Path, ahead_s: Synchronized[float]) -> None:
     """The job: ``reliable-channel run --continuous``, with settings that no configuration file can have."""
+    threading.Thread(target=_set_clock, args=(ahead_s,), daemon=True).start()
     with log.open("ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     tame_kafka()
     with spark_session(settings, "chaos") as spark:
         serve(spark, settings, lambda what: print(what, flush=True))
+
+
+def _set_clock(ahead_s: Synchronized[float]) -> None:
+    """Keep the clock of this process ahead of the machine's by ``ahead_s``."""
+    with ExitStack() as jump:
+        now = 0.0
+        while True:
+            if (wanted := ahead_s.value) != now:
+                now = wanted
+                jump.close()
+                if now:
+                    jump.enter_context(time_machine.travel(time.time() + now, tick=True))
+            time.sleep(0.1)
 
 
 @dataclass
@@ -80,6 +99,7 @@ class Operated:
         self.at_broker = self.settings.with_run_dir(self.place)
         self.may_run = threading.Event()
         self.broker_down = threading.Lock()
+        self.ahead_s = get_context("spawn").Value("d", 0.0)
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._keep_running, daemon=True)
         self.job: SpawnProcess
@@ -92,7 +112,7 @@ class Operated:
 
     def _start_job(self) -> None:
         self.job = get_context("spawn").Process(
-            target=_serve, args=(self.settings, self.place / "job.log"), daemon=True
+            target=_serve, args=(self.settings, self.place / "job.log", self.ahead_s), daemon=True
         )
         self.job.start()
 
@@ -187,13 +207,19 @@ def pause_broker(run: Operated, _: random.Random) -> None:
         pause([pid], LASTS_S)
 
 
+def jump_clock(run: Operated, rng: random.Random) -> None:
+    run.ahead_s.value = rng.choice((-JUMP_S, JUMP_S))
+    time.sleep(LASTS_S)
+    run.ahead_s.value = 0.0
+
+
 def fill_disk(run: Operated, rng: random.Random) -> None:
     with filled(Path(run.settings.paths.run_dir)):
         time.sleep(rng.uniform(5, LASTS_S))
 
 
 Fault = Callable[[Operated, random.Random], None]
-FAULTS: tuple[Fault, ...] = (kill_job, kill_jvm, kill_worker, kill_broker, pause_job, pause_broker)
+FAULTS: tuple[Fault, ...] = (kill_job, kill_jvm, kill_worker, kill_broker, pause_job, pause_broker, jump_clock)
 
 
 def plan(rng: random.Random, seconds: float, faults: list[Fault]) -> Iterator[tuple[float, Fault]]:
