@@ -111,6 +111,13 @@ class AddedFile(NamedTuple):
     rows: int
 
 
+def list_files(opened: DeltaTable) -> list[AddedFile]:
+    """All files of a table at the version at which it was ``opened``."""
+    adds = pa.table(opened.get_add_actions(flatten=True))
+    files = zip(adds["path"].to_pylist(), adds["num_records"].to_pylist(), strict=True)
+    return [AddedFile(unquote(path), rows or 0) for path, rows in files]
+
+
 def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
     """The files that commits after ``version`` appended, up to the version at which the table was ``opened``.
 

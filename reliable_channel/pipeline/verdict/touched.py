@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, list_added_files, read_files
+from reliable_channel.lake.follow import AddedFile, list_added_files, list_files, read_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
@@ -94,15 +94,21 @@ class Touched:
                 self.payloads.add(payload)
 
 
-def read_touched(paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition) -> Touched | None:
-    """The subjects of the rows added since ``position``; ``None`` if unknown, or for more than :data:`MAX_NEW_ROWS`
-    rows."""
-    files: dict[Table, list[AddedFile]] = {}
+def read_touched(
+    paths: PathSettings, opened: Mapping[Table, DeltaTable], position: RoundPosition | None
+) -> Touched | None:
+    """The subjects of the rows added since ``position``, or of all rows without one; ``None`` if unknown, or for more
+    than :data:`MAX_NEW_ROWS` rows."""
+    files: dict[Table, Sequence[AddedFile]] = {}
     for table in COLUMNS:
-        table_id, version = position.read.get(table.name, ("", 0))
-        if table_id != str(opened[table].metadata().id):
-            return None
-        added = list_added_files(paths, table, opened[table], version)
+        added: Sequence[AddedFile] | None
+        if position is None:
+            added = list_files(opened[table])
+        else:
+            table_id, version = position.read.get(table.name, ("", 0))
+            if table_id != str(opened[table].metadata().id):
+                return None
+            added = list_added_files(paths, table, opened[table], version)
         if added is None:
             return None
         files[table] = added

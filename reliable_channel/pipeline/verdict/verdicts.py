@@ -43,7 +43,7 @@ the rest of the planning."""
 @retry_on_conflict
 def run(spark: SparkSession, settings: Settings) -> int:
     """Judge messages with new evidence and unsettled ones, and replace their verdicts in ``delivery_status``; returns
-    how many. Without the position of an earlier round, judge all messages.
+    how many. Without verdicts, all evidence is new; without the position of an earlier round, judge all messages.
 
     Verdicts are computed against the recorded clock, so the same tables give the same verdicts."""
     paths = settings.paths
@@ -62,7 +62,8 @@ def run(spark: SparkSession, settings: Settings) -> int:
         status = open_table(paths, tables.DELIVERY_STATUS)
         before = last_position(status)
         touched = None
-        if before is not None and before.digest == position.digest:
+        # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
+        if status.version() == 0 or (before is not None and before.digest == position.digest):
             touched = read_touched(paths, opened, before)
         if touched is None:
             view_everything(spark, settings)

@@ -133,8 +133,10 @@ def test_other_tables_lost_commits_and_very_many_rows_ask_for_all(
     append(settings, tables.ACKS, {"sds_id": "a"}, {"sds_id": "b"})
     monkeypatch.setattr(touched, "MAX_NEW_ROWS", 1)
     assert since(settings, position) is None
+    assert since(settings, None) is None
     monkeypatch.undo()
     assert names(since(settings, position)) == ["a", "b"]
+    assert names(since(settings, None)) == ["a", "b"], "without a position all rows are new"
     opened = {table: open_table(settings.paths, table) for table in COLUMNS}
     (Path(settings.paths.table("acks")) / "_delta_log" / f"{1:020d}.json").unlink()
     assert read_touched(settings.paths, opened, position) is None
