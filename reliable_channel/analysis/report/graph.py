@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
     OWN = "this message"
     OWN_ABSENT = "this message, did not arrive"
-    CAME = "arrived"
+    ARRIVED = "arrived"
     ABSENT = "did not arrive"
 
 
@@ -40,7 +40,7 @@ class GraphNode:
         """The kind in words."""
         if self.own:
             return Kind.OWN if self.known else Kind.OWN_ABSENT
-        return Kind.CAME if self.known else Kind.ABSENT
+        return Kind.ARRIVED if self.known else Kind.ABSENT
 
 
 @dataclass(frozen=True, slots=True)

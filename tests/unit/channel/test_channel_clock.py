@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 
-from reliable_channel.channel import MessageDelivered
+from reliable_channel.channel import MessageDelivered, snapshot
 from reliable_channel.channel.persistence import SqlitePersistence
 from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
+from reliable_channel.core.wire._pb.channel_state_pb2 import ChannelState
+from reliable_channel.core.wire._pb.reassembler_state_pb2 import ChunkGateState, ReassemblerState
+from reliable_channel.core.wire._pb.sds_state_pb2 import SdsState
 from reliable_channel.transport.base import SendBufferFull
 from reliable_channel.transport.clock import Clock
 from reliable_channel.transport.store.model import StorePage, StoreQuery
@@ -140,3 +145,23 @@ def test_a_restart_replays_a_clock_that_was_set_back(tmp_path: Path) -> None:
     world.run(MINUTE_MS)
     assert bob.payloads == [b"after"]
     assert [event.request_id for event in again.of(MessageDelivered)] == [second]
+
+
+def list_numbers(message: Descriptor, known: dict[str, set[str]]) -> set[str]:
+    """The names of all numbers in a message and in those that it contains."""
+    if message.full_name not in known:
+        known[message.full_name] = set()
+        for each in message.fields:
+            if each.message_type is not None:
+                known[message.full_name] |= list_numbers(each.message_type, known)
+            elif each.cpp_type in (each.CPPTYPE_INT64, each.CPPTYPE_UINT64, each.CPPTYPE_INT32, each.CPPTYPE_UINT32):
+                known[message.full_name].add(each.name)
+    return known[message.full_name]
+
+
+def test_every_time_of_a_snapshot_moves() -> None:
+    """By the names that times have in our protobuf files, so that a new one is not forgotten."""
+    states = (ChannelState, SdsState, ReassemblerState, ChunkGateState)
+    numbers = set().union(*(list_numbers(state.DESCRIPTOR, {}) for state in states))
+    times = {name for name in numbers if re.search(r"(^|_)(now|at|due|since|until|seen|active|ms)$", name)}
+    assert times - {"observed_since"} == snapshot._TIMES, "observed_since is a Lamport timestamp"

@@ -122,7 +122,7 @@ ROOM = 110
 KINDS = {
     Kind.OWN: (BLUE, "square"),
     Kind.OWN_ABSENT: (VERMILION, "square"),
-    Kind.CAME: (GREY, "circle"),
+    Kind.ARRIVED: (GREY, "circle"),
     Kind.ABSENT: (VERMILION, "cross"),
 }
 
