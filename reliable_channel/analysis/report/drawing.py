@@ -18,7 +18,7 @@ VL_VERSION = "6.4"
 """The Vega-Lite that Altair speaks, and that vl-convert must carry."""
 LOOK = {
     "font": "Arial, Helvetica, Liberation Sans, DejaVu Sans Condensed, sans-serif",
-    "padding": {"left": 8, "right": 12, "top": 5, "bottom": 5},
+    "padding": {"left": 16, "right": 12, "top": 5, "bottom": 5},
 }
 """Fonts as wide as the one with which vl-convert measures text: in a wider one labels would be cut and legends would
 overlap. Some room is added for remaining differences."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -26,6 +27,8 @@ DEMO = Path("build/demo/tables")
 TABLES = "RELIABLE_CHANNEL_TABLES"
 """The environment variable that names the directory of the tables."""
 MOST_ROWS = 50
+LINE = 100
+"""Columns of a printed sentence: front ends break longer ones inside words."""
 SHARES = frozenset({"loss", "share", "change", "refused_share"})
 """Columns that are shares of one."""
 
@@ -111,7 +114,8 @@ def _build_form(source: TableWindow, offered: pd.DataFrame) -> Any:
     outcome = ipywidgets.Label("A choice here counts for the cells below: run them again after it.")
     for field in fields.values():
         field.observe(apply, "value")
-    return ipywidgets.VBox([ipywidgets.HTML(html(offered)), ipywidgets.HBox([*fields.values()]), outcome])
+    rows = ipywidgets.HBox([*fields.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
+    return ipywidgets.VBox([ipywidgets.HTML(html(offered)), rows, outcome])
 
 
 def choices(source: TableWindow) -> pd.DataFrame:
@@ -172,11 +176,11 @@ def _plain(value: Any) -> Any:
 
 
 def conclusion(source: TableWindow) -> str:
-    """A summary of the window's figures in one to three sentences."""
+    """A summary of the window's figures in one to three sentences, in lines that a notebook shows whole."""
     totals = delivery.totals(source).to_dict("records")[0]
     channels = delivery.by_channel(source).to_dict("records")
     said = sentences.conclusion(totals, channels, loss.causes(source).to_dict("records"))
-    return said or "No message of this window is settled."
+    return textwrap.fill(said or "No message of this window is settled.", LINE, break_long_words=False)
 
 
 def compare(first: TableWindow, second: TableWindow) -> pd.DataFrame:

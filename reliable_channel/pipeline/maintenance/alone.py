@@ -3,7 +3,8 @@
 Two runs that compact the same files would double their rows: delta-rs does not notice that another OPTIMIZE has
 replaced the files that its own replaces. So a run holds a lease. The lease is an application transaction of a small
 Delta table beside the others; delta-rs refuses it if another run has written one since that table was opened. Its
-version is the end of the lease (Unix ms), 0 if nobody holds it. The lease of a killed run lasts until that time.
+version is the end of the lease (Unix ms), 0 if nobody holds it. The lease of a killed run lasts until that time, and
+so does that of a run which could not write its end to a full disk, except for later runs of the same process.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ LEASE_MS = 2 * 3_600_000
 _TABLE, _APPLICATION = "_maintenance", "maintenance"
 _CHECKPOINT_EVERY = 20
 """Commits between two checkpoints of the lease table's log."""
+_unreleased: dict[str, int] = {}
+"""The leases that runs of this process could not give back, by location: the next run takes them over."""
 
 
 @contextmanager
@@ -44,28 +47,32 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
             return
         table = _open(location)
         held = table.transaction_version(_APPLICATION) or 0
-        if held > now and held != mine:
-            raise _held_error(held)
+        if held > now and held not in (mine, _unreleased.get(location)):
+            raise _held_error(location, held)
         try:
             _commit(table, now + LEASE_MS)
         except CommitFailedError:
-            raise _held_error(now + LEASE_MS) from None
+            raise _held_error(location, now + LEASE_MS) from None
         mine = now + LEASE_MS
 
     hold()
     try:
         yield hold
     finally:
-        table = _open(location)
-        if table.transaction_version(_APPLICATION) == mine:
-            _commit(table, 0)
+        try:
+            table = _open(location)
+            if table.transaction_version(_APPLICATION) == mine:
+                _commit(table, 0)
+        except (OSError, DeltaError):
+            _unreleased[location] = mine
 
 
-def _held_error(until_ms: int) -> EnvironmentFault:
+def _held_error(location: str, until_ms: int) -> EnvironmentFault:
     until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
     return EnvironmentFault(
         "Another maintenance run is working on these tables.",
-        f"Wait until it ends; if it was killed, its lock expires at {until:%Y-%m-%d %H:%M} UTC.",
+        f"Wait until it ends. If it was killed, or the disk was full, its lock expires at {until:%Y-%m-%d %H:%M} UTC; "
+        f"if none runs, delete the directory {location} to go on at once.",
     )
 
 

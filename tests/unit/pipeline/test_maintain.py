@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DAY_MS, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
-from reliable_channel.pipeline.maintenance import maintain, maintain_plan
+from reliable_channel.pipeline.maintenance import alone, maintain, maintain_plan
 from reliable_channel.pipeline.maintenance.alone import LEASE_MS, hold_lease
 from tests.support.error_page import pattern_of
 
@@ -140,6 +141,24 @@ def test_a_maintenance_run_keeps_others_out_until_it_ends_and_no_longer_than_its
         maintained(settings)
     log = Path(settings.paths.table("_maintenance")) / "_delta_log"
     assert len([*log.glob("*.checkpoint.parquet")]) == 1
+
+
+def test_a_run_on_a_full_disk_does_not_keep_the_next_run_of_its_process_out(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its work nor the end of its lease can be written then."""
+    append(settings, 0, 0)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for _ in range(2):
+        with monkeypatch.context() as full, pytest.raises(OSError, match="No space"), hold_lease(settings.paths):
+            full.setattr(alone, "_commit", fail)
+            fail()
+    maintained(settings)
+    with hold_lease(settings.paths), pytest.raises(EnvironmentFault, match="Another maintenance run"):
+        maintained(settings)
 
 
 def test_compaction_and_a_rewrite_of_the_same_files_double_no_row(settings: Settings) -> None:
