@@ -290,7 +290,7 @@ class ReliableChannel:
     def _send_again(self, known: LabelledSend) -> str:
         """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
         send = self._machine.sends.get(known.send_id)
-        if send is None or send.failed:
+        if not known.delivered and (send is None or send.failed):
             for index, data in enumerate(known.segments):
                 message = decode_sds_message(data, self._machine.sds_config.wire_family)
                 if not isinstance(message, Malformed):

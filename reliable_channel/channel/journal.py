@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import ChangedConfigurationError, journal_of_another_version
-from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived, SendEvent
+from reliable_channel.channel.events import ChannelProblem, MessageDelivered, MessageLost, MessageReceived, SendEvent
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
@@ -162,11 +162,17 @@ class Journal:
     def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
         """Append the inputs of one step in one transaction. ``label`` names the send among them."""
         labelled = _send_of_step(outcomes[0], label) if label is not None else None
-        if not self._keeps and labelled is None:
+        effects = (effect for outcome in outcomes for effect in outcome.effects)
+        delivered = [
+            effect.event.request_id
+            for effect in effects
+            if isinstance(effect, Emit) and isinstance(effect.event, MessageDelivered)
+        ]
+        if not self._keeps and labelled is None and not delivered:
             return
         entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
         if entries:
-            self._persistence.append(self._key, entries, self.fingerprint, labelled)
+            self._persistence.append(self._key, entries, self.fingerprint, labelled, delivered)
             self._entries += len(entries)
             self._bytes += sum(map(len, entries))
 

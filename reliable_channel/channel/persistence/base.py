@@ -47,12 +47,14 @@ class StoredChannel:
 @dataclass(frozen=True, slots=True)
 class LabelledSend:
     """A send that the application named, such as by the id of a table's row: the same label is never sent as another
-    message. ``segments`` are its SDS messages (bytes) as they were dispatched; ``required`` of them rebuild it."""
+    message. ``segments`` are its SDS messages (bytes) as they were dispatched; ``required`` of them rebuild it.
+    ``delivered``: it was acknowledged, also if the channel no longer knows the send."""
 
     label: str
     send_id: str
     required: int
     segments: tuple[bytes, ...]
+    delivered: bool = False
 
 
 @runtime_checkable
@@ -74,9 +76,15 @@ class Persistence(Protocol):
         ...
 
     def append(
-        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+        self,
+        key: ChannelKey,
+        entries: Sequence[bytes],
+        fingerprint: str,
+        labelled: LabelledSend | None = None,
+        delivered: Sequence[str] = (),
     ) -> None:
-        """Add the inputs of one step to the journal, in order, and the name of the send among them."""
+        """Add the inputs of one step to the journal, in order, the name of the send among them, and the ids of the
+        sends that they deliver."""
         ...
 
     def forget_label(self, key: ChannelKey, label: str) -> None:

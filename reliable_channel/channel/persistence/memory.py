@@ -21,9 +21,14 @@ class MemoryPersistence(SqlitePersistence):
         return lambda: None
 
     def append(
-        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+        self,
+        key: ChannelKey,
+        entries: Sequence[bytes],
+        fingerprint: str,
+        labelled: LabelledSend | None = None,
+        delivered: Sequence[str] = (),
     ) -> None:
-        super().append(key, entries if self.keeps_journal else (), fingerprint, labelled)
+        super().append(key, entries if self.keeps_journal else (), fingerprint, labelled, delivered)
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         if self.keeps_journal:

@@ -16,7 +16,7 @@ from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 IN_MEMORY = Path(":memory:")
 """The path of a database without a file."""
@@ -42,8 +42,9 @@ CREATE TABLE reported (
 ) WITHOUT ROWID;
 CREATE TABLE labelled (
   channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, send_id TEXT NOT NULL,
-  required INTEGER NOT NULL, PRIMARY KEY (channel, label)
+  required INTEGER NOT NULL, delivered INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (channel, label)
 ) WITHOUT ROWID;
+CREATE INDEX label_of_send ON labelled(channel, send_id);
 CREATE TABLE labelled_segment (
   channel INTEGER NOT NULL REFERENCES channel(id), label TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,
   PRIMARY KEY (channel, label, number)
@@ -73,6 +74,10 @@ CREATE TABLE segment (
   channel INTEGER NOT NULL REFERENCES channel(id), number INTEGER NOT NULL, data BLOB NOT NULL,
   PRIMARY KEY (channel, number)
 )
+""",
+    5: """
+ALTER TABLE labelled ADD COLUMN delivered INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX label_of_send ON labelled(channel, send_id)
 """,
 }
 """From a schema version to the next."""
@@ -218,7 +223,12 @@ class SqlitePersistence:
         )
 
     def append(
-        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
+        self,
+        key: ChannelKey,
+        entries: Sequence[bytes],
+        fingerprint: str,
+        labelled: LabelledSend | None = None,
+        delivered: Sequence[str] = (),
     ) -> None:
         with self._transaction() as do:
             channel = self._id(do, key)
@@ -226,16 +236,18 @@ class SqlitePersistence:
             do.execute(
                 "UPDATE channel SET fingerprint=? WHERE id=? AND fingerprint<>?", (fingerprint, channel, fingerprint)
             )
-
             if labelled is not None:
                 do.execute(
-                    "INSERT INTO labelled VALUES (?,?,?,?)",
+                    "INSERT INTO labelled(channel, label, send_id, required) VALUES (?,?,?,?)",
                     (channel, labelled.label, labelled.send_id, labelled.required),
                 )
                 do.executemany(
                     "INSERT INTO labelled_segment VALUES (?,?,?,?)",
                     [(channel, labelled.label, number, data) for number, data in enumerate(labelled.segments)],
                 )
+            do.executemany(
+                "UPDATE labelled SET delivered=1 WHERE channel=? AND send_id=?", [(channel, one) for one in delivered]
+            )
 
     def forget_label(self, key: ChannelKey, label: str) -> None:
         with self._transaction() as do:
@@ -246,13 +258,15 @@ class SqlitePersistence:
     def find_send(self, key: ChannelKey, label: str) -> LabelledSend | None:
         with self._transaction() as do:
             where = (self._id(do, key), label)
-            row = do.execute("SELECT send_id, required FROM labelled WHERE channel=? AND label=?", where).fetchone()
+            row = do.execute(
+                "SELECT send_id, required, delivered FROM labelled WHERE channel=? AND label=?", where
+            ).fetchone()
             if row is None:
                 return None
             segments = do.execute(
                 "SELECT data FROM labelled_segment WHERE channel=? AND label=? ORDER BY number", where
             ).fetchall()
-            return LabelledSend(label, row[0], row[1], tuple(segment[0] for segment in segments))
+            return LabelledSend(label, row[0], row[1], tuple(segment[0] for segment in segments), bool(row[2]))
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         with self._transaction() as do:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from reliable_channel.channel import ChannelKey, Persistence
 from reliable_channel.channel.api import _nodes
@@ -49,10 +50,8 @@ class MortalPersistence:
     def load(self, key: ChannelKey) -> StoredChannel:
         return self.inner.load(key)
 
-    def append(
-        self, key: ChannelKey, entries: Sequence[bytes], fingerprint: str, labelled: LabelledSend | None = None
-    ) -> None:
-        self.fuse.burn(lambda: self.inner.append(key, entries, fingerprint, labelled))
+    def append(self, key: ChannelKey, *arguments: Any) -> None:
+        self.fuse.burn(lambda: self.inner.append(key, *arguments))
 
     def forget_label(self, key: ChannelKey, label: str) -> None:
         self.fuse.burn(lambda: self.inner.forget_label(key, label))

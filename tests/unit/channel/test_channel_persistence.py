@@ -21,6 +21,7 @@ from reliable_channel.channel import (
     SenderLocked,
     SendState,
     SqlitePersistence,
+    sends,
 )
 from reliable_channel.channel.persistence import StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
@@ -94,6 +95,7 @@ def of_the_first_schema(path: Path) -> None:
         old.executescript(
             "ALTER TABLE reported RENAME COLUMN event TO delivery; ALTER TABLE reported RENAME TO handed_over;"
             "INSERT INTO handed_over VALUES (1, 'sds id'); DROP TABLE snapshot; DROP TABLE segment;"
+            "DROP INDEX label_of_send; ALTER TABLE labelled DROP COLUMN delivered;"
             "ALTER TABLE channel ADD COLUMN snapshot BLOB; UPDATE channel SET snapshot = x'00ff' WHERE id = 1;"
             "PRAGMA user_version=1"
         )
@@ -339,6 +341,26 @@ def test_a_labelled_send_is_one_message_however_often_it_is_asked_for(backend: P
     kept = alice.channel.find_send("row 1")
     assert kept is not None
     assert (kept.send_id, kept.required, len(kept.segments)) == (first, 3, 3)
+
+
+@pytest.mark.parametrize("keeps_journal", [True, False])
+def test_a_label_whose_send_is_long_forgotten_is_not_sent_again(
+    keeps_journal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sends, "MAX_FINISHED", 1)
+    world = World()
+    alice = world.join("alice", quick(persistence=MemoryPersistence(keeps_journal=keeps_journal)))
+    bob = world.join("bob")
+    first = alice.channel.send(b"row 1", label="row 1")
+    world.run(2_000)
+    alice.channel.send(b"another")
+    world.run(2_000)
+    assert alice.channel.send_state(first) is None
+    world.on_wire.clear()
+    assert alice.channel.send(b"row 1", label="row 1") == first
+    world.run(500)
+    assert [message.payload for sender, message in world.on_wire if sender == "alice"] == []
+    assert bob.payloads == [b"row 1", b"another"]
 
 
 def test_a_labelled_send_that_was_given_up_goes_out_again_as_the_same_bytes() -> None:
