@@ -9,7 +9,7 @@ after two minutes (14/WAKU2-MESSAGE).
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
@@ -53,7 +53,8 @@ STALE_MS = 10_000
 GOSSIP_MEMORY_MS = 120_000
 """After this time equal bytes are no longer recognised as duplicates, so keeping them has no use."""
 
-MAX_EARLY = 10_000
+EARLY_BYTES = 16 * 1024 * 1024
+"""The bytes of the reports that wait until the transport has returned from ``send``; the oldest go first."""
 
 RESENDS = len(RETRY_DELAYS_MS)
 """How often a message that no store has is sent again, a store query apart (MESSAGING-API, *Retry*: three retries, also
@@ -89,7 +90,10 @@ class MessageSender:
         self._announce = announce
         self._service = SendService(config.max_in_flight, config.attempt_timeout_ms)
         self._attempts: dict[str, str] = {}
-        self._early: OrderedDict[str, list[Queued | SendDelayed | End]] = OrderedDict()
+        self._early: deque[Queued | SendDelayed | End] = deque()
+        """Reports that arrived while the transport's ``send`` ran, of which one may have returned their ids."""
+        self._early_bytes = 0
+        self._handing_over = 0
         self._traffic: dict[str, Traffic] = {}
         self._attempts_lock = threading.Lock()
         self._taken: deque[tuple[RequestProgress, MessageRecord]] = deque()
@@ -151,6 +155,7 @@ class MessageSender:
             if not self._service.cancel(request_id):
                 return False
             self._ledger.requests.update(request_id, state=RequestState.CANCELLED.value)
+            self._traffic.pop(request_id, None)
             record = self._ledger.records.by_request_id(request_id)
             if record is not None:
                 record = self._ledger.update(record, sending=False, queued=False)
@@ -240,9 +245,11 @@ class MessageSender:
         with self._attempts_lock:
             request_id = self._attempts.get(event.request_id)
             if request_id is None:
-                self._early.setdefault(event.request_id, []).append(event)
-                while len(self._early) > MAX_EARLY:
-                    self._early.popitem(last=False)
+                if self._handing_over:
+                    self._early.append(event)
+                    self._early_bytes += _size(event)
+                    while self._early_bytes > EARLY_BYTES:
+                        self._early_bytes -= _size(self._early.popleft())
                 return
             if isinstance(event, End):
                 del self._attempts[event.request_id]
@@ -310,6 +317,10 @@ class MessageSender:
 
     def _hand_over(self, record: MessageRecord) -> None:
         request_id = str(record.request_id)
+        inner: RequestId | None = None
+        early: list[Queued | SendDelayed | End] = []
+        with self._attempts_lock:
+            self._handing_over += 1
         try:
             traffic = self._traffic.get(request_id, Traffic.FIRST_SEGMENT)
             inner = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
@@ -319,13 +330,17 @@ class MessageSender:
             self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {error.cause}"))
         except (ReliableChannelError, OSError) as error:
             self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {shorten(str(error))}"))
-        else:
+        finally:
             with self._attempts_lock:
-                early = self._early.pop(inner, [])
-                if not any(isinstance(event, End) for event in early):
+                self._handing_over -= 1
+                early += (event for event in self._early if event.request_id == inner)
+                if inner is not None and not any(isinstance(event, End) for event in early):
                     self._attempts[inner] = request_id
-            for event in early:
-                self._take(request_id, event)
+                if not self._handing_over:
+                    self._early.clear()
+                    self._early_bytes = 0
+        for event in early:
+            self._take(request_id, event)
 
     def _wait(self, request_id: str, event: Queued | SendDelayed) -> None:
         """Note that an attempt waits outside this node, without a time-out."""
@@ -436,6 +451,11 @@ class MessageSender:
             shorten(detail),
         )
         self._ledger.after(lambda: self._sink.record(event))
+
+
+def _size(event: Queued | SendDelayed | End) -> int:
+    """Bytes of an event in memory, nearly."""
+    return 500 + (len(event.message.payload) if isinstance(event, Sent) else 0)
 
 
 def _failure(outcome: AttemptResult) -> FailureReason:

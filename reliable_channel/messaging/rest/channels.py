@@ -133,14 +133,21 @@ class ChannelSessions:
         self._poll = poll
         self._clock = clock
         self._threaded = threaded
+        self._room = threading.BoundedSemaphore(MAX_CHANNELS)
         self._open: dict[str, _Open] = {}
         self._lock = threading.Lock()
 
     def open(self, channel_id: str, content_topic: str, sender_id: str | None) -> OpenAnswer:
         """Open a channel. Raises as ``create_reliable_channel``, and :class:`ChannelLimitError`."""
-        with self._lock:
-            if len(self._open) >= MAX_CHANNELS:
-                raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
+        if not self._room.acquire(blocking=False):
+            raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
+        try:
+            return self._start(channel_id, content_topic, sender_id)
+        except BaseException:
+            self._room.release()
+            raise
+
+    def _start(self, channel_id: str, content_topic: str, sender_id: str | None) -> OpenAnswer:
         log = EventLog()
         try:
             channel = create_reliable_channel(
@@ -225,7 +232,10 @@ class ChannelSessions:
         with self._lock:
             opened = self._open.pop(handle, None)
         if opened is not None:
-            opened.channel.close()
+            try:
+                opened.channel.close()
+            finally:
+                self._room.release()
             self._poll.notify()
 
     def close_all(self) -> None:

@@ -16,10 +16,13 @@ from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.events import MessageReceived
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.messaging.rest import channels as rest_channels
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_events import event_out
-from reliable_channel.messaging.rest.channels import MAX_CHANNELS
+from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
+from reliable_channel.messaging.rest.errors import ChannelLimitError
 from reliable_channel.messaging.rest.event_log import EventLog
+from reliable_channel.messaging.rest.longpoll import LongPoll
 from tests.support.messaging_world import World
 
 TOPIC = "/reliable-channel/1/lobby/proto"
@@ -153,6 +156,25 @@ def test_channels_are_bounded_in_number(client: TestClient) -> None:
     for number in range(MAX_CHANNELS):
         assert client.post("/channels", json={**ALICE, "channelId": f"c{number}"}).status_code == 200
     assert client.post("/channels", json=ALICE).status_code == 429
+
+
+def test_channels_that_are_opened_at_once_are_bounded_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_channels, "MAX_CHANNELS", 1)
+    during: list[str] = []
+
+    def config(topic: str) -> ReliableChannelConfig:
+        if not during:
+            during.append("one more")
+            with pytest.raises(ChannelLimitError):
+                sessions.open(during[0], topic, "alice")
+        return CONFIG
+
+    poll = LongPoll(world.node.events, 1)
+    sessions = ChannelSessions(world.node, config, poll, clock=world.clock, threaded=False)
+    opened = sessions.open("lobby", TOPIC, "alice")
+    sessions.close(opened.id)
+    sessions.open("lobby", TOPIC, "alice")
+    sessions.close_all()
 
 
 def test_the_log_forgets_the_oldest_and_says_how_many() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError
+from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.messaging.sending import PendingLimitError
-from reliable_channel.transport.base import FailureReason, Queued, SendFailed, Sent
+from reliable_channel.transport.base import FailureReason, Queued, RequestId, SendFailed, Sent
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
@@ -49,6 +50,29 @@ def test_an_attempt_that_was_cancelled_before_it_was_handed_over_is_not_made(wor
     world.node.cancel_request(request_id)
     world.run()
     assert world.transport.sent == []
+
+
+def test_reports_on_what_this_node_did_not_send_are_not_kept(world: World) -> None:
+    """Another user of the transport has sent them, or they come after the time-out of their attempt."""
+    sender = world.node._sender
+    strange = Sent(RequestId("of another"), WakuMessage(bytes(150_000), CONTENT, timestamp=1), PUBSUB, bytes(32), 1)
+    sender.on_transport(strange)
+    assert not sender._early
+    send = world.transport.send
+
+    def send_among_others(*arguments: Any, **options: Any) -> RequestId:
+        for number in range(1_000):
+            sender.on_transport(replace(strange, request_id=RequestId(f"of another {number}")))
+        assert len(sender._early) * 150_000 <= sending.EARLY_BYTES
+        own = send(*arguments, **options)
+        sender.on_transport(replace(strange, request_id=own))
+        return own
+
+    world.transport.send = send_among_others  # type: ignore[method-assign]
+    request_id = world.send()
+    world.node.tick()
+    assert world.record(request_id).sent
+    assert not sender._early
 
 
 def test_what_the_message_omits_is_supplied_and_what_it_gives_is_kept(world: World) -> None:
