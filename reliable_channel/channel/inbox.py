@@ -220,10 +220,18 @@ class Inbox:
         return [self._deliver(pending, notes, event.at) for _, pending, notes in self.pending.take_with(sds_id)]
 
     def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
-        """Deliver an ephemeral message at once; it has at most one segment."""
+        """Deliver an ephemeral message at once, or report why not; it has exactly one segment."""
+        key, payload = text_of(message_id), content
         segment = decode_segment(content, self.config.accepted_dialects)
-        payload = segment.payload if isinstance(segment, Segment) and segment.data_count == 1 else content
-        return Deliver("", self._make_event(payload, sender_id, text_of(message_id), None, now, ephemeral=True))
+        if isinstance(segment, Segment):
+            payload = segment.payload
+            if segment.data_count != 1 or segment.is_parity:
+                return self._problem(now, "refused", "a segment of several in an ephemeral message", key)
+            if keccak256(payload) != segment.entire_message_hash:
+                return self._problem(now, "hash_mismatch", "an ephemeral message", key)
+        elif Dialect.V01 not in self.config.accepted_dialects:
+            return self._problem(now, "malformed", "no segment of the configured dialects", key)
+        return Deliver("", self._make_event(payload, sender_id, key, None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
