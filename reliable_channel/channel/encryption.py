@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 from reliable_channel.channel.errors import IncompleteEncryptionError
-from reliable_channel.core.aes_gcm import EncryptionLayer
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.aes_gcm import DecryptionRefusedError, EncryptionLayer, NoCiphertextError
+from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.wire.sds import SdsMessage
 
 ASSUMED_OVERHEAD_BYTES = 256
@@ -79,7 +79,8 @@ class ChannelEncryption:
     def protect(self, message: SdsMessage, data: bytes) -> bytes:
         """The payload of an envelope for ``message``, whose bytes are ``data``. Messages whose content is encrypted
         travel as they are, in both layers: repairs of others' messages are among them, and messages from before the
-        setting changed. Never returns a content in the clear. Raises what the hook raises."""
+        setting changed. Never returns a content in the clear. Raises what the hook raises, and ``LocalError`` for a
+        ciphertext of a key that was removed."""
         if message.content is None or message.content == b"":
             return data if self.encrypts_inside else self.around.encrypt(data)
         return data if self._is_encrypted(message.content) else self.around.encrypt(data)
@@ -89,7 +90,13 @@ class ChannelEncryption:
             return False
         try:
             self.inside.decrypt(content)
-        except Exception:
+        except Exception as error:
+            is_ciphertext = isinstance(error, DecryptionRefusedError) and not isinstance(error, NoCiphertextError)
+            if is_ciphertext and self.encrypts_inside:
+                # Encrypted once more, around SDS, its recipient would take the ciphertext for the message.
+                raise LocalError(
+                    "It was encrypted with a key that is no longer configured.", "Configure that key, or send it again."
+                ) from None
             return False
         return True
 

@@ -286,7 +286,8 @@ class ChannelProblem(ChannelEvent):
     ``evicted``, ``set_evicted`` (an incomplete message made room and is asked for again when there is some),
     ``slow_rate_limit`` (what waits takes several epochs), ``dispatch_failed``, ``store_failed``,
     ``records_gone`` (Kafka no longer has records that were not read yet), ``input_failed`` (a fault of this program;
-    the channel continues as before the input). ``detail`` never holds payload bytes or keys."""
+    the channel continues as before the input), ``shared_sender_id`` (another device sends under this sender id;
+    reported once). ``detail`` never holds payload bytes or keys."""
 
     name = "channel-problem"
     kind: str

@@ -123,6 +123,8 @@ class ChannelMachine:
         self.segmentation = segmentation
         self.store = store
         self._inside = inside
+        self._is_sender_id_shared = False
+        """Whether another sender under this one's id was seen; reported once, and not part of the state."""
         self.sds_config = replace(config.sds, wait_for_sent=True)
         self.begin()
 
@@ -330,8 +332,10 @@ class ChannelMachine:
             return StepResult(
                 given, (self._problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False
             )
-        if message.channel_id != self.channel_id or message.sender_id == self.sender_id:
+        if message.channel_id != self.channel_id:
             return StepResult(given, (), keep=False)
+        if message.sender_id == self.sender_id:
+            return StepResult(given, self._check_own(message, now), keep=False)
         verified = id_verified(message, self.sds_config.wire_family, plaintext=given.content)
         if given.content is not None:
             message = replace(message, content=given.content)
@@ -348,6 +352,19 @@ class ChannelMachine:
         # A repetition changes the state as well: later histories carry the hash of its newer envelope.
         keep = message.kind is not SdsKind.EPHEMERAL
         return StepResult(given, tuple(effects), keep)
+
+    def _check_own(self, message: SdsMessage, now: int) -> tuple[Effect, ...]:
+        """SDS ignores messages of one's own sender id. Report the first one that this participant did not send: its
+        Lamport clock was never behind what it sent."""
+        lamport = message.lamport_timestamp
+        if self._is_sender_id_shared or lamport is None or self.sds.has_reached(lamport, now):
+            return ()
+        self._is_sender_id_shared = True
+        detail = (
+            f"another device, or an earlier process whose state was not kept, sends as {self.sender_id!r}; such "
+            "messages are ignored here, and this participant's there. Give each device a sender id of its own"
+        )
+        return (self._problem(now, "shared_sender_id", detail, message.message_id),)
 
     def _absorb(self, step: SdsStep, message: SdsMessage, now: int) -> list[Effect]:
         """Process the SDS events about one received message, then its content, then the segments that parity can repair

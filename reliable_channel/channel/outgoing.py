@@ -67,7 +67,9 @@ class OutgoingQueue:
             return EncryptedMessage(dispatch, self._encryption.protect(outgoing.message, outgoing.data))
         except Exception as error:
             # Only the type: a careless hook may have put a key or plaintext into the text.
-            self._refuse(dispatch, "encryption_failed", f"the encryption raised {type(error).__name__}", now, report)
+            is_local = isinstance(error, LocalError)
+            detail = error.cause if isinstance(error, LocalError) else f"the encryption raised {type(error).__name__}"
+            self._refuse(dispatch, "encryption_failed", detail, now, report)
             return None
 
     @staticmethod

@@ -239,6 +239,13 @@ class SdsChannel:
             accepted = [lamport for lamport, _ in state.log.positions() if state.accepts_time(lamport, now)]
             state.clock = max([state.clock_time(now), *accepted[-1:]])
 
+    def has_reached(self, lamport: int, now: int) -> bool:
+        """Whether this participant may have sent a message with this Lamport timestamp: its clock is as far. So it was
+        before a clock that was wrong was set back, if nobody accepts the timestamp at ``now`` (ms)."""
+        state = self._state
+        clock = state.clock_time(now) if state.clock is None else state.clock
+        return lamport <= clock or not state.accepts_time(lamport, now)
+
     def next_due(self) -> int | None:
         """The earliest time at which :meth:`tick` would do something, or ``None``."""
         state = self._state

@@ -1,7 +1,8 @@
-"""An input on which the state machine fails is set aside and named; the channel goes on as if it had not come."""
+"""An input on which the state machine fails is set aside and named, as is a second device; the channel goes on."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from reliable_channel.channel.steps import EnvelopeReceived, encode_input
 from reliable_channel.core.sds import SdsChannel, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 from tests.unit.channel.crashes import kill
 
@@ -151,3 +153,41 @@ def test_three_messages_that_wait_for_one_another_stop_nobody() -> None:
         world.run(1_000)
     assert "input_failed" not in bob.problems(), "the cause is mended in the core"
     world.close()
+
+
+def test_another_device_with_the_same_sender_id_is_reported_once_per_channel() -> None:
+    world = World()
+    config = quick(query_on_connect=False)
+    phone = world.join("phone", config, sender_id="alice")
+    laptop = world.join("laptop", config, sender_id="alice")
+    bob = world.join("bob", config)
+    for number in range(3):
+        phone.channel.send(b"from the phone %d" % number)
+        world.run(2_000)
+        bob.channel.send(b"from bob %d" % number)
+        world.run(2_000)
+    assert (laptop.problems(), bob.problems()) == (["shared_sender_id"], [])
+    (problem,) = laptop.of(ChannelProblem)
+    assert "'alice'" in problem.detail
+    laptop.channel.send(b"from the laptop")
+    world.run(2_000)
+    assert phone.problems() == ["shared_sender_id"]
+
+
+def test_ones_own_messages_that_come_back_are_no_other_device(tmp_path: Path) -> None:
+    """From a store, and after a restart."""
+    world = World()
+    config = quick(history_backend="sqlite", database=tmp_path / "alice.sqlite", max_journal_entries=3)
+    alice, bob = world.join("alice", config), world.join("bob")
+    for number in range(4):
+        alice.channel.send(b"%d" % number)
+        bob.channel.send(b"hello %d" % number)
+        world.run(3_000)
+    alice.channel.close()
+    alice = world.join("alice", config)
+    world.run(3_000)
+    for sender, message in list(world.on_wire):
+        if sender == "alice":
+            world.network.publish("stranger", message, DEFAULT_PUBSUB_TOPIC)
+    world.run(3_000)
+    assert alice.problems() == []

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageDelivered, ReliableChannelConfig
+from reliable_channel.channel import (
+    AesGcm,
+    IncompleteEncryptionError,
+    MessageDelivered,
+    MessageSendError,
+    ReliableChannelConfig,
+)
 from reliable_channel.channel.encryption import ChannelEncryption, bind_encryption
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.steps import EnvelopeReceived, SdsDispatch, SendRequested, decode_input, encode_input
@@ -177,6 +183,26 @@ def test_what_waits_when_the_layer_changes_is_sent_as_it_was_wrapped(
     world.run(7_000)
     assert sorted(bob.payloads) == [SECRET, SECRET * 2]
     assert not any(SECRET in message.payload for _, message in world.on_wire)
+
+
+def test_what_waits_under_a_key_that_was_removed_fails_with_an_event(tmp_path: Path) -> None:
+    """It is not sent around SDS: a recipient would take the ciphertext inside for the message."""
+    world = World()
+    stored = {"history_backend": "sqlite", "database": tmp_path / "alice.sqlite", "query_on_connect": False}
+    alice = join(world, "alice", **stored)
+    alice.channel._node.stop()
+    alice.channel.send(SECRET)
+    world.run(500)
+    alice.channel.close()
+    bob = join(world, "bob", key=OTHER)
+    alice = join(world, "alice", key=OTHER, **stored)
+    alice.channel.send(SECRET * 2)
+    world.run(1_000)
+    assert bob.payloads == [SECRET * 2]
+    assert [event.error for event in alice.of(MessageSendError)] == [
+        "segment 1 of 1: It was encrypted with a key that is no longer configured."
+    ]
+    assert all(decode(message.payload) for _, message in world.on_wire)
 
 
 def test_a_key_added_later_covers_what_was_wrapped_without_one(tmp_path: Path) -> None:
