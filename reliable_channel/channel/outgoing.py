@@ -67,7 +67,6 @@ class OutgoingQueue:
             return EncryptedMessage(dispatch, self._encryption.protect(outgoing.message, outgoing.data))
         except Exception as error:
             # Only the type: a careless hook may have put a key or plaintext into the text.
-            is_local = isinstance(error, LocalError)
             detail = error.cause if isinstance(error, LocalError) else f"the encryption raised {type(error).__name__}"
             self._refuse(dispatch, "encryption_failed", detail, now, report)
             return None
