@@ -13,6 +13,7 @@ from reliable_channel.channel.events import (
     MessageDelayed,
     MessageLost,
     MessageSendError,
+    SegmentSent,
 )
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, SenderEventSink
@@ -25,6 +26,7 @@ class ChannelEvidence:
         self._channel = channel
         self._pubsub_topic = pubsub_topic
         self._sink = sink
+        self._held_back: set[str] = set()
 
     def follow(self) -> None:
         """Start listening; it ends with the channel."""
@@ -39,12 +41,18 @@ class ChannelEvidence:
         if isinstance(event, MessageLost):
             self._report_loss(event)
         elif isinstance(event, MessageDelayed):
+            self._held_back.add(event.request_id)
             self._record(SenderEventKind.RATE_LIMITED, event, event.request_id, f"held back until {event.until} ms")
+        elif isinstance(event, SegmentSent) and event.sds_id in self._held_back:
+            # The record of its envelope has no SDS id if it is encrypted, and over Kafka there is none.
+            self._held_back.discard(event.sds_id)
+            self._record(SenderEventKind.SENT, event, event.request_id, "", event.message_id, event.message_hash)
         elif isinstance(event, EphemeralMessageDropped):
             detail = f"ephemeral, {event.utilization:.0%} of the rate limit is used"
             self._record(SenderEventKind.DROPPED, event, event.message_id, detail, message_id=event.message_id)
         elif isinstance(event, MessageSendError) and not event.dispatched:
             # Whether what was dispatched was ever acknowledged is recorded by the ack job.
+            self._held_back.discard(event.request_id)
             self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
 
     def _report_loss(self, event: MessageLost) -> None:
@@ -66,14 +74,27 @@ class ChannelEvidence:
         )
 
     def _record(
-        self, kind: SenderEventKind, event: ChannelEvent, request_id: str, detail: str, message_id: str | None = None
+        self,
+        kind: SenderEventKind,
+        event: ChannelEvent,
+        request_id: str,
+        detail: str,
+        message_id: str | None = None,
+        envelope_hash: bytes | None = None,
     ) -> None:
         # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
         sds_id = None if isinstance(event, EphemeralMessageDropped) else request_id
-        self._give(kind, event.at, request_id, sds_id, _digest(message_id), detail[:300])
+        self._give(kind, event.at, request_id, sds_id, _digest(message_id), detail[:300], envelope_hash)
 
     def _give(
-        self, kind: SenderEventKind, at_ms: int, request_id: str, sds_id: str | None, whole: bytes | None, detail: str
+        self,
+        kind: SenderEventKind,
+        at_ms: int,
+        request_id: str,
+        sds_id: str | None,
+        whole: bytes | None,
+        detail: str,
+        envelope_hash: bytes | None = None,
     ) -> None:
         self._sink.record(
             SenderEvent(
@@ -86,6 +107,7 @@ class ChannelEvidence:
                 sender_id=self._channel.sender_id,
                 sds_id=sds_id,
                 entire_message_hash=whole,
+                envelope_hash=envelope_hash,
                 detail=detail,
             )
         )

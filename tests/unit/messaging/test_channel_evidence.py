@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.channel.events import MessageDelayed, MessageDeliveryError, MessageLost, MessageSendError
+from reliable_channel.channel.events import (
+    ChunkInfo,
+    MessageDelayed,
+    MessageDeliveryError,
+    MessageLost,
+    MessageSendError,
+    SegmentSent,
+)
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.sender_events import to_json
@@ -64,6 +71,31 @@ def test_a_held_back_send_says_until_when(channel: FakeChannel, feed: KeptFeed) 
     assert [(row.event, row.at_ms, row.sds_id, row.detail) for row in feed.rows] == [
         ("rate_limited", 3, "first-id", "held back until 9 ms")
     ]
+
+
+def test_a_send_that_was_held_back_and_then_left_is_no_longer_held_back(channel: FakeChannel, feed: KeptFeed) -> None:
+    """Where messages are encrypted as a whole, nobody else can say so: the envelope shows no SDS id."""
+    for at, request_id in ((3, "held back"), (4, "held back and refused")):
+        channel.tell(MessageDelayed(channel_id="lobby", at=at, request_id=request_id, until=9))
+    channel.tell(failed("held back and refused"))
+    feed.rows.clear()
+    for request_id in ("held back", "held back", "held back and refused", "never held back"):
+        for sds_id, index in ((request_id, 0), ("second segment", 1)):
+            channel.tell(
+                SegmentSent(
+                    channel_id="lobby",
+                    at=9,
+                    request_id=request_id,
+                    message_id=WHOLE.hex(),
+                    sds_id=sds_id,
+                    chunk_info=ChunkInfo(index, 2),
+                    node_request_id="n",
+                    message_hash=bytes(32),
+                )
+            )
+    (row,) = feed.rows
+    assert (row.event, row.sds_id, row.channel_id, row.sender_id) == ("sent", "held back", "lobby", "alice")
+    assert (row.at_ms, row.envelope_hash) == (9, bytes(32))
 
 
 @pytest.mark.parametrize("message_id", ["", "no hex", "ff"])
