@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one packet: in two, the second waits 40 ms for an acknowledgement of the first
 
         def setup(self) -> None:
             super().setup()

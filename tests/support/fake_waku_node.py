@@ -120,7 +120,7 @@ class FakeWakuNode(AdminAnswers, PublishAnswers, FilterAnswers, StoreAnswers):
             self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler_of(self))
             self._server.daemon_threads = True
             self._port = self._server.server_address[1]
-            threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+            threading.Thread(target=self._server.serve_forever, args=(0.005,), daemon=True).start()
 
     def down(self) -> None:
         """Refuse connections; caches and subscriptions stay."""
