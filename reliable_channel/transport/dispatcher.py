@@ -24,7 +24,9 @@ Kind: TypeAlias = str | type
 """Which events a listener receives: those of a class, or those with this name among their ``names``."""
 
 MAX_WAITING = 10_000
-"""The maximum number of bounded tasks that wait for the listeners; beyond it the caller waits (back-pressure)."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""The maximum number of bounded tasks that wait for the listeners, and of the bytes that they hold; beyond these the
+caller waits (back-pressure)."""
 
 
 def matches(event: object, kind: Kind) -> bool:
@@ -44,14 +46,15 @@ class _Registration:
 class Dispatcher(Generic[E]):
     """Listeners of events, and a queue of tasks that call them. ``name`` names the thread. Thread-safe."""
 
-    def __init__(self, name: str = "node", max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, name: str = "node") -> None:
         self.on_listener_added: Callable[[], None] = lambda: None
         """Called after a listener was added."""
         self._name = name
-        self._max_waiting = max_waiting
         self._registrations: tuple[_Registration, ...] = ()
-        self._tasks: deque[tuple[Task, bool]] = deque()
-        self._bounded = 0
+        self._tasks: deque[tuple[Task, int | None]] = deque()
+        """With the bytes that each holds; ``None``: not bounded here."""
+        self._waiting = 0
+        self._waiting_bytes = 0
         self._changed = threading.Condition()
         self._started = False
         self._thread: threading.Thread | None = None
@@ -105,21 +108,25 @@ class Dispatcher(Generic[E]):
         """Run ``task`` after everything put before it. Never blocks: for events that some other bound already limits
         (one per accepted send)."""
         with self._changed:
-            self._tasks.append((task, False))
+            self._tasks.append((task, None))
             self._changed.notify_all()
 
-    def put_bounded(self, task: Task) -> bool:
-        """The same, waiting while too many of its kind wait; ``False`` when the thread was stopped meanwhile and the
-        task was not accepted."""
+    def put_bounded(self, task: Task, size: int) -> bool:
+        """The same for a task that holds ``size`` bytes, waiting while too many of its kind wait; ``False`` when the
+        thread was stopped meanwhile and the task was not accepted."""
         with self._changed:
-            while self._started and self._bounded >= self._max_waiting:
+            while self._started and self._waiting and not self._has_room(size):
                 self._changed.wait()
             if not self._started:
                 return False
-            self._bounded += 1
-            self._tasks.append((task, True))
+            self._waiting += 1
+            self._waiting_bytes += size
+            self._tasks.append((task, size))
             self._changed.notify_all()
             return True
+
+    def _has_room(self, size: int) -> bool:
+        return self._waiting < MAX_WAITING and self._waiting_bytes + size <= MAX_WAITING_BYTES
 
     def drain(self, wait: bool = False) -> None:
         """Run waiting tasks, unless another thread does so: then this one waits for it with ``wait``, or if very many
@@ -173,8 +180,9 @@ class Dispatcher(Generic[E]):
         with self._changed:
             if not self._tasks:
                 return None
-            task, bounded = self._tasks.popleft()
-            if bounded:
-                self._bounded -= 1
+            task, size = self._tasks.popleft()
+            if size is not None:
+                self._waiting -= 1
+                self._waiting_bytes -= size
                 self._changed.notify_all()
             return task

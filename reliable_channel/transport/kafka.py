@@ -368,7 +368,7 @@ class KafkaNode(NodeBase):
                 self._dispatcher.emit(event)
             self._read[partition] = offset + 1
 
-        self._dispatcher.put_bounded(deliver)
+        self._dispatcher.put_bounded(deliver, 0 if event is None else len(event.envelope.message.payload))
 
     def _event_for(self, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> Received | None:
         record = read_record(value, headers)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, Traffic
@@ -255,7 +256,8 @@ class WakuRestNode(NodeBase):
         for envelope in batch.envelopes:
             # Not on a subscribed topic: not remembered either, somebody may subscribe to it later.
             if envelope.message.content_topic in self._subscribed and self._recent.add(envelope.message_hash):
-                self._dispatcher.put_bounded(lambda event=Received(envelope): self._dispatcher.emit(event))  # type: ignore[misc]
+                event = Received(envelope)
+                self._dispatcher.put_bounded(partial(self._dispatcher.emit, event), len(envelope.message.payload))
 
     def _fail_queued(self) -> None:
         left = self._limit.drain()

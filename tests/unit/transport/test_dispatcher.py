@@ -1,0 +1,43 @@
+"""The queue of a node's listeners: bounded by number and by bytes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from reliable_channel.transport import dispatcher
+from reliable_channel.transport.dispatcher import Dispatcher
+from tests.support.waiting import WAIT_S
+
+
+@pytest.mark.parametrize("bounds", [{"MAX_WAITING": 2}, {"MAX_WAITING_BYTES": 250}])
+def test_what_waits_for_a_slow_listener_is_bounded(bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, bound in bounds.items():
+        monkeypatch.setattr(dispatcher, name, bound)
+    node: Dispatcher[object] = Dispatcher()
+    node.start()
+    began, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def block() -> None:
+        began.set()
+        go_on.wait(WAIT_S)
+
+    def fill() -> None:
+        for number in range(5):
+            node.put_bounded(lambda number=number: ran.append(number), 100)  # type: ignore[misc]
+        done.set()
+
+    node.put(block)
+    assert began.wait(WAIT_S)
+    filler = threading.Thread(target=fill)
+    filler.start()
+    assert not done.wait(0.2)
+    go_on.set()
+    assert done.wait(WAIT_S)
+    filler.join()
+    assert node.put_bounded(lambda: ran.append(5), 1_000), "one that is larger than the bound passes alone"
+    node.stop()
+    assert ran == [0, 1, 2, 3, 4, 5]
+    assert not node.put_bounded(lambda: None, 1)
