@@ -6,6 +6,7 @@ Assembles the parts; each rule is in the module named after it. Usable without t
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -79,6 +80,9 @@ class MessagingNode(RecordLookups):
         self._sender = MessageSender(config, self._ledger, transport, self._clock, self._feed, self.port.announce)
         self._confirmation = Confirmation(config, self._ledger, transport, self._subscriptions, self._sender)
         self._health = HealthIndicator(config.mode)
+        self._topics = threading.RLock()
+        """Held from a change of the subscriptions until the transport follows it: or one that ends could end one that
+        began after it."""
         self._made_ms = self._ledger.now()
         self.health_reports: Dispatcher[Health] = Dispatcher()
         """Listeners of the health whenever its state or a number of peers has changed."""
@@ -220,9 +224,10 @@ class MessagingNode(RecordLookups):
 
     def unsubscribe(self, subscription_id: str) -> None:
         """End a subscription. Unknown ones are ignored."""
-        abandoned = self._subscriptions.remove(subscription_id)
-        if abandoned:
-            self._transport.unsubscribe(abandoned)
+        with self._topics:
+            abandoned = self._subscriptions.remove(subscription_id)
+            if abandoned:
+                self._transport.unsubscribe(abandoned)
         self._store_worker.wake()
 
     def get_active_subscriptions(self) -> list[SubscriptionId]:
@@ -288,9 +293,10 @@ class MessagingNode(RecordLookups):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _add_subscription(self, subscription: Subscription) -> None:
-        new = self._subscriptions.add(subscription)
-        if new:
-            self._transport.subscribe(new)
+        with self._topics:
+            new = self._subscriptions.add(subscription)
+            if new:
+                self._transport.subscribe(new)
         self._store_worker.wake()
 
     def _send_due(self) -> None:
@@ -309,8 +315,8 @@ class MessagingNode(RecordLookups):
                 self._observe(event.health)
             case Received():
                 self._feed.record_received(event.envelope)
+                self.port.announce(event)  # first: channels receive also what cannot be recorded
                 self._receiver.on_envelope(event.envelope)
-                self.port.announce(event)
             case RateLimitNear() | RecordsGone():
                 self.port.announce(event)
 

@@ -24,7 +24,8 @@ EVIDENCE_TOPIC = "waku.evidence"
 """Where the bridge writes its evidence as well; the records differ in ``kind``."""
 
 MAX_BLOCK_S = 0.5
-"""How long a row waits for room. Sending continues when Kafka does not answer: such a row is then counted as lost."""
+"""How long a row waits for room. Sending continues when Kafka does not answer: such a row is then counted as lost, and
+those after it do not wait until Kafka has taken one."""
 
 
 class Feed(Protocol):
@@ -89,6 +90,7 @@ class KafkaFeed:
         self._producer: EnvelopeProducer | None = None
         self._lock = threading.Lock()
         self._copied = RecentHashes()
+        self._wait_s: float | None = None
         self.lost = 0
 
     def start(self) -> None:
@@ -111,7 +113,12 @@ class KafkaFeed:
             return
         try:
             self._producer.send_raw(
-                self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event), [], self._on_settled
+                self._evidence_topic,
+                event.content_topic.encode("utf-8"),
+                to_json(event),
+                [],
+                self._on_settled,
+                self._wait_s,
             )
         except ReliableChannelError as error:
             self._on_settled(FailureReason.UNREACHABLE, error.cause)
@@ -134,11 +141,14 @@ class KafkaFeed:
             self._on_settled(FailureReason.STOPPED, "not started")
             return
         try:
-            self._producer.send(self._envelopes_topic, message, pubsub_topic, source, self._on_settled)
+            self._producer.send(
+                self._envelopes_topic, message, pubsub_topic, source, self._on_settled, max_wait_s=self._wait_s
+            )
         except ReliableChannelError as error:
             self._on_settled(FailureReason.UNREACHABLE, error.cause)
 
     def _on_settled(self, reason: FailureReason | None, detail: str) -> None:
+        self._wait_s = None if reason is None else 0
         if reason is not None:
             self.lost += 1
             _log.warning("a row for the pipeline was lost (%s: %s)", reason, detail)

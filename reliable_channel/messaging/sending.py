@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from reliable_channel.core.errors import LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.core.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.codec import check_envelope
@@ -358,27 +358,45 @@ class MessageSender:
             self._ledger.after(lambda: self._announce(own_event))
 
     def _finish(self, request_id: str, outcome: AttemptResult, dispatched: WakuMessage | None = None) -> None:
-        with self._ledger.step():
-            now = self._ledger.now()
-            record = self._ledger.records.by_request_id(request_id)
-            verdict = self._service.outcome(request_id, outcome, now)
-            if record is None:
-                return
-            if dispatched is not None and dispatched != record.message:
-                # A bridge stamps anew what has waited: the record, and store queries, follow what went out.
-                dispatched_hash = message_hash(record.pubsub_topic, dispatched)
-                record = self._ledger.update(record, message=dispatched, message_hash=dispatched_hash)
-            if verdict is not RetryDecision.RETRY:
-                self._traffic.pop(request_id, None)
-            if verdict is None:
-                if outcome.response is PeerResponse.ACCEPTED and not record.sent and not record.sending:
-                    self._note_sent(record, now)  # cancelled, and too late
-            elif verdict is RetryDecision.SENT:
-                self._note_sent(record, now)
-            elif verdict is RetryDecision.RETRY:
-                self._note_delayed(record, outcome)
-            else:
-                self._note_failed(record, outcome, now)
+        now = self._ledger.now()
+        verdict: RetryDecision | None = None
+        try:
+            with self._ledger.step():
+                verdict = self._service.outcome(request_id, outcome, now)
+                self._store_outcome(request_id, outcome, verdict, dispatched, now)
+        except EnvironmentFault:
+            if verdict in (RetryDecision.SENT, RetryDecision.FAILED):
+                # Nothing recorded the end. Another attempt has an end as well, if only that of a duplicate.
+                with self._ledger.lock_only():
+                    self._service.reschedule(request_id, now, in_doubt=True)
+            raise
+
+    def _store_outcome(
+        self,
+        request_id: str,
+        outcome: AttemptResult,
+        verdict: RetryDecision | None,
+        dispatched: WakuMessage | None,
+        now: int,
+    ) -> None:
+        record = self._ledger.records.by_request_id(request_id)
+        if record is None:
+            return
+        if dispatched is not None and dispatched != record.message:
+            # A bridge stamps anew what has waited: the record, and store queries, follow what went out.
+            dispatched_hash = message_hash(record.pubsub_topic, dispatched)
+            record = self._ledger.update(record, message=dispatched, message_hash=dispatched_hash)
+        if verdict is not RetryDecision.RETRY:
+            self._traffic.pop(request_id, None)
+        if verdict is None:
+            if outcome.response is PeerResponse.ACCEPTED and not record.sent and not record.sending:
+                self._note_sent(record, now)  # cancelled, and too late
+        elif verdict is RetryDecision.SENT:
+            self._note_sent(record, now)
+        elif verdict is RetryDecision.RETRY:
+            self._note_delayed(record, outcome)
+        else:
+            self._note_failed(record, outcome, now)
 
     def _note_sent(self, record: MessageRecord, now: int) -> None:
         first = not record.sent

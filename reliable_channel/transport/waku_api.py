@@ -7,9 +7,10 @@ One method per call; the only state is the set of variants that the node support
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -128,17 +129,23 @@ class WakuApi:
 
     def filter_subscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
         """Subscribe at a service node, at most 100 content topics a call."""
+        return self._filter(self.http.post, pubsub_topic, content_topics)
+
+    def filter_unsubscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
+        """End subscriptions, as many a call. go-waku reports a failure inside a 200."""
+        return self._filter(partial(self.http.delete, timeout_s=UNSUBSCRIBE_TIMEOUT_S), pubsub_topic, content_topics)
+
+    @staticmethod
+    def _filter(
+        call: Callable[[str, Any], HttpResponse], pubsub_topic: str, content_topics: Sequence[str]
+    ) -> CallRefused | None:
         for begin in range(0, len(content_topics), FILTER_TOPICS_PER_CALL):
             part = list(content_topics[begin : begin + FILTER_TOPICS_PER_CALL])
-            refused = _filter_refusal(self.http.post("/filter/v2/subscriptions", _filter(pubsub_topic, part)))
+            body = {"requestId": str(uuid.uuid4()), "contentFilters": part, "pubsubTopic": pubsub_topic}
+            refused = _filter_refusal(call("/filter/v2/subscriptions", body))
             if refused is not None:
                 return refused
         return None
-
-    def filter_unsubscribe(self, pubsub_topic: str, content_topics: Sequence[str]) -> CallRefused | None:
-        """End subscriptions. go-waku reports a failure inside a 200."""
-        body = _filter(pubsub_topic, list(content_topics))
-        return _filter_refusal(self.http.delete("/filter/v2/subscriptions", body, timeout_s=UNSUBSCRIBE_TIMEOUT_S))
 
     def filter_ping(self) -> CallRefused | None:
         """Whether the service node still has the subscription; status 404 means that it has not."""
@@ -183,10 +190,6 @@ class WakuApi:
 def segment(topic: str) -> str:
     """A topic as one path segment, slashes encoded."""
     return quote(topic, safe="")
-
-
-def _filter(pubsub_topic: str, content_topics: list[str]) -> dict[str, Any]:
-    return {"requestId": str(uuid.uuid4()), "contentFilters": content_topics, "pubsubTopic": pubsub_topic}
 
 
 def _description(response: HttpResponse) -> str:

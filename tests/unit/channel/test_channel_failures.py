@@ -13,6 +13,7 @@ from reliable_channel.channel.steps import EnvelopeReceived, encode_input
 from reliable_channel.core.sds import SdsChannel, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.base import Sent
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 from tests.unit.channel.crashes import kill
@@ -191,3 +192,16 @@ def test_ones_own_messages_that_come_back_are_no_other_device(tmp_path: Path) ->
             world.network.publish("stranger", message, DEFAULT_PUBSUB_TOPIC)
     world.run(3_000)
     assert alice.problems() == []
+
+
+def test_a_channel_that_is_busy_keeps_no_payload_that_another_one_sent() -> None:
+    """All channels of a node hear of every envelope; a callback that takes long holds up its own channel only."""
+    world = World()
+    busy, other = world.join("alice"), world.join("alice", channel_id="other")
+    for _ in range(10):
+        other.channel.send(bytes(100_000))
+        other.channel.step()
+        world.network.pump()
+    results = [result for result in busy.channel._results if isinstance(result, Sent)]
+    assert len(results) == 10
+    assert sum(len(result.message.payload) for result in results) == 0

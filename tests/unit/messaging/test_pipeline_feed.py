@@ -29,15 +29,27 @@ class FakeProducer:
         self.sent: list[tuple[Any, ...]] = []
         self.fault: FailureReason | None = None
         self.full = False
+        self.waits: list[float | None] = []
 
-    def send_raw(self, topic: str, key: bytes, value: bytes, headers: list[Any], done: Any) -> None:
+    def send_raw(
+        self, topic: str, key: bytes, value: bytes, headers: list[Any], done: Any, max_wait_s: float | None = None
+    ) -> None:
+        self.waits.append(max_wait_s)
         if self.full:
             raise SendBufferFull("full")
         self.sent.append((topic, key, value))
         done(self.fault, "detail")
 
-    def send(self, topic: str, message: WakuMessage, pubsub_topic: str, source: Source, done: Any) -> None:
-        self.send_raw(topic, b"", source.value.encode(), [], done)
+    def send(
+        self,
+        topic: str,
+        message: WakuMessage,
+        pubsub_topic: str,
+        source: Source,
+        done: Any,
+        max_wait_s: float | None = None,
+    ) -> None:
+        self.send_raw(topic, b"", source.value.encode(), [], done, max_wait_s)
 
     def close(self, timeout_s: float) -> None: ...
 
@@ -138,3 +150,17 @@ def test_a_broker_that_does_not_answer_is_named_at_the_start() -> None:
         made.start()
     made.stop()
     assert threading.active_count() <= before
+
+
+def test_a_dead_broker_is_waited_for_once_and_not_by_every_envelope(producer: FakeProducer) -> None:
+    """The thread that waits here is the one on which all envelopes arrive."""
+    kept = feed(producer)
+    producer.full = True
+    for number in range(3):
+        kept.record_received(received(WakuMessage(b"%d" % number, CONTENT, timestamp=1)))
+    kept.record(row())
+    producer.full = False
+    for _ in range(2):
+        kept.record(row())
+    assert producer.waits == [None, 0, 0, 0, 0, None]
+    assert kept.lost == 4

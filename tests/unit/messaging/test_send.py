@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending
 from reliable_channel.messaging.sender_events import SenderEventKind
@@ -368,3 +368,22 @@ def test_a_queued_message_that_a_bridge_refuses_carries_the_error(world: World) 
     world.node._on_transport(SendFailed("inner", FailureReason.REFUSED, "spam", 0))  # type: ignore[arg-type]
     record = world.record(request_id)
     assert (record.sending, record.queued, record.sent, record.error) == (False, False, False, "refused: spam")
+
+
+def test_an_end_that_cannot_be_stored_is_stored_once_there_is_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = world.node._ledger.requests
+    update = requests.update
+
+    def update_once_there_is_room(request_id: str, **changes: Any) -> None:
+        if changes.get("state") == "sent":
+            monkeypatch.setattr(requests, "update", update)
+            raise EnvironmentFault("The disk is full.")
+        update(request_id, **changes)
+
+    monkeypatch.setattr(requests, "update", update_once_there_is_room)
+    request_id = world.send()
+    world.run(3_000)
+    assert world.record(request_id).sent
+    assert world.node.get_pending_requests() == []

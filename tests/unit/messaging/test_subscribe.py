@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
-from reliable_channel.core.errors import LocalError
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID, MessageRecord, PlainDecoder, UnsupportedTopicError
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.transport.base import Node, Received
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
+from tests.support.waiting import until
 
 
 def test_a_subscription_has_a_guid_and_calls_its_listener_with_each_new_record(world: World) -> None:
@@ -259,3 +261,33 @@ def test_a_coroutine_runs_on_the_event_loop_that_delivers(world: World) -> None:
 
     asyncio.run(scenario())
     assert heard == ["first", "later"]
+
+
+def test_who_subscribes_while_the_last_other_one_leaves_receives(world: World) -> None:
+    first = world.subscribe()
+    unsubscribe = world.transport.unsubscribe
+    others: list[str] = []
+
+    def unsubscribe_slowly(content_topics: Collection[str]) -> None:
+        other = threading.Thread(target=lambda: others.append(world.subscribe()))
+        other.start()
+        other.join(0.2)
+        unsubscribe(content_topics)
+
+    world.transport.unsubscribe = unsubscribe_slowly  # type: ignore[method-assign]
+    world.node.unsubscribe(first)
+    until(lambda: others)
+    world.arrives()
+    assert len(world.node.get_by_subscription_id(others[0])) == 1
+
+
+def test_a_channel_receives_what_cannot_be_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> bool:
+        raise EnvironmentFault("The disk is full.")
+
+    heard: list[object] = []
+    world.node.port.subscribe([CONTENT])
+    world.node.port.add_listener(heard.append)
+    monkeypatch.setattr(world.node._receiver, "on_envelope", fail)
+    message = world.arrives()
+    assert [event.envelope.message for event in heard if isinstance(event, Received)] == [message]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 from collections.abc import Iterator
 
 import pytest
@@ -24,7 +25,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import HealthState, Mode
-from reliable_channel.transport.http.client import BoundedHttp
+from reliable_channel.transport.http.client import BoundedHttp, HttpResponse
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
@@ -57,6 +58,20 @@ def test_a_filter_subscription_is_pinged_after_the_clock_was_set_back() -> None:
             receiver.read([(PUBSUB_TOPIC, TOPIC)])
             clock.advance(60_000)
     assert len(pings) == 3
+
+
+def test_ten_thousand_content_topics_are_left_a_hundred_at_a_time() -> None:
+    """A service node refuses more in one call, and would go on to push all of them."""
+    calls: list[int] = []
+
+    class Counting(BoundedHttp):
+        def delete(self, path: str, body: Any, timeout_s: float | None = None) -> HttpResponse:
+            calls.append(len(body["contentFilters"]))
+            return HttpResponse(200, b"OK")
+
+    topics = [f"/app/1/{number}/proto" for number in range(10_001)]
+    assert WakuApi(Counting("http://localhost")).filter_unsubscribe(PUBSUB_TOPIC, topics) is None
+    assert calls == [100] * 100 + [1]
 
 
 class Participant:
