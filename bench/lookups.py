@@ -25,7 +25,7 @@ from reliable_channel.lake.open_hashes import HashDue, OpenHashes, read_open_has
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES
 from reliable_channel.pipeline.gc_paused import gc_paused
-from reliable_channel.pipeline.reassembly.memory import CompletedSends
+from reliable_channel.pipeline.reassembly.memory import read_completed
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
 _PLACE = ("waku.envelopes", 0)
@@ -241,12 +241,11 @@ def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
     def since(batch: int) -> int:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
-    rebuilt = CompletedSends(paths)
-    seconds = {"rebuilt before, a new worker": _cpu(lambda: rebuilt.rows(wanted, since(batches)))}
+    seconds = {"rebuilt before, a new worker": _cpu(lambda: read_completed(paths, wanted, since(batches)))}
     memory = []
     for batch in range(batches, batches + _MEASURED):
         _write(paths, batch)
-        memory.append(_cpu(lambda batch=batch: rebuilt.rows(wanted, since(batch))))  # type: ignore[misc]
+        memory.append(_cpu(lambda batch=batch: read_completed(paths, wanted, since(batch))))  # type: ignore[misc]
     return seconds | {"rebuilt before, read on": min(memory)}
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.tables import DELIVERED_MESSAGES, REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
-from reliable_channel.pipeline.ack.payloads import Wanted, payloads_of
+from reliable_channel.pipeline.ack.payloads import Wanted, find_payloads
 
 TABLES_READ = (SDS_MESSAGES, REASSEMBLED_MESSAGES)
 
@@ -54,12 +54,11 @@ def add_payloads(deliveries: pa.RecordBatch, paths: PathSettings, written_us: in
     # The payload of a delivery without coordinates is unknown. A segment kind marks a bare payload, which is not
     # rebuilt.
     bare = deliveries.column("segment_kind").is_valid().to_pylist()
-    since = pc.min(deliveries.column("first_seen").cast(pa.int64())).as_py() or 0
     payloads: dict[Wanted, bytes] = {}
     for table, wanted_is_bare in ((SDS_MESSAGES, True), (REASSEMBLED_MESSAGES, False)):
         wanted = {p for p, is_bare in zip(keys, bare, strict=True) if is_bare == wanted_is_bare and None not in p}
         if wanted:
-            payloads |= payloads_of(paths, table).find(wanted, since)
+            payloads |= find_payloads(paths, table, wanted)
     special = {
         "payload": pa.array([payloads.get(key) for key in keys], pa.binary()),
         "written_at": pa.repeat(pa.scalar(written_us, pa.timestamp("us", tz="UTC")), deliveries.num_rows),

@@ -1,23 +1,22 @@
 """Looks up the payloads of delivered messages by the Kafka coordinates of their records.
 
-A task follows the tables' logs (:mod:`~reliable_channel.lake.follow`) and opens only the files whose statistics allow
-these coordinates.
+A task reads only the files whose statistics allow these coordinates. It does not go by time: a requeued record keeps
+its old event time, and its message is delivered now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
-from reliable_channel.lake.tables import BY_NAME, REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
-from reliable_channel.pipeline.delta import running
-
-MARGIN_US = 10 * 60 * 1_000_000
-"""How long (µs of event time) before the requested time files are followed, since the next request may be earlier."""
+from reliable_channel.lake.follow import list_files_of_records, read_files
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
 
 _PAYLOAD = {SDS_MESSAGES.name: "content", REASSEMBLED_MESSAGES.name: "payload"}
 
@@ -31,53 +30,21 @@ class Wanted(NamedTuple):
     hash: bytes
 
 
-class Payloads:
-    """Looks up payloads in one table. Encrypted rows have none: their content is the ciphertext."""
-
-    def __init__(self, paths: PathSettings, name: str, query_id: str = "") -> None:
-        """``query_id``: the calling query; a rebuild has new queries and new tables at the same path."""
-        self._columns = [
-            *RECORD_KEY,
-            "entire_message_hash",
-            _PAYLOAD[name],
-            *(["encrypted"] if name == SDS_MESSAGES.name else []),
-        ]
-        self._table = DeltaFollower(paths, BY_NAME[name], "event_time", also=("kafka_partition", "kafka_offset"))
-
-    def find(self, wanted: Collection[Wanted], since_us: int) -> dict[Wanted, bytes]:
-        """The payloads that are found of records from ``since_us`` (event time, µs) on."""
-        by_place: dict[Wanted, bytes] = {}
-        offsets: dict[int, list[int]] = {}
-        for one in wanted:
-            offsets.setdefault(one.partition, []).append(one.offset)
-        for file in self._table.files(since_us - MARGIN_US):
-            here = sorted(
-                offset
-                for partition, some in offsets.items()
-                if _may_hold(file, 0, partition)
-                for offset in some
-                if _may_hold(file, 1, offset)
-            )
-            if not here:
-                continue
-            rows = self._table.read(file, self._columns, pc.field("kafka_offset").isin(here))
-            columns = (rows[name].to_pylist() for name in self._columns)
-            for topic, partition, offset, hash_, payload, *encrypted in zip(*columns, strict=True):
-                at = Wanted(topic, partition, offset, hash_)
-                if at in wanted and payload is not None and not any(encrypted):
-                    by_place[at] = payload
-        return by_place
-
-
-def _may_hold(file: DataFile, number: int, value: int) -> bool:
-    least, largest = file.also[number]
-    return (least is None or least <= value) and (largest is None or value <= largest)
-
-
-_payloads = PerQuery(Payloads)
-
-
-def payloads_of(paths: PathSettings, table: Table) -> Payloads:
-    """The look-up for ``table`` that this process caches for the running query."""
-    query_id, _ = running() or ("", 0)
-    return _payloads.get(paths, table.name, query_id)
+def find_payloads(paths: PathSettings, table: Table, wanted: Collection[Wanted]) -> dict[Wanted, bytes]:
+    """The payloads that one table has. Encrypted rows have none: their content is the ciphertext."""
+    columns = [*RECORD_KEY, "entire_message_hash", _PAYLOAD[table.name]]
+    if table is SDS_MESSAGES:
+        columns.append("encrypted")
+    offsets: dict[int, list[int]] = {}
+    for one in sorted(wanted):
+        offsets.setdefault(one.partition, []).append(one.offset)
+    files = list_files_of_records(open_table(paths, table), offsets)
+    partition, offset = pc.field("kafka_partition"), pc.field("kafka_offset")
+    records = reduce(or_, [(partition == number) & offset.isin(some) for number, some in offsets.items()])
+    payloads: dict[Wanted, bytes] = {}
+    rows = read_files(paths, table, files, columns, records)
+    for topic, number, at, hash_, payload, *encrypted in zip(*(rows[n].to_pylist() for n in columns), strict=True):
+        record = Wanted(topic, number, at, hash_)
+        if record in wanted and payload is not None and not any(encrypted):
+            payloads[record] = payload
+    return payloads

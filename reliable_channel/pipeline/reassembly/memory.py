@@ -10,7 +10,7 @@ A task caches eight bytes of every recently rebuilt hash, and reads only files t
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
-from reliable_channel.lake.follow import DataFile, DeltaFollower, PerQuery
-from reliable_channel.lake.read import in_our_time
+from reliable_channel.lake.follow import list_files_since, read_files
+from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
-from reliable_channel.pipeline.delta import running
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,59 +45,38 @@ _record, _scope = itemgetter(*RECORD_KEY), itemgetter(*_SCOPE)
 _MASK = (1 << 20) - 1
 
 
-class CompletedSends:
-    """Finds the recent files of ``reassembled_messages`` that contain given hashes."""
+_prefixes: dict[str, Prefixes] = {}
+"""The prefixes of the hashes in each file of the last look-up of this process: 8 MB for a million messages within
+``completed_memory_ms``. Data files never change, and each has a name of its own."""
 
-    def __init__(self, paths: PathSettings, query_id: str = "") -> None:
-        """``query_id``: the calling query; a rebuild has new queries and new tables at the same path."""
-        self._table = DeltaFollower(paths, REASSEMBLED_MESSAGES, "event_time")
-        self._files: dict[str, DataFile] = {}
-        self._prefixes: dict[str, Prefixes] = {}
-        self._all: Prefixes = np.empty(0, np.uint64)
-        self._numbers: npt.NDArray[np.int32] = np.empty(0, np.int32)
 
-    def rows(self, hashes: Collection[bytes], since_us: int) -> pa.Table:
-        """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later."""
-        self._follow(since_us)
-        wanted = pc.field("entire_message_hash").isin(sorted(hashes))
-        tables = [self._table.read(file, _COLUMNS, wanted) for file in self._holding(prefixes(sorted(hashes)))]
-        if not tables:
-            return pa.table({name: [] for name in _COLUMNS})
-        rows = pa.concat_tables(tables)
-        since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
-        return rows.filter(pc.greater_equal(rows["event_time"], since))
+def read_completed(paths: PathSettings, hashes: Collection[bytes], since_us: int) -> pa.Table:
+    """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later."""
+    files = list_files_since(open_table(paths, REASSEMBLED_MESSAGES), "event_time", since_us)
+    for gone in _prefixes.keys() - {*files}:
+        del _prefixes[gone]
+    for path in files:
+        if path not in _prefixes:
+            column = read_files(paths, REASSEMBLED_MESSAGES, [path], ["entire_message_hash"])["entire_message_hash"]
+            _prefixes[path] = prefixes(column.drop_null().to_pylist())
+    holding = _find_holding(files, prefixes(sorted(hashes)))
+    of_these = pc.field("entire_message_hash").isin(sorted(hashes))
+    rows = read_files(paths, REASSEMBLED_MESSAGES, holding, _COLUMNS, of_these)
+    since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
+    return rows.filter(pc.greater_equal(rows["event_time"], since))
 
-    def _follow(self, since_us: int) -> None:
-        """Read new files, and forget those that were compacted away or are too old."""
-        files = {file.path: file for file in self._table.files(since_us)}
-        if files.keys() == self._files.keys():
-            return
-        self._files = files
-        for path in self._prefixes.keys() - files.keys():
-            del self._prefixes[path]
-        for path in files.keys() - self._prefixes.keys():
-            column = self._table.read(files[path], ["entire_message_hash"])["entire_message_hash"]
-            self._prefixes[path] = prefixes([hash_ for hash_ in column.to_pylist() if hash_ is not None])
-        known = self._prefixes.values()
-        self._all = np.concatenate([*known]) if known else np.empty(0, np.uint64)
-        self._numbers = np.repeat(np.arange(len(known), dtype=np.int32), [len(each) for each in known])
 
-    def _holding(self, wanted: Prefixes) -> list[DataFile]:
-        """The files that may contain one of the ``wanted`` prefixes. Twenty bits of each are compared first."""
-        marked = np.zeros(_MASK + 1, bool)
-        marked[wanted & np.uint64(_MASK)] = True
-        near = np.flatnonzero(marked[self._all & np.uint64(_MASK)])
-        hits = near[np.isin(self._all[near], wanted)]
-        names = [*self._prefixes]
-        return [self._files[names[number]] for number in np.unique(self._numbers[hits]).tolist()]
+def _find_holding(files: Sequence[str], wanted: Prefixes) -> list[str]:
+    """The files that may contain one of the ``wanted`` prefixes. Twenty bits of each are compared first."""
+    marked = np.zeros(_MASK + 1, bool)
+    marked[wanted & np.uint64(_MASK)] = True
+    near = ((path, _prefixes[path][marked[_prefixes[path] & np.uint64(_MASK)]]) for path in files)
+    return [path for path, some in near if np.isin(some, wanted).any()]
 
 
 def prefixes(hashes: Collection[bytes]) -> Prefixes:
     """The first eight bytes of each hash."""
     return np.frombuffer(b"".join(hash_[:8].ljust(8, b"\0") for hash_ in hashes), np.uint64)
-
-
-_completed_sends = PerQuery(CompletedSends)
 
 
 def find_completed(
@@ -109,8 +87,7 @@ def find_completed(
 
     ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages already written, and
     recognises them by the record that completed them."""
-    query_id, _ = running() or ("", 0)
-    rows = _completed_sends.get(paths, query_id).rows(hashes, since_us)
+    rows = read_completed(paths, hashes, since_us)
     whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # no job writes null here
     by_hash: dict[bytes, list[Done]] = {}
     for row in sorted(

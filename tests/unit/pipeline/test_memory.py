@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -12,9 +14,10 @@ from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import DataFile, DeltaFollower
+from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.reassembly.memory import CompletedSends, Done, find_completed
+from reliable_channel.pipeline.reassembly import memory
+from reliable_channel.pipeline.reassembly.memory import Done, find_completed, read_completed
 from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
@@ -80,24 +83,24 @@ def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_a
     for number in range(20):
         write(paths, [message(number, START_MS + number * hour, bytes([number]) * 32, [f"id{number}"])])
     read: list[list[str]] = []
-    true_read = DeltaFollower.read
 
-    def counted(self: DeltaFollower, file: DataFile, columns: list[str], where: object = None) -> object:
-        read.append(columns)
-        return true_read(self, file, columns, where)  # type: ignore[arg-type]
+    def counted(
+        paths: PathSettings, table: tables.Table, files: list[str], columns: list[str], *where: Any
+    ) -> pa.Table:
+        read.extend([[*columns]] * len(files))
+        return read_files(paths, table, files, columns, *where)
 
-    monkeypatch.setattr(DeltaFollower, "read", counted)
-    rebuilt = CompletedSends(paths)
+    monkeypatch.setattr(memory, "read_files", counted)
     since = (START_MS + 15 * hour) * 1000
-    assert rebuilt.rows({bytes([3]) * 32}, since).num_rows == 0, "before that time"
+    assert read_completed(paths, {bytes([3]) * 32}, since).num_rows == 0, "before that time"
     assert read == [["entire_message_hash"]] * 5
     read.clear()
-    assert rebuilt.rows({bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
+    assert read_completed(paths, {bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
     assert len(read) == 1, "the one file it stands in"
     write(paths, [message(20, START_MS + 20 * hour, b"x" * 32, ["new"])])
     DeltaTable(paths.table("reassembled_messages")).optimize.compact()
-    assert rebuilt.rows({b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
+    assert read_completed(paths, {b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
     write(paths, [message(21, START_MS + 40 * hour, b"y" * 32, ["newer"])])
     read.clear()
-    assert rebuilt.rows({b"y" * 32}, (START_MS + 39 * hour) * 1000)["sds_ids"].to_pylist() == [["newer"]]
+    assert read_completed(paths, {b"y" * 32}, (START_MS + 39 * hour) * 1000)["sds_ids"].to_pylist() == [["newer"]]
     assert len(read) == 2, "the new file, for its hashes and for what was asked"

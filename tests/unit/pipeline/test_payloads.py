@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.follow import list_files_of_records
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.pipeline.ack.deliver import chunks
-from reliable_channel.pipeline.ack.payloads import MARGIN_US, Payloads, Wanted
+from reliable_channel.lake.tables import DELIVERIES, REASSEMBLED_MESSAGES, SDS_MESSAGES
+from reliable_channel.pipeline.ack.deliver import add_payloads, chunks
+from reliable_channel.pipeline.ack.payloads import Wanted, find_payloads
 
 NOW_US = 1_767_225_600_000_000
 
@@ -38,7 +40,6 @@ def append(paths: PathSettings, partition: int, offsets: range, *, encrypted: bo
 def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
     create_tables(paths, (SDS_MESSAGES,))
-    payloads = Payloads(paths, SDS_MESSAGES.name)
     append(paths, 0, range(5))
     append(paths, 1, range(5))
 
@@ -47,12 +48,36 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
 
     other_hash = Wanted("t", 0, 2, b"another")
     asked = {wanted(0, 1), wanted(1, 1), wanted(1, 4), wanted(2, 1), other_hash}
-    assert payloads.find(asked, NOW_US) == {wanted(0, 1): b"0/1", wanted(1, 1): b"1/1", wanted(1, 4): b"1/4"}
+    assert find_payloads(paths, SDS_MESSAGES, asked) == {
+        wanted(0, 1): b"0/1",
+        wanted(1, 1): b"1/1",
+        wanted(1, 4): b"1/4",
+    }
     append(paths, 2, range(9))
     append(paths, 3, range(3), encrypted=True)
-    assert payloads.find({wanted(2, 1), wanted(3, 1)}, NOW_US) == {wanted(2, 1): b"2/1"}, "read on; encrypted has none"
-    assert payloads.find({wanted(2, 1)}, NOW_US + 2 * MARGIN_US) == {}, "older than what was asked for"
-    assert payloads.find({wanted(0, 4)}, NOW_US) == {wanted(0, 4): b"0/4"}, "back again"
+    found = find_payloads(paths, SDS_MESSAGES, {wanted(2, 1), wanted(3, 1)})
+    assert found == {wanted(2, 1): b"2/1"}, "encrypted rows have none"
+    opened = open_table(paths, SDS_MESSAGES)
+    assert len(list_files_of_records(opened, {0: [1], 1: [7]})) == 1, "only the file that may hold one of them"
+
+
+def test_a_requeued_record_has_its_payload_however_old_it_is(tmp_path: Path) -> None:
+    """It keeps its event time, and is delivered when its channel has long gone on."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_tables(paths, (SDS_MESSAGES, REASSEMBLED_MESSAGES))
+    append(paths, 0, range(1))
+    delivery = {
+        "row_kind": "message",
+        "kafka_topic": "t",
+        "kafka_partition": 0,
+        "kafka_offset": 0,
+        "entire_message_hash": bytes([0, 0]),
+        "segment_kind": "bare",
+        "sds_kind": "content",
+        "first_seen": NOW_US + 24 * 3_600_000_000,
+    }
+    (rows,) = as_arrow([delivery], DELIVERIES).to_batches()
+    assert add_payloads(rows, paths, NOW_US)["payload"].to_pylist() == [b"0/0"]
 
 
 @given(st.lists(st.none() | st.integers(0, 9), max_size=12), st.integers(1, 12))

@@ -14,7 +14,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import TIMES, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, REASSEMBLED_MESSAGES
-from reliable_channel.pipeline.reassembly.memory import CompletedSends
+from reliable_channel.pipeline.reassembly.memory import read_completed
 
 NOON_US = int(dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC).timestamp()) * 1_000_000
 
@@ -42,7 +42,7 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
     if by_spark:
         (file,) = Path(paths.table("reassembled_messages")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
-    found = CompletedSends(paths).rows(hashes, NOON_US + 1_000_000)
+    found = read_completed(paths, hashes, NOON_US + 1_000_000)
     assert found["kafka_offset"].to_pylist() == [1, 2]
     assert found["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
 

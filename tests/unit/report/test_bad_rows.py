@@ -25,7 +25,8 @@ from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.evidence.audit import to_audit
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import refetch
-from reliable_channel.lake.follow import DeltaFollower
+from reliable_channel.lake.follow import list_files_of_records, list_files_since
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import BY_NAME, TABLES
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.transport.store.client import NodeAnswer
@@ -166,13 +167,19 @@ def test_a_store_has_every_envelope_that_is_one(sample_tables: Path, spoiled: Pa
 
 
 @pytest.mark.parametrize("name", ["reassembled_messages", "ordered_sds_messages", "sds_messages"])
-def test_a_task_that_follows_a_table_takes_such_files_up(name: str, sample_tables: Path, tmp_path: Path) -> None:
-    """Also one that was committed meanwhile, whose bounds only the log holds."""
+def test_a_look_up_by_time_or_record_leaves_out_no_such_file(name: str, sample_tables: Path, tmp_path: Path) -> None:
     shutil.copytree(sample_tables, tmp_path / "tables")
-    follower = DeltaFollower(settings_of(tmp_path / "tables").paths, BY_NAME[name], "event_time")
-    before = follower.files(0)
+    paths, table = settings_of(tmp_path / "tables").paths, BY_NAME[name]
+    everywhere = {partition: [0, 2**62] for partition in range(8)}
+
+    def count() -> tuple[int, int]:
+        opened = open_table(paths, table)
+        return len(list_files_since(opened, "event_time", 0)), len(list_files_of_records(opened, everywhere))
+
+    before = count()
     spoil(tmp_path / "tables", beyond=True)
-    assert len(follower.files(0)) == len(before) + 1
+    assert count()[0] == before[0] + 1
+    assert count()[1] >= before[1]
 
 
 def test_maintenance_does_its_work(sample_tables: Path, tmp_path: Path) -> None:
