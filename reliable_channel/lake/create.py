@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import columns_with_statistics
-from reliable_channel.lake.read import find_named, open_at, open_table
+from reliable_channel.lake.read import open_at, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
@@ -74,17 +74,11 @@ _REBUILD = "Run `reliable-channel rebuild`, which derives the tables again."
 def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     """Create those of ``tables`` that do not exist yet; existing ones are left unchanged.
 
-    Raises ``ConfigurationError`` if this version cannot write an existing one: it has another name, other columns, or
-    features that the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
+    Raises ``ConfigurationError`` if this version cannot write an existing one: it has other columns, or features that
+    the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
         existing = open_at(paths.table(table.name))
         if existing is None:
-            if (former := find_named(paths, table)) is not None:
-                raise ConfigurationError(
-                    f"The table {former.name} was made by an earlier version of this program; it is called"
-                    f" {table.name} now.",
-                    _REBUILD,
-                )
             _create(paths, table)
             continue
         refuse_empty_commits(paths, table.name)
@@ -153,14 +147,8 @@ def refuse_features(name: str, table: DeltaTable) -> None:
     """Raise ``ConfigurationError``, naming all of them, if the table has features that the jobs do not honour."""
     unsupported = sorted(set(find_unsupported_features(table)))
     if unsupported:
-        why = "which jobs do not honour when they write"
-        if "liquid clustering" in unsupported:
-            raise ConfigurationError(
-                f"The table {name} has {', '.join(unsupported)}, {why}: an earlier version of this program made it.",
-                f"{_REBUILD} Maintenance orders them by z-order instead (docs/howto/upgrade.md).",
-            )
         raise ConfigurationError(
-            f"The table {name} has {', '.join(unsupported)}, {why}.",
+            f"The table {name} has {', '.join(unsupported)}, which jobs do not honour when they write.",
             "Remove them with ALTER TABLE, or run `reliable-channel rebuild`, which derives the tables again.",
         )
 
@@ -178,10 +166,7 @@ def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
         yield from (what for key, what in _COLUMN_MARKS.items() if key in field["metadata"])
     protocol = table.protocol()
     for feature in {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - _HARMLESS_FEATURES:
-        if feature in ("clustering", "domainMetadata"):
-            yield "liquid clustering"
-        else:
-            yield f"the table feature {feature}"
+        yield f"the table feature {feature}"
 
 
 def _create(paths: PathSettings, table: Table) -> None:

@@ -11,7 +11,6 @@ import calendar
 import datetime as dt
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -72,13 +71,6 @@ def open_table(paths: PathSettings, table: Table) -> DeltaTable:
 def exists(paths: PathSettings, table: Table) -> bool:
     """Whether a table exists."""
     return open_at(paths.table(table.name)) is not None
-
-
-def find_named(paths: PathSettings, table: Table) -> Table | None:
-    """The table under the name that exists here: its own, or that of an earlier version; ``None`` if it does not
-    exist."""
-    names = [table.name, *([table.former_name] if table.former_name else [])]
-    return next((named for name in names if exists(paths, named := replace(table, name=name))), None)
 
 
 def holds_rows(paths: PathSettings, table: Table) -> bool:

@@ -102,7 +102,6 @@ SDS_MESSAGES = Table(
     z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
     clock_rows="sds_kind",
-    former_name="segments",
 )
 
 QUARANTINE = Table(

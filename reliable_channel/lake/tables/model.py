@@ -39,7 +39,7 @@ class Table:
     """One Delta table. ``key``: the columns that are unique together; ``retention_ms``: ``None`` if rows are kept.
 
     ``clock_rows``: the column in which ``tick`` marks a row of the recorded clock. Only the jobs read such rows; all
-    other readers open the table without them. ``former_name``: the table's name in earlier versions."""
+    other readers open the table without them."""
 
     name: str
     comment: str
@@ -51,7 +51,6 @@ class Table:
     retention_ms: int | None = None
     retention_column: str = "event_time"
     clock_rows: str = ""
-    former_name: str = ""
 
     def ddl(self) -> str:
         """The columns as a Spark DDL string, for ``StructType.fromDDL`` and the schemas of UDFs."""

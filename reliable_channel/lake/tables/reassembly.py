@@ -75,7 +75,6 @@ ORDERED_SDS_MESSAGES = Table(
     (*RECORD_KEY, "sub_order"),
     retention_ms=7 * DAY_MS,
     clock_rows="row_kind",
-    former_name="sds_input",
 )
 
 REASSEMBLED_MESSAGES = Table(
@@ -146,7 +145,6 @@ REASSEMBLED_MESSAGES = Table(
     RECORD_KEY,
     z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
-    former_name="messages",
 )
 
 INCOMPLETE_MESSAGES = Table(

@@ -24,7 +24,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import exists, find_named, open_table
+from reliable_channel.lake.read import exists, open_table
 from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admit, kafka_coordinates, limit_record_time
@@ -79,7 +79,7 @@ def rebuild(
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
-    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or find_named(paths, table)])
+    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or exists(paths, table)])
     rows = read_table(spark, paths, tables.ENVELOPES, version)
     # A row without these is not a Kafka record.
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
@@ -205,9 +205,9 @@ def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
     existing = None
     directory = [*tables.RECORD_KEY, "event_time"]
-    messages = find_named(paths, tables.SDS_MESSAGES)
-    if messages is not None:
-        existing = conform(read_table(spark, paths, messages).where("sds_kind = 'tick'"), tables.SDS_MESSAGES)
+    if exists(paths, tables.SDS_MESSAGES):
+        existing = read_table(spark, paths, tables.SDS_MESSAGES).where("sds_kind = 'tick'")
+        existing = conform(existing, tables.SDS_MESSAGES)
     recorded = read_table(spark, paths, tables.CLOCK).where("next_offset >= 0")
     recorded = recorded.select(
         "kafka_topic",

@@ -136,19 +136,13 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
 def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
     """Raise ``ConfigurationError`` if one of ``tables`` does not exist although the checkpoint was made with it."""
     for table in tables:
-        if table.name in names and not (_has_log(paths, table.name) or _has_log(paths, table.former_name)):
+        files, root = filesystem(paths.table(table.name))
+        is_there = files.get_file_info(f"{root}/_delta_log").type == pafs.FileType.Directory
+        if table.name in names and not is_there:
             raise ConfigurationError(
                 f"The table {table.name} was deleted, but the checkpoint of {query} continues after its rows.",
                 _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Restore it, or {_REMEDY}",
             )
-
-
-def _has_log(paths: PathSettings, name: str | None) -> bool:
-    """Whether a table of this name exists, without opening it."""
-    if not name:
-        return False
-    files, root = filesystem(paths.table(name))
-    return bool(files.get_file_info(f"{root}/_delta_log").type == pafs.FileType.Directory)
 
 
 def _format_value(value: str) -> str:

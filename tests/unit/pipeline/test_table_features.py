@@ -114,7 +114,7 @@ def test_a_generated_column_is_refused(paths: PathSettings) -> None:
 @pytest.mark.parametrize(
     ("features", "says"),
     [
-        (["appendOnly", "clustering", "domainMetadata"], "liquid clustering.*an earlier version.*rebuild"),
+        (["appendOnly", "clustering", "domainMetadata"], "the table feature clustering.*rebuild"),
         (["appendOnly", "invariants", "icebergCompatV2"], "the table feature icebergCompatV2"),
     ],
 )
@@ -136,16 +136,6 @@ def test_a_table_that_cannot_be_created_is_named_with_its_place(tmp_path: Path) 
     Path(found.data_dir).write_text("a file where the directory should be")
     with pytest.raises(EnvironmentFault, match=r"source_gaps could not be created under .* can be written to"):
         create_tables(found, (SOURCE_GAPS,))
-
-
-@pytest.mark.parametrize("table", [table for table in TABLES if table.former_name], ids=lambda table: table.name)
-def test_a_table_under_the_name_of_an_earlier_version_is_refused_and_left_alone(tmp_path: Path, table: Table) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, (replace(table, name=table.former_name, former_name=""),))
-    with pytest.raises(ConfigurationError, match=f"The table {table.former_name} .* {table.name} now") as fault:
-        create_tables(found, TABLES)
-    assert error_page.pattern_of("A table under an earlier name").fullmatch(str(fault.value))
-    assert not Path(found.table(table.name)).exists()
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table.clock_rows], ids=lambda table: table.name)
