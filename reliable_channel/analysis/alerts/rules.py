@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
@@ -44,6 +44,14 @@ class _Above(_Rule):
         return self.above
 
 
+class _AboveMs(_Rule):
+    above_ms: PositiveMilliseconds
+
+    @property
+    def threshold(self) -> float:
+        return float(self.above_ms)
+
+
 class LossRate(_Above):
     """Share of missing messages among those settled as delivered or missing, per channel or over all. Evaluated only
     with at least ``at_least`` messages in the window."""
@@ -71,18 +79,13 @@ class QuarantineRate(_Above):
         return reasons
 
 
-class SilentChannel(_Rule):
+class SilentChannel(_AboveMs):
     """Time since a channel was last heard, ms of event time; of channels heard in the window with ``at_least`` SDS
     messages. A channel that was silent for the whole window is forgotten."""
 
     kind: Literal["silent_channel"]
-    above_ms: PositiveMilliseconds
     window_ms: PositiveMilliseconds = 24 * HOUR_MS
     at_least: Count = 10
-
-    @property
-    def threshold(self) -> float:
-        return float(self.above_ms)
 
 
 class TopicInPartitions(_Above):
@@ -103,17 +106,13 @@ class Budget(_Above):
     epoch_size_ms: PositiveMilliseconds = 600_000
 
 
-class SplitChannel(_Rule):
+class SplitChannel(_AboveMs):
     """Time since a channel split: groups of its participants each of which lacks all newer messages of the other, ms
     from the oldest message that a group lacks to the recorded clock. It ends when a message crosses, or when there was
     no evidence of it for 15 minutes."""
 
     kind: Literal["split"]
     above_ms: PositiveMilliseconds = 60_000
-
-    @property
-    def threshold(self) -> float:
-        return float(self.above_ms)
 
 
 class MixedFamilies(_Above):
@@ -135,16 +134,11 @@ class Metric(_Above):
     queries: tuple[Name, ...] = ()
 
 
-class ClockStopped(_Rule):
+class ClockStopped(_AboveMs):
     """Time since ingest last wrote the recorded clock, ms of wall time: the only rule that a stopped pipeline
     raises."""
 
     kind: Literal["clock_stopped"]
-    above_ms: PositiveMilliseconds
-
-    @property
-    def threshold(self) -> float:
-        return float(self.above_ms)
 
 
 Rule = (
@@ -158,17 +152,7 @@ Rule = (
     | Metric
     | ClockStopped
 )
-KINDS = (
-    "loss_rate",
-    "quarantine_rate",
-    "silent_channel",
-    "topic_in_partitions",
-    "budget",
-    "split",
-    "mixed_families",
-    "metric",
-    "clock_stopped",
-)
+KINDS = tuple(get_args(rule.model_fields["kind"].annotation)[0] for rule in get_args(Rule))
 
 _ADAPTER: TypeAdapter[Rule] = TypeAdapter(Annotated[Rule, Field(discriminator="kind")])
 

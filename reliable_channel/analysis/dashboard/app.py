@@ -9,7 +9,7 @@ from functools import partial
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
@@ -43,8 +43,23 @@ Text = Annotated[str, Query(max_length=8_000)]
 OptionalText = Annotated[str | None, Query(max_length=8_000)]
 PageNumber = Annotated[int, Query(ge=1, le=10_000)]
 Window_ = Annotated[Last, Query()]
-Theme = Literal["light", "dark"]
-Width = Literal["wide", "narrow"]
+
+
+def _channel_key(
+    pubsub_topic: OptionalText = None, content_topic: OptionalText = None, channel_id: OptionalText = None
+) -> ChannelFilter:
+    return ChannelFilter(pubsub_topic, content_topic, channel_id)
+
+
+def _look(
+    theme: Literal["light", "dark"] = "light", width: Literal["wide", "narrow"] = "wide"
+) -> tuple[bool, Literal["wide", "narrow"]]:
+    return theme == "dark", width
+
+
+ChannelKey_ = Annotated[ChannelFilter, Depends(_channel_key)]
+Look = Annotated[tuple[bool, Literal["wide", "narrow"]], Depends(_look)]
+"""Whether the page is dark, and how wide it is."""
 STATIC = {
     "style.css": "text/css",
     "live.js": "text/javascript",
@@ -97,7 +112,7 @@ class Answers:
         self,
         request: Request,
         tables: Sequence[str],
-        look: tuple[Theme, Width],
+        look: Look,
         make: Callable[[TableSnapshot], Figure],
     ) -> Response:
         """The picture, or 304 when the browser has it."""
@@ -105,7 +120,7 @@ class Answers:
         tag = self.cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
         if _has(request, tag):
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        body = self.cache.get_or_render(tag, lambda: svg(make(lake), look[0] == "dark", look[1]))
+        body = self.cache.get_or_render(tag, lambda: svg(make(lake), *look))
         headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
         return Response(body, media_type="image/svg+xml", headers=headers)
 
@@ -171,17 +186,13 @@ def _add_channels(app: FastAPI, answers: Answers) -> None:
     @app.get("/channel")
     def _channel(
         request: Request,
-        pubsub_topic: OptionalText = None,
-        content_topic: OptionalText = None,
-        channel_id: OptionalText = None,
+        key: ChannelKey_,
         last: Window_ = "24h",
         verdict: Annotated[messages.VerdictFilter, Query()] = "",
         page: PageNumber = 1,
         missing: PageNumber = 1,
         refetch: PageNumber = 1,
     ) -> Response:
-        key = ChannelFilter(pubsub_topic, content_topic, channel_id)
-
         def make(lake: TableSnapshot) -> PageContent:
             span = window(lake, last)
             numbers = {"page": page, "missing": missing, "refetch": refetch}
@@ -214,15 +225,7 @@ def _add_messages(app: FastAPI, answers: Answers) -> None:
         return answers.page(request, messages.TABLES, make)
 
     @app.get("/message")
-    def _message(
-        request: Request,
-        key: Text = "",
-        pubsub_topic: OptionalText = None,
-        content_topic: OptionalText = None,
-        channel_id: OptionalText = None,
-    ) -> Response:
-        where = ChannelFilter(pubsub_topic, content_topic, channel_id)
-
+    def _message(request: Request, where: ChannelKey_, key: Text = "") -> Response:
         def make(lake: TableSnapshot) -> PageContent:
             matches = lookup(lake, key, where, 1)
             if not matches:
@@ -259,53 +262,29 @@ def _add_incidents(app: FastAPI, answers: Answers) -> None:
 
 def _add_pictures(app: FastAPI, answers: Answers) -> None:
     @app.get("/charts/message/{name}.svg")
-    def _message_chart(
-        request: Request,
-        name: str,
-        key: Text = "",
-        pubsub_topic: OptionalText = None,
-        content_topic: OptionalText = None,
-        channel_id: OptionalText = None,
-        theme: Annotated[Theme, Query()] = "light",
-        width: Annotated[Width, Query()] = "wide",
-    ) -> Response:
+    def _message_chart(request: Request, name: str, where: ChannelKey_, look: Look, key: Text = "") -> Response:
         def make(lake: TableSnapshot) -> Figure:
-            matches = lookup(lake, key, ChannelFilter(pubsub_topic, content_topic, channel_id), 1)
+            matches = lookup(lake, key, where, 1)
             if not matches:
                 raise HTTPException(404)
             return MESSAGE_FIGURES[name](lake, window(lake, "all"), matches[0])
 
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)
-        return answers.picture(request, MESSAGE_TABLES, (theme, width), make)
+        return answers.picture(request, MESSAGE_TABLES, look, make)
 
     @app.get("/charts/channel/shares.svg")
-    def _channel_chart(
-        request: Request,
-        pubsub_topic: OptionalText = None,
-        content_topic: OptionalText = None,
-        channel_id: OptionalText = None,
-        last: Window_ = "24h",
-        theme: Annotated[Theme, Query()] = "light",
-        width: Annotated[Width, Query()] = "wide",
-    ) -> Response:
-        key = ChannelFilter(pubsub_topic, content_topic, channel_id)
+    def _channel_chart(request: Request, key: ChannelKey_, look: Look, last: Window_ = "24h") -> Response:
         return answers.picture(
-            request, channel.TABLES, (theme, width), lambda lake: read_known_shares(lake, window(lake, last), key)
+            request, channel.TABLES, look, lambda lake: read_known_shares(lake, window(lake, last), key)
         )
 
     @app.get("/charts/{name}.svg")
-    def _chart(
-        request: Request,
-        name: str,
-        last: Window_ = "24h",
-        theme: Annotated[Theme, Query()] = "light",
-        width: Annotated[Width, Query()] = "wide",
-    ) -> Response:
+    def _chart(request: Request, name: str, look: Look, last: Window_ = "24h") -> Response:
         if name not in PAGE_FIGURES:
             raise HTTPException(404)
         make, tables = PAGE_FIGURES[name]
-        return answers.picture(request, tables, (theme, width), lambda lake: make(lake, window(lake, last)))
+        return answers.picture(request, tables, look, lambda lake: make(lake, window(lake, last)))
 
 
 def _add_files(app: FastAPI) -> None:

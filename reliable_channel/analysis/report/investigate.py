@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +106,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         digits=digits,
         limit=limit * 10,
     )
-    rows = source.query(
+    rows = source.select(
         """
         SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id,
                lower(hex(entire_message_hash)) AS payload_hash, sds_ids, verdict, cause, detail, data_missing,
@@ -121,7 +122,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         digits=digits,
         limit=limit,
     )
-    messages = [_message(row) for row in rows.to_dict("records")]
+    messages = [make_facts(row) for row in rows]
     judged = {sds_id for message in messages for sds_id in message.sds_ids}
     unjudged = [sds_id for sds_id in ids["sds_id"] if sds_id not in judged]
     return (messages + _not_judged(source, unjudged))[:limit]
@@ -144,21 +145,19 @@ def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
     """Messages without a verdict, from their segments."""
     if not sds_ids:
         return []
-    rows = source.query(
+    rows = source.select(
         """
         SELECT pubsub_topic, content_topic, channel_id,
                coalesce(lower(hex(entire_message_hash)), min(sds_id)) AS message_key,
                min(sender_id) AS sender_id, lower(hex(entire_message_hash)) AS payload_hash,
-               array_agg(DISTINCT sds_id ORDER BY sds_id) AS sds_ids, NULL AS verdict, NULL AS cause, NULL AS detail,
-               NULL AS data_missing, NULL AS acknowledged_by, NULL AS lost_by, min(event_time) AS first_seen,
-               NULL AS delivered_at
+               array_agg(DISTINCT sds_id ORDER BY sds_id) AS sds_ids, min(event_time) AS first_seen
         FROM sds_messages WHERE list_contains($ids, sds_id)
         GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash
         ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
         """,
         ids=sds_ids,
     )
-    return [_message(row) for row in rows.to_dict("records")]
+    return [make_facts(row) for row in rows]
 
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
@@ -237,29 +236,23 @@ _TIMELINE = f"""SELECT * FROM ({" UNION ALL ".join(_EVENTS)})
     ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit"""
 
 
-def _message(row: dict[str, Any]) -> MessageFacts:
-    def some(name: str) -> Any:
-        value = row[name]
-        return None if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)) else value
-
-    def list_of(name: str) -> Any:
-        value = some(name)
-        return () if value is None else value
-
+def make_facts(row: Mapping[str, Any]) -> MessageFacts:
+    """A message from a row with at least its channel, key, sender, hash, ids and time; without a verdict, the rest is
+    left out."""
     return MessageFacts(
-        row["pubsub_topic"],
-        row["content_topic"],
-        row["channel_id"],
-        row["message_key"],
-        some("sender_id"),
-        some("payload_hash"),
-        tuple(filter(None, row["sds_ids"])),
-        some("verdict"),
-        some("cause"),
-        some("detail"),
-        tuple(int(index) for index in list_of("data_missing")),
-        tuple(list_of("acknowledged_by")),
-        tuple(list_of("lost_by")),
-        some("first_seen"),
-        some("delivered_at"),
+        pubsub_topic=row["pubsub_topic"],
+        content_topic=row["content_topic"],
+        channel_id=row["channel_id"],
+        message_key=row["message_key"],
+        sender_id=row["sender_id"],
+        payload_hash=row["payload_hash"],
+        sds_ids=tuple(filter(None, row["sds_ids"] or ())),
+        verdict=row.get("verdict"),
+        cause=row.get("cause"),
+        detail=row.get("detail"),
+        data_missing=tuple(row.get("data_missing") or ()),
+        acknowledged_by=tuple(row.get("acknowledged_by") or ()),
+        lost_by=tuple(row.get("lost_by") or ()),
+        first_seen=row["first_seen"],
+        delivered_at=row.get("delivered_at"),
     )

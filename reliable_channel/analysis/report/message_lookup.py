@@ -6,10 +6,8 @@ files, so that a link to a message opens fast in large tables.
 
 from __future__ import annotations
 
-from typing import Any
-
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.report.investigate import MessageFacts
+from reliable_channel.analysis.report.investigate import MessageFacts, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables import CHANNEL_KEY
 
@@ -32,7 +30,7 @@ def lookup(lake: TableSnapshot, name: str, key: ChannelFilter | None = None, lim
         values,
     )
     return [
-        _message(row)
+        make_facts(row)
         for row in judged or lake.select(_messages_sql(here), values) or lake.select(_dependencies_sql(here), values)
     ]
 
@@ -45,7 +43,7 @@ def of_channel_or_sender(lake: TableSnapshot, name: str, limit: int) -> list[Mes
            ORDER BY first_seen DESC, message_key, {_CHANNEL} LIMIT $limit""",  # noqa: S608 - text of our own only
         {"name": name, "limit": limit},
     )
-    return [_message(row) for row in rows]
+    return [make_facts(row) for row in rows]
 
 
 def _messages_sql(here: str) -> str:
@@ -72,23 +70,3 @@ def _dependencies_sql(here: str) -> str:
           UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
     WHERE {here} AND sds_id = $name GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC, {_CHANNEL} LIMIT $limit
 """  # noqa: S608 - text of our own only
-
-
-def _message(row: dict[str, Any]) -> MessageFacts:
-    return MessageFacts(
-        pubsub_topic=row["pubsub_topic"],
-        content_topic=row["content_topic"],
-        channel_id=row["channel_id"],
-        message_key=row["message_key"],
-        sender_id=row["sender_id"],
-        payload_hash=row["payload_hash"],
-        sds_ids=tuple(filter(None, row["sds_ids"] or ())),
-        verdict=row.get("verdict"),
-        cause=row.get("cause"),
-        detail=row.get("detail"),
-        data_missing=tuple(row.get("data_missing") or ()),
-        acknowledged_by=tuple(row.get("acknowledged_by") or ()),
-        lost_by=tuple(row.get("lost_by") or ()),
-        first_seen=row["first_seen"],
-        delivered_at=row.get("delivered_at"),
-    )

@@ -2,7 +2,6 @@
 
 ===============  =======================================================================================================
 ``reasons``      stage, reason, disposition, records, raw_bytes (sum), newest (UTC)
-``over_time``    time (UTC), reason, records; ``seconds`` in ``attrs``
 ``share``        records, refused (dropped ones only), share
 ``source_gaps``  name, cause, kafka_topic, kafka_partition, first_offset, last_offset, status, from_time, to_time: the
                  last word on each gap, unfilled also if its store lacks what others saw; sent, unseen: what senders'
@@ -19,7 +18,6 @@ from __future__ import annotations
 import pandas as pd
 
 from reliable_channel.analysis import figures
-from reliable_channel.analysis.report.dimensions import bin_seconds
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.tables import latest_send_time
@@ -33,18 +31,6 @@ def reasons(source: TableWindow) -> pd.DataFrame:
                   max(event_time) AS newest
            FROM quarantine GROUP BY ALL ORDER BY records DESC, stage, reason, disposition"""
     )
-
-
-def drops_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
-    """Quarantined records in bins of event time."""
-    width = seconds or bin_seconds(source, "quarantine")
-    frame = source.query(
-        """SELECT time_bucket(to_seconds($seconds), event_time) AS time, reason, count(*) AS records
-           FROM quarantine GROUP BY ALL ORDER BY time, reason""",
-        seconds=width,
-    )
-    frame.attrs["seconds"] = width
-    return frame
 
 
 def share(source: TableWindow) -> pd.DataFrame:

@@ -171,6 +171,12 @@ class TableWindow:
         self._answers[question] = frame
         return frame.copy()
 
+    def select(self, sql: str, /, **values: Any) -> list[dict[str, Any]]:
+        """The rows of ``sql`` as Python values; it names tables and takes ``values`` as for :meth:`query`."""
+        self._load_what_is_named(sql)
+        rows: list[dict[str, Any]] = self._engine.sql(sql, params=values).to_arrow_table().to_pylist()
+        return rows
+
     def keep(self, name: str, sql: str) -> None:
         """Run ``sql`` once; later queries can refer to its rows as ``name``."""
         if name not in self._kept:

@@ -7,6 +7,7 @@ terminal, a page or the writing direction are shown as escapes (:func:`readable`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -81,12 +82,14 @@ def _parts(time: pd.Timestamp) -> dict[str, int]:
     return day | {"hours": time.hour, "minutes": time.minute, "seconds": time.second}
 
 
-def stack_bars(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tuple[pd.DataFrame, list[str]]:
+def stack_bars(
+    frame: pd.DataFrame, name: str, value: str, seconds: float, names: list[str] | None = None
+) -> tuple[pd.DataFrame, list[str]]:
     """Bars of a stack over bins of time: the rows with ``until`` (end of the bin), ``low`` and ``high``; and the names
-    from the largest sum (bottom) to the smallest (top)."""
+    from bottom to top, by default from the largest sum to the smallest."""
     summed = frame.groupby(["time", name], as_index=False)[value].sum()
     totals = summed.groupby(name)[value].sum().sort_values(ascending=False, kind="stable")
-    names = sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
+    names = names or sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
     summed = summed.assign(order=summed[name].map({n: number for number, n in enumerate(names)}))
     summed = summed.sort_values(["time", "order"], ignore_index=True)
     if "link" in frame:
@@ -97,10 +100,19 @@ def stack_bars(frame: pd.DataFrame, name: str, value: str, seconds: float) -> tu
     ), names
 
 
-def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: str, what: str) -> Chart:
-    """Stacked bars over bins of time; ``frame.attrs["seconds"]`` is the width of a bin."""
+def bars_over_time(
+    frame: pd.DataFrame,
+    name: str,
+    value: str,
+    title: str,
+    how: str,
+    what: str,
+    colours: Mapping[str, str] | None = None,
+) -> Chart:
+    """Stacked bars over bins of time; ``frame.attrs["seconds"]`` is the width of a bin. ``colours``: of each name, from
+    bottom to top."""
     seconds = frame.attrs.get("seconds", 0)
-    rows, names = stack_bars(frame, name, value, seconds)
+    rows, names = stack_bars(frame, name, value, seconds, [*colours] if colours else None)
     rows["hover"] = [
         f"{row[name]}: {pluralize(row[value], what)}, {row['time']:%Y-%m-%d %H:%M:%S}"
         for row in rows.to_dict("records")
@@ -110,19 +122,14 @@ def bars_over_time(frame: pd.DataFrame, name: str, value: str, title: str, how: 
         .mark_rect(stroke="white", strokeWidth=0.4)
         .encode(
             **answers(rows),
-            x=time_axis(_bounds(rows), until=frame.attrs.get("until")),
+            x=time_axis(pd.concat([rows["time"], rows["until"]]), until=frame.attrs.get("until")),
             x2="until:T",
             y=alt.Y("low:Q", title=f"{what} {_each(seconds)}", axis=whole_numbers(rows["high"])),
             y2="high:Q",
-            color=colours_by_name(name, names),
+            color=colours_by_name(name, names, [*colours.values()] if colours else None),
         )
     )
     return set_size(chart)
-
-
-def _bounds(rows: pd.DataFrame) -> pd.Series:
-    """Where bars begin and end."""
-    return pd.concat([rows["time"], rows["until"]])
 
 
 def pluralize(number: int, what: str) -> str:
