@@ -161,7 +161,7 @@ class ChannelMachine:
             case DispatchDone():
                 return StepResult(given, tuple(self._finish_dispatch(given, now)))
             case DispatchFailed():
-                return StepResult(given, tuple(self._dispatch_failed(given, now)))
+                return StepResult(given, tuple(self._fail_dispatch(given, now)))
             case Ticked():
                 return StepResult(given, tuple(self._tick(now)))
             case Opened():
@@ -296,7 +296,7 @@ class ChannelMachine:
         )
         return [Emit(event)]
 
-    def _dispatch_failed(self, given: DispatchFailed, now: int) -> list[Effect]:
+    def _fail_dispatch(self, given: DispatchFailed, now: int) -> list[Effect]:
         position = self.sends.of(given.sds_id)
         self.sds.record_sent(given.sds_id, now)
         if position is None:

@@ -176,12 +176,12 @@ def _gap(
         "ingest_time": _us(fields.get("at_ms")),
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
-        **_topics_queried(fields, status),
+        **_read_queried_topics(fields, status),
     }
     return SOURCE_GAPS, [row]
 
 
-def _topics_queried(fields: dict[str, Any], status: str) -> dict[str, list[str] | None]:
+def _read_queried_topics(fields: dict[str, Any], status: str) -> dict[str, list[str] | None]:
     """The topics of which a store returned everything, with message hashes; none if no store did."""
     stores = fields.get("stores")
     if status != "filled" or not isinstance(stores, dict) or "complete" not in stores.values():

@@ -100,7 +100,7 @@ class Confirmation:
                 complete &= self._confirm_topics(pubsub_topic, topics[begin : begin + TOPICS_PER_QUERY], started)
         missing = [one for one in self._find_unconfirmed(confirming, started) if one.sent and not one.sending]
         try:
-            missing = self._not_found(missing)
+            missing = self._select_absent(missing)
         except StoreUnavailable:
             # go-waku answers for hashes only when the call names whom to ask (docs/spec/waku-rest.md *Store v3*).
             missing = missing if complete else []
@@ -153,7 +153,7 @@ class Confirmation:
             if record.created_ms >= confirming.get((record.pubsub_topic, record.message.content_topic), now + 1)
         ]
 
-    def _not_found(self, records: list[MessageRecord]) -> list[MessageRecord]:
+    def _select_absent(self, records: list[MessageRecord]) -> list[MessageRecord]:
         """Those of ``records`` that the store does not have under their hashes either."""
         by_hash = {record.message_hash: record for record in records}
         for part in _parts(list(by_hash), MAX_HASHES):

@@ -45,16 +45,16 @@ class HealthIndicator:
 
     def would_change(self, report: Health) -> bool:
         """Whether :meth:`observe` would change the state, or the peers that were counted."""
-        return replace(self._judged(report), detail=self.report.detail) != self.report
+        return replace(self._with_state(report), detail=self.report.detail) != self.report
 
     def observe(self, report: Health) -> HealthStatus | None:
         """The new state if this report changes it, else None, so that ``health:change`` is emitted exactly once per
         change."""
-        before, self.report = self.status, self._judged(report)
+        before, self.report = self.status, self._with_state(report)
         if self.status is before:
             return None
         self.change_seq += 1
         return self.status
 
-    def _judged(self, report: Health) -> Health:
+    def _with_state(self, report: Health) -> Health:
         return replace(report, state=judge(self._mode, report))

@@ -72,7 +72,7 @@ def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecor
         fate = forgery.fate
         content = message.lamport_timestamp is not None and message.content is not None and fate is not Fate.COPY
         if content and real is not None and real.message is not None and real.lamport is not None:
-            known = seen.time_known(message.message_id)
+            known = seen.find_time(message.message_id)
             # Times of arrival are whole ms: at the same one, either may have been first.
             if known is not None and known < record.at_ms:
                 fate = Fate.NOTHING
@@ -124,7 +124,7 @@ def _judge_channel(journal: ChannelJournal, truth: Truth) -> None:
     numbers = sorted(journal.messages)
     truth.messages.extend(_judge_message(journal, journal.messages[n], seen, dispatches) for n in numbers)
     truth.dependencies.extend(
-        TrueDependency(channel, sds_id, naming.first_ms, naming.before_observation, seen.time_known(sds_id))
+        TrueDependency(channel, sds_id, naming.first_ms, naming.before_observation, seen.find_time(sds_id))
         for sds_id, naming in sorted(seen.named.items())
     )
     truth.acks.extend(TrueAck(channel, sds_id, by, at) for (sds_id, by), at in sorted(seen.acks.items()))

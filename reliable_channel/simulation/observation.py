@@ -43,7 +43,7 @@ class Observation:
         """Whether unknown ids named by a record with this Lamport timestamp are older than the observation."""
         return record is self.first or (lamport is not None and lamport <= (self.observed_since or 0))
 
-    def time_known(self, sds_id: str) -> int | None:
+    def find_time(self, sds_id: str) -> int | None:
         """When the SDS message was known to the observer, ``None`` when never."""
         times = [times[sds_id] for times in (self.arrived, self.repaired) if sds_id in times]
         return min(times) if times else None

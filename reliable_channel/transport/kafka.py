@@ -172,7 +172,7 @@ class KafkaNode(NodeBase):
                     self._envelopes_topic,
                     self._group_id,
                     self._start_at,
-                    on_gone=self._records_gone,
+                    on_gone=self._report_gone,
                     marker_topic=self._dispatched_topic,
                 )
             ]
@@ -236,7 +236,7 @@ class KafkaNode(NodeBase):
     ) -> RequestId:
         producer = self._producer
         if producer is None:
-            raise self._not_started()
+            raise self._make_stopped_error()
         accepted = self._accept(message, pubsub_topic, traffic)
         accepted = replace(accepted, message=self._stamp(accepted.message))
         request_id, message, topic = accepted.request_id, accepted.message, accepted.pubsub_topic
@@ -296,7 +296,7 @@ class KafkaNode(NodeBase):
                 _log.warning("read offsets are not kept: %s", fault.cause)
             reader.close()
 
-    def _records_gone(self, gone: GoneOffsets) -> None:
+    def _report_gone(self, gone: GoneOffsets) -> None:
         event = RecordsGone(
             self._envelopes_topic, gone.partition, gone.first, gone.next, gone.reason, now_ms(self._clock)
         )

@@ -187,7 +187,7 @@ class MemoryNode(NodeBase):
         traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         if not self._started:
-            raise self._not_started()
+            raise self._make_stopped_error()
         accepted = self._accept(message, pubsub_topic, traffic)
         self._pending.add(accepted.request_id)
         self._network.later(

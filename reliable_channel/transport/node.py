@@ -181,5 +181,5 @@ class NodeBase:
         self._dispatcher.put(lambda: self._dispatcher.emit(event))
 
     @staticmethod
-    def _not_started() -> NodeStoppedError:
+    def _make_stopped_error() -> NodeStoppedError:
         return NodeStoppedError("The node is not started.", "Call start() first.")

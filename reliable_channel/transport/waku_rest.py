@@ -138,7 +138,7 @@ class WakuRestNode(NodeBase):
         traffic: Traffic = Traffic.FIRST_SEGMENT,
     ) -> RequestId:
         if not self._running:
-            raise self._not_started()
+            raise self._make_stopped_error()
         accepted = self._accept(message, pubsub_topic, traffic)
         try:
             wait_s = self._pace.max_block_s if max_wait_s is None else max_wait_s

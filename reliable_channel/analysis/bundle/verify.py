@@ -75,7 +75,7 @@ class EvidenceCheck(NamedTuple):
 
 
 @contextmanager
-def unpacked(bundle: Bundle) -> Iterator[TableSnapshot]:
+def unpack(bundle: Bundle) -> Iterator[TableSnapshot]:
     """The tables of a bundle in a directory of their own, for what reads tables."""
     with tempfile.TemporaryDirectory(prefix="evidence-") as directory:
         for table, rows in bundle.tables.items():
@@ -86,7 +86,7 @@ def unpacked(bundle: Bundle) -> Iterator[TableSnapshot]:
 def verify(
     bundle: Bundle, lake: TableSnapshot, channels: ChannelsSettings, key_files: Sequence[Path] = ()
 ) -> list[EvidenceCheck]:
-    """Check everything that can be checked. ``lake``: of :func:`unpacked`; ``channels``: has the keys of the topic if
+    """Check everything that can be checked. ``lake``: of :func:`unpack`; ``channels``: has the keys of the topic if
     ``key_files`` is empty. Raises ``LocalError`` if the bundle does not describe one message."""
     try:
         message = bundle.about["message"]

@@ -125,7 +125,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
     messages = [make_facts(row) for row in rows]
     judged = {sds_id for message in messages for sds_id in message.sds_ids}
     unjudged = [sds_id for sds_id in ids["sds_id"] if sds_id not in judged]
-    return (messages + _not_judged(source, unjudged))[:limit]
+    return (messages + _find_without_verdict(source, unjudged))[:limit]
 
 
 def example(source: TableWindow) -> MessageFacts:
@@ -141,7 +141,7 @@ def example(source: TableWindow) -> MessageFacts:
     return find(source, rows["message_key"][0])[0]
 
 
-def _not_judged(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
+def _find_without_verdict(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
     """Messages without a verdict, from their segments."""
     if not sds_ids:
         return []

@@ -11,7 +11,7 @@ from reliable_channel.channel.errors import SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey
 
 
-def channel_locked(key: ChannelKey) -> SenderLocked:
+def make_locked_error(key: ChannelKey) -> SenderLocked:
     """The error for a channel that is already open in this process, perhaps on another node."""
     return SenderLocked(
         f"Channel {key.channel_id!r} of sender {key.sender_id!r} is open in this process.",

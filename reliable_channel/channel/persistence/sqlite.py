@@ -12,7 +12,7 @@ from typing import Literal
 
 from reliable_channel.channel.errors import DamagedStore, journal_of_another_version
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
-from reliable_channel.channel.persistence.lock import SenderLock, channel_locked
+from reliable_channel.channel.persistence.lock import SenderLock, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
 
@@ -174,7 +174,7 @@ class SqlitePersistence:
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
         with self._lock:
             if key is not None and key in self._open:
-                raise channel_locked(key)
+                raise make_locked_error(key)
             held, count = self._held.get(sender_id) or (SenderLock(self.path, sender_id), 0)
             self._held[sender_id] = (held, count + 1)
             if key is not None:

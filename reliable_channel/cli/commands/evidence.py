@@ -48,14 +48,14 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.analysis.bundle.archive import read_bundle
         from reliable_channel.analysis.bundle.collect import collect
-        from reliable_channel.analysis.bundle.verify import unpacked, verify
+        from reliable_channel.analysis.bundle.verify import unpack, verify
         from reliable_channel.analysis.text import size
 
         settings = invocation(context).settings(tables)
         content = collect(settings, message)
         write_whole(out, content)
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
-        with unpacked(given := read_bundle(content)) as lake:
+        with unpack(given := read_bundle(content)) as lake:
             checks = verify(given, lake, settings.channels)
         if wrong := _list_differing(checks):
             typer.echo("\n".join([*wrong, CHANGED]), err=True)
@@ -77,12 +77,12 @@ def register(app: typer.Typer) -> None:
         import hashlib
 
         from reliable_channel.analysis.bundle.archive import read_bundle
-        from reliable_channel.analysis.bundle.verify import unpacked, verify
+        from reliable_channel.analysis.bundle.verify import unpack, verify
 
         content = _read_file(file)
         given = read_bundle(content)
         channels = invocation(context).settings().channels
-        with unpacked(given) as lake:
+        with unpack(given) as lake:
             checks = verify(given, lake, channels, key_files or ())
             if html is not None:
                 from reliable_channel.analysis.dashboard import evidence_page

@@ -167,7 +167,7 @@ class Participants:
         self.proving &= ~(1 << number)
         return gone
 
-    def record_heard(self, number: int, lamport: int | None) -> None:
+    def record_message(self, number: int, lamport: int | None) -> None:
         """Count a message of a participant, and remember the Lamport timestamp of its first message that has one."""
         self._counter += 1
         self._counts[number] += 1
@@ -186,7 +186,7 @@ class Participants:
         if number is not None:
             self.proving |= 1 << number
 
-    def first_heard(self, number: int) -> int | None:
+    def first_lamport(self, number: int) -> int | None:
         """The Lamport timestamp (ms) of the first message of a participant; ``None`` if it has sent none."""
         return self._heard[number]
 
@@ -194,9 +194,9 @@ class Participants:
         """The number of messages of a participant, and the running number of the last one."""
         return self._counts[number], self._last[number]
 
-    def restore(self, number: int, first_heard: int | None, messages: tuple[int, int]) -> None:
+    def restore(self, number: int, first_lamport: int | None, messages: tuple[int, int]) -> None:
         """Restore a participant from a snapshot."""
-        self._heard[number], (self._counts[number], self._last[number]) = first_heard, messages
+        self._heard[number], (self._counts[number], self._last[number]) = first_lamport, messages
         self._counter = max(self._counter, messages[1])
 
     def of(self, bits: int) -> list[str]:

@@ -217,7 +217,7 @@ class SdsReceiver:
             self.settle([message_id], now, events)
             self._make_room({}, now, events)
         if state.sync is not None:
-            self._content_heard(message, now, owed=True)
+            self._update_sync_timer(message, now, owed=True)
         return True
 
     def _apply_content(self, message: SdsMessage, verified: bool, now: int, events: list[SdsEvent]) -> None:
@@ -285,7 +285,7 @@ class SdsReceiver:
             self.end_doubt(surplus, now, events)
         if given_up or incoming.waiting:
             self._make_room(given_up, now, events)
-        self._content_heard(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
+        self._update_sync_timer(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(self, arrival: IncomingMessage, lamport: int, first: bool) -> None:
         state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
@@ -368,14 +368,14 @@ class SdsReceiver:
         if waiting is not None and waiting.unmet:
             self._wait_for_less(message, waiting, arrival.data, now, events)
         if known is not None and names_more:
-            self._history_heard(message, known, now, events)
+            self._add_history(message, known, now, events)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
         # A copy that answers a repair request does not mean that its sender waits for an acknowledgement. With nim-sds
         # most copies are such answers: it broadcasts a message once and then only answers requests for it.
         owed = not answers and state.config.wire_family is not WireFamily.NIM
-        self._content_heard(message, now, owed=owed)
+        self._update_sync_timer(message, now, owed=owed)
 
     def _wait_for_less(
         self, message: SdsMessage, waiting: Waiting, data: bytes | None, now: int, events: list[SdsEvent]
@@ -393,7 +393,7 @@ class SdsReceiver:
         elif len(waiting.unmet) < before:  # what is left may have come while it watched for what is gone
             self.settle([waiting.unmet[-1]], now, events)
 
-    def _history_heard(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
+    def _add_history(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
         """Process the history of a message that was rebuilt before it arrived, or of which a copy named others: unknown
         ids in it become missing, on account of its sender, but the message itself does not wait for them. So an early
         copy of a stranger hides no loss."""
@@ -407,7 +407,7 @@ class SdsReceiver:
         if dependencies is not NONE:
             self._make_room(self._report(message, dependencies, now, events), now, events)
 
-    def _content_heard(self, message: SdsMessage, now: int, owed: bool) -> None:
+    def _update_sync_timer(self, message: SdsMessage, now: int, owed: bool) -> None:
         """Process new or repeated content for the sync timer: it acknowledges what it names, and it must itself be
         acknowledged if nobody else has done so (``owed``)."""
         sync = self._state.sync
@@ -416,8 +416,8 @@ class SdsReceiver:
             if owed and message.message_id not in self._state.unproven.doubts:
                 sync.owe(message.message_id, message.sender_id)
                 if self._state.log.holds(message.message_id):
-                    sync.nameable(message.message_id, now)
-            sync.content_heard(now, self._state.repairs_pending())
+                    sync.await_acknowledgement(message.message_id, now)
+            sync.restart_after_content(now, self._state.repairs_pending())
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 
@@ -502,7 +502,7 @@ class SdsReceiver:
             state.follow(waiting.lamport, now)
         state.sequence += 1
         if state.sync is not None:
-            state.sync.nameable(waiting.sds_id, now)
+            state.sync.await_acknowledgement(waiting.sds_id, now)
         self._enter(waiting, now)
         events.append(
             Delivered(

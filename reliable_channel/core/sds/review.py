@@ -88,7 +88,7 @@ class AckReview:
             number = self._replace_quietest(message.sender_id)
         if number is None:
             return
-        self.participants.record_heard(number, message.lamport_timestamp)
+        self.participants.record_message(number, message.lamport_timestamp)
         if message.causal_history and self.table.tracked:
             self._review_history(message, number, now, events)
         if message.bloom_filter:
@@ -164,7 +164,7 @@ class AckReview:
     def _reach(self, tracked: Tracked, number: int) -> None:
         """Record that a participant has a message in its causal past. Nothing is implied for messages sent before the
         participant was first heard, because it may have joined later."""
-        since = self.participants.first_heard(number)
+        since = self.participants.first_lamport(number)
         if since is None or tracked.lamport <= since:
             return
         bit = 1 << number

@@ -128,10 +128,10 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     participants = list(proto.participants)
     for participant in participants:
         state.review.participants.number(participant)
-    first_heard = {each.by: each.lamport for each in proto.participants_heard}
+    first_lamport = {each.by: each.lamport for each in proto.participants_heard}
     spoken = dict(enumerate(zip(proto.participant_messages, proto.participant_last, strict=True)))
     for number in range(len(participants)):
-        state.review.participants.restore(number, first_heard.get(number), spoken.get(number, (1, 0)))
+        state.review.participants.restore(number, first_lamport.get(number), spoken.get(number, (1, 0)))
     state.review.participants.proving = int.from_bytes(proto.participants_proving, "little")
     state.review.restore(_read_tracked(proto, participants, texts))
     state.repeats = Repeats(
@@ -352,7 +352,7 @@ def _write_tracked(proto: pb.SdsState, review: AckReview, texts: _Texts) -> None
     participants = review.participants
     proto.participants_proving = bits_to_bytes(participants.proving)
     for number in range(len(participants)):
-        if (lamport := participants.first_heard(number)) is not None:
+        if (lamport := participants.first_lamport(number)) is not None:
             proto.participants_heard.add(by=number, lamport=lamport)
         count, last = participants.messages(number)
         proto.participant_messages.append(count)

@@ -79,7 +79,7 @@ class SyncTimer:
         self._waits.clear()
         self.restart(now, repairs_pending)
 
-    def content_heard(self, now: int, repairs_pending: bool) -> None:
+    def restart_after_content(self, now: int, repairs_pending: bool) -> None:
         """Shorten the interval: content of another participant arrived.
 
         Content delays the sync message at most one full interval after the first content: otherwise a participant that
@@ -100,7 +100,7 @@ class SyncTimer:
         if len(self.owed) > self._may_owe:
             self.owed.popitem(last=False)
 
-    def nameable(self, message_id: str, now: int) -> None:
+    def await_acknowledgement(self, message_id: str, now: int) -> None:
         """Start the wait if ``message_id`` is owed and in the log: a message that waits for its dependencies cannot be
         named."""
         if self.owed_due is None and message_id in self.owed:
@@ -125,7 +125,7 @@ class SyncTimer:
         self.owed_due = None
         for message_id in self.owed:
             if is_nameable(message_id):
-                self.nameable(message_id, now)
+                self.await_acknowledgement(message_id, now)
                 break
 
     def record_sent(self, message_id: str, now: int, repairs_pending: bool) -> None:

@@ -33,7 +33,7 @@ def exclude_poison(held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard]) -
     return events
 
 
-def message_completed(
+def make_completed(
     held: OpenSet, rebuilt: Rebuilt, genuine: dict[int, Shard], now: int, work: Work
 ) -> MessageCompleted:
     """Build the event of the completed send. ``now``: ms."""

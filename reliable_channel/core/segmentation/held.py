@@ -47,11 +47,11 @@ class HeldSets:
         """Open sets, least recently updated first."""
         return iter(self._open)
 
-    def all_completed(self) -> Iterator[CompletedSet]:
+    def list_completed(self) -> Iterator[CompletedSet]:
         """Completed sets, oldest first."""
         return iter(self._completed)
 
-    def all_lost(self) -> Iterator[CompletedSet]:
+    def list_lost(self) -> Iterator[CompletedSet]:
         """Sets that were given up, oldest first."""
         return iter(self._lost)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from reliable_channel.core.segmentation.completion import exclude_poison, memory_of, message_completed, record_of_lost
+from reliable_channel.core.segmentation.completion import exclude_poison, make_completed, memory_of, record_of_lost
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
@@ -584,7 +584,7 @@ class Reassembler:
             self._take_back(held, genuine)
         for slot in unproven_parity(held, rebuilt.choice, genuine, work):
             del genuine[slot]
-        completed = message_completed(held, rebuilt, genuine, self._now, work)
+        completed = make_completed(held, rebuilt, genuine, self._now, work)
         events.append(completed)
         self._sets.complete(held, memory_of(completed, genuine))
         self._sets.keep_completed(self.config.max_completed_sets)

@@ -24,7 +24,7 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
         version=VERSION,
         now=now,
         open=map(_open_state, sets.all_open()),
-        completed=map(_memory, (*sets.all_completed(), *sets.all_lost())),
+        completed=map(_memory, (*sets.list_completed(), *sets.list_lost())),
         next_number=next_number,
     )
     for key, sends in sets.by_key.items():

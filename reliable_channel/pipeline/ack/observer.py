@@ -269,7 +269,7 @@ class ChannelObserver:
         self._rebuilt.wait(row)
         held = self._rebuilt.take_if_enough(row)
         if held is not None:
-            self._message_delivered(row, held, self._now, out)
+            self._write_delivered(row, held, self._now, out)
         out.extend([self._drop_row(given_up, "too many wait") for given_up in self._rebuilt.too_many()])
 
     def _is_past(self, row: InputRow) -> bool:
@@ -323,9 +323,9 @@ class ChannelObserver:
         base = self._number_row(event.at, message=seen.segment_kind == "bare")
         out.append(rows.segment_row(base, event, seen))
         for row, held in self._rebuilt.take_completed_by(seen):
-            self._message_delivered(row, held, event.at, out)
+            self._write_delivered(row, held, event.at, out)
 
-    def _message_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
+    def _write_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed. For a timer this is its
         due time, not that of the row or tick which let it run."""
         out.append(rows.message_row(self._number_row(at, message=True), row, held))

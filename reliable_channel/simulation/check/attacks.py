@@ -77,7 +77,7 @@ def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Diffe
         incomplete=_incomplete(truth, observed.incomplete),
         lost=_drop_lost(truth, observed.lost),
         acks=[ack for ack in observed.acks if not claimed(ack)],
-        quarantine=_not_refused(truth, observed),
+        quarantine=_find_quarantined_honest(truth, observed),
     )
     return rest, differences
 
@@ -215,7 +215,7 @@ def _make_is_claimed(truth: Truth) -> Callable[[Acknowledgement], bool]:
     return is_claimed
 
 
-def _not_refused(truth: Truth, observed: Observed) -> list[Quarantined]:
+def _find_quarantined_honest(truth: Truth, observed: Observed) -> list[Quarantined]:
     positions = {(a.topic, a.partition, a.offset) for a in truth.attacks}
     return [row for row in observed.quarantine if (row.topic, row.partition, row.offset) not in positions]
 

@@ -18,7 +18,7 @@ import pytest
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
 from reliable_channel.analysis.bundle.collect import collect
-from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck, unpacked, verify
+from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck, unpack, verify
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, Settings
@@ -97,7 +97,7 @@ def of_channel(world: World, channel: str) -> list[TrueMessage]:
 
 def check(data: bytes, channels: ChannelsSettings = NO_KEYS) -> list[EvidenceCheck]:
     bundle = read_bundle(data)
-    with unpacked(bundle) as lake:
+    with unpack(bundle) as lake:
         return verify(bundle, lake, channels)
 
 
