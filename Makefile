@@ -29,8 +29,9 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 test: setup  ## all tests that need only Python and Java
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
-test-slow: setup  ## the tests that take a minute or more each
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "slow and not node and not faults" tests
+test-slow: setup  ## the tests that take a minute or more each, and the properties with four times as many examples
+	@HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		-m "(slow or hypothesis) and not node and not waku and not nim and not faults" tests
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m faults tests
@@ -49,7 +50,7 @@ fuzz: setup  ## hostile inputs against every boundary: SECONDS=60, SEED=… to r
 
 coverage: setup  ## line and branch coverage of the protocol core by its unit tests; fails below 98 %
 	@$(BIN)/python -m coverage erase
-	@$(BIN)/python -m coverage run -m pytest -q -n 2 -p no:cacheprovider $(CORE_TESTS)
+	@HYPOTHESIS_PROFILE=full $(BIN)/python -m coverage run -m pytest -q -n 2 -p no:cacheprovider $(CORE_TESTS)
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report
 

@@ -25,6 +25,7 @@ from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.transport.memory import LinkFaults
+from tests.support.examples import examples
 from tests.unit.channel.channel_world import World, quick
 from tests.unit.channel.crashes import Crash, Fuse, MortalPersistence, kill, make_mortal
 
@@ -202,7 +203,7 @@ def test_whatever_point_a_process_dies_at_nothing_is_lost_repeated_or_reused(
     check(script, Lives(lossy(seed), kept, SNAPSHOTS_OFTEN if often else CONFIG))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(script=actions, seed=st.integers(0, 1_000))
 def test_the_same_holds_on_sqlite(script: list[Action], seed: int) -> None:
     with TemporaryDirectory() as directory:

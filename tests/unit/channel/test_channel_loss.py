@@ -30,6 +30,7 @@ from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.memory import LinkFaults
 from reliable_channel.transport.store.model import StorePage
+from tests.support.examples import examples
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, drop, quick
 
 SMALL_SEGMENTS = SegmentationConfig(segment_size_bytes=64)
@@ -341,7 +342,7 @@ def test_hostile_bytes_on_the_topic_are_problems_told_and_the_channel_goes_on() 
     assert bob.problems().count("malformed") == 4
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example(seed=588, loss=0.0625, duplication=0.125, sizes=[193, 65], parity=False, participants=3)
 @given(
     seed=st.integers(0, 2**32),

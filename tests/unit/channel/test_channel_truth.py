@@ -1,7 +1,7 @@
 """A property over random conversations: nothing is *delivered* at its sender and absent at a participant that listens
 and reaches the store, however senders sleep, whatever is lost, and however slow the rate limit is.
 
-``HYPOTHESIS_PROFILE=thorough`` runs ten times the few examples of CI."""
+``HYPOTHESIS_PROFILE=thorough`` runs forty times the few examples of ``make test``."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import Column, Table
 from reliable_channel.pipeline.maintenance import maintain
+from tests.support.examples import examples
 from tests.support.table_readers import Readers, differences
 
 LAST = "\U0010ffff"
@@ -119,7 +120,7 @@ def write(writer: str, paths: PathSettings, files: list[list[dict[str, Any]]]) -
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(files=st.lists(st.lists(rows, min_size=1, max_size=3), min_size=1, max_size=3))
 @example(files=[[EMPTY | {"text": LAST, "flag": True, "number": float("nan")}]])
 @example(files=[[EMPTY | {"text": LAST * 40, "number": -0.0}, EMPTY]])
@@ -137,7 +138,7 @@ def test_filters_on_every_column_find_every_row(
 
 
 @pytest.mark.parametrize("writer", FOREIGN)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(files=st.lists(st.lists(rows, min_size=1, max_size=3), min_size=1, max_size=3))
 @example(files=[[EMPTY | {"text": "c" * 70}]])
 def test_what_others_rewrite_with_delta_rs_hides_no_row_and_maintenance_makes_it_readable_by_all(

@@ -23,6 +23,7 @@ from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.node import NodeBase, new_request_id
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.examples import examples
 from tests.support.messaging_world import CONTENT, PUBSUB, World, config
 
 # Not "duplicate": after a time-out it counts as sent, and this network would not have the message.
@@ -61,7 +62,7 @@ class Crashing(World):
         self.node = self.make_node()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STEPS)
 def test_every_request_ends_as_its_record_says(steps: list[tuple[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

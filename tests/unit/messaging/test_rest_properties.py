@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.messaging.rest.app import create_app
+from tests.support.examples import examples
 from tests.support.messaging_world import CONTENT, PUBSUB, World
 
 CHECKS = [
@@ -81,7 +82,7 @@ def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) ->
 
 
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_call_answers_as_the_document_says(case: Case) -> None:
     response = case.call(headers={"Host": "localhost"})
     case.validate_response(response, checks=CHECKS)
@@ -92,7 +93,7 @@ def test_the_generated_calls_both_get_through_and_are_refused() -> None:
     shared out among processes."""
     statuses: set[int] = set()
 
-    @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(10), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def call_all(data: st.DataObject) -> None:
         for operation in schema.get_all_operations():

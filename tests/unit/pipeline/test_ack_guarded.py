@@ -30,6 +30,7 @@ from reliable_channel.pipeline.reassembly.sets import HashSets
 from reliable_channel.pipeline.result_files import PACKED, unpack
 from tests.support.ack_rows import KEY, NOW, content_row
 from tests.support.cuts import channels, cut
+from tests.support.examples import examples
 from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
 BAD = "fails"
@@ -71,7 +72,7 @@ def in_pieces(rows: list[InputRow], cuts: list[int]) -> tuple[list[Row], int, by
     return outputs, failed, state or b""
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=channels(), data=st.data(), cuts=st.lists(st.integers(0, 10_000), max_size=4))
 def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
     rows: list[InputRow], data: st.DataObject, cuts: list[int]

@@ -19,6 +19,7 @@ from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.ack_rows import KEY, NOW, PLACE, content_row
+from tests.support.examples import examples
 
 ALICES = b"pay Bob 10"
 STRANGERS = b"pay Mallory 10 000"
@@ -182,7 +183,7 @@ def hostile_rows(draw: st.DrawFn, ids: list[str]) -> InputRow:
     return completed_row(content, sds_ids, sender_id=fields["sender_id"], data_count=draw(st.integers(1, 3)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.DataObject) -> None:
     """Whatever comes in whatever order: the sender and the hash of a delivered message are those of the record it

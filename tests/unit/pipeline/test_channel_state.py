@@ -20,6 +20,7 @@ from reliable_channel.pipeline.ack.observer import GUARDED_MS, ChannelKey
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import PHASES, PLACE, channels, cut
+from tests.support.examples import examples
 from tests.unit.pipeline.buckets import NO_CHANNEL, FakeBucket, frame_of
 
 KEYS = [("p", "c", *name) for name in (("talk", "spec"), ("talk", "nim"), ("else", "spec"))]
@@ -71,7 +72,9 @@ def merged(rows: Sequence[list[InputRow]]) -> list[tuple[Key, InputRow]]:
     ]
 
 
-@settings(max_examples=25, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(25), deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     rows=st.tuples(*(channels() for _ in KEYS)),
     cuts=st.lists(st.integers(0, 10_000), max_size=12),

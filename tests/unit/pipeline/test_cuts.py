@@ -17,6 +17,7 @@ from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.cuts import PHASES, START, add_send, as_rows, channels, conversations, cut, reassemble
+from tests.support.examples import examples
 
 
 @st.composite
@@ -30,7 +31,9 @@ def resends(draw: st.DrawFn) -> list[dict[str, Any]]:
     return as_rows(arrivals)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], phases=PHASES)
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], phases=PHASES
+)
 @given(rows=conversations(), cuts=st.lists(st.integers(0, 10_000), max_size=8))
 def test_reassembly_gives_the_same_rows_for_every_cut(
     rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch
@@ -41,7 +44,7 @@ def test_reassembly_gives_the_same_rows_for_every_cut(
     assert not any(state.exists for state in pieces.states.values())
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=resends(), cuts=st.lists(st.integers(0, 10_000), max_size=6))
 def test_the_same_payload_sent_again_is_another_message_in_every_cut(
     rows: list[dict[str, Any]], cuts: list[int], monkeypatch: pytest.MonkeyPatch
@@ -54,7 +57,7 @@ def test_the_same_payload_sent_again_is_another_message_in_every_cut(
 KEY = ("p", "c", "talk", "spec")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=channels(), cuts=st.lists(st.integers(0, 10_000), max_size=6), expiry_ms=st.sampled_from([None, 1, 10**7]))
 def test_a_channel_gives_the_same_rows_for_every_cut(
     rows: list[InputRow], cuts: list[int], expiry_ms: int | None

@@ -14,6 +14,7 @@ from reliable_channel.pipeline import gc_paused
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.cuts import channels
+from tests.support.examples import examples
 
 
 class Thing:
@@ -51,7 +52,7 @@ def test_cycles_are_found_in_the_end() -> None:
     assert watched() is None
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(channels())
 def test_channels_are_freed_without_the_collector(heard: list[InputRow]) -> None:
     observer = ChannelObserver(("p", "c", "talk", "spec"), None, SdsParameters())

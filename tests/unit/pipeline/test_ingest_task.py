@@ -28,6 +28,7 @@ from reliable_channel.pipeline.ingest.task import (
     PartitionSummary,
     find_missing_offsets,
 )
+from tests.support.examples import examples
 
 TOPIC, PUBSUB = "/app/1/chat/proto", "/waku/2/rs/1/0"
 START_US = 1_767_225_600_000_000
@@ -108,7 +109,7 @@ def run(
     return result, rows
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(RECORDS, st.lists(st.integers(0, 12), max_size=4), st.sets(st.integers(0, 11), max_size=3))
 def test_a_cut_into_arrow_batches_decides_nothing(
     steps: list[tuple[int, str, int]], cuts: list[int], above: set[int]

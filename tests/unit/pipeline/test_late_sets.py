@@ -19,6 +19,7 @@ from reliable_channel.simulation.scenario import ChannelPlan, EpochLimit, LinkQu
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
 from tests.support.adapters import Adapters
+from tests.support.examples import examples
 
 MINUTE_MS = 60_000
 LIFETIME_MS = 60 * MINUTE_MS
@@ -94,7 +95,9 @@ def differences(world: World, adapters: Adapters) -> list[str]:
     return [str(each) for each in check(world.truth, tables) if each.promise not in ("quarantine", "lost dependencies")]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(slow_conversations())
 def test_no_message_is_dropped_while_its_sender_may_complete_it_and_every_incomplete_row_is_explained(
     scenario: Scenario,
@@ -124,7 +127,9 @@ def _ids(world: World, message: TrueMessage) -> set[str]:
     return {s.sds_id for s in world.truth.segments if (s.channel_id, s.message) == (message.channel_id, message.number)}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(slow_conversations())
 def test_a_tick_after_every_record_changes_nothing(scenario: Scenario) -> None:
     world = simulate(scenario)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.open_hashes import KEPT, HashDue, OpenHashes, read_open_hashes
+from tests.support.examples import examples
 
 HASHES = [bytes([number]) * 32 for number in range(4)]
 PLACES = [("waku.envelopes", 0), ("waku.envelopes", 1), ("other", 0)]
@@ -35,7 +36,7 @@ def write(paths: PathSettings, batch_id: int, dues: Dues) -> None:
     read_open_hashes(paths, batch_id - 1).apply(changes_of(dues)).write(paths, batch_id)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(CHANGES, min_size=1, max_size=6), again=st.booleans())
 def test_every_micro_batch_finds_what_the_ones_before_it_left(
     batches: list[Dues], again: bool, tmp_path_factory: pytest.TempPathFactory

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.segmentation import Reassembler, Segment, SegmentationEvent, contents_for
 from tests.support.cuts import CONFIG, PLACE, START, Reassembly, conversations, reassemble, segment_row
+from tests.support.examples import examples
 
 BAD = "fails"
 SECRET = "what the payload says"
@@ -33,7 +34,7 @@ def without_events(query: Reassembly) -> dict[str, list[str]]:
     return {table: rows for table, rows in query.tables().items() if table != "channel_events"}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=conversations(), cuts=st.lists(st.integers(0, 10_000), max_size=5), data=st.data())
 def test_the_other_rows_lead_to_what_they_would_without_the_failing_ones(
     rows: list[dict[str, Any]], cuts: list[int], data: st.DataObject, monkeypatch: pytest.MonkeyPatch

@@ -39,6 +39,7 @@ from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQ
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 from reliable_channel.transport.store.server import create_app
 from reliable_channel.transport.store.source import answer
+from tests.support.examples import examples
 from tests.support.http_server import running
 
 PUBSUB, TOPIC = "/waku/2/rs/1/0", "/reliable-channel/1/chat/proto"
@@ -147,7 +148,7 @@ def test_what_a_store_has_goes_back_to_kafka_and_each_node_is_recorded(settings:
     }
 
 
-@hypothesis_settings(max_examples=15, deadline=None)
+@hypothesis_settings(max_examples=examples(15), deadline=None)
 @given(junk=st.lists(st.binary(max_size=80), max_size=5))
 def test_a_hint_of_any_bytes_spoils_no_other_question(junk: list[bytes]) -> None:
     """Hints are other people's words: those that can be no message hash count as none."""

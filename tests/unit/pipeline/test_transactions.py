@@ -22,6 +22,7 @@ from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
+from tests.support.examples import examples
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def on_disk(paths: PathSettings) -> int:
     return len([*Path(paths.table(SDS_MESSAGES.name)).glob("*.parquet")])
 
 
-@settings(max_examples=25)  # each is up to a dozen commits
+@settings(max_examples=examples(25))  # each is up to a dozen commits
 @given(batches=st.lists(st.integers(0, 5), max_size=12))
 def test_a_micro_batch_is_in_the_table_once_however_often_it_runs(
     batches: list[int], tmp_path_factory: pytest.TempPathFactory

@@ -22,6 +22,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ACKS, DELIVERED_MESSAGES, TABLES, Table
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 
@@ -46,7 +47,7 @@ def lake_with(place: Path, stamps: list[tuple[str, int]], tables: tuple[Table, .
     return paths
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(units=st.lists(st.sampled_from([*ODD, "ns"]), min_size=1, max_size=6), any_time=st.integers(-(2**63), 2**63 - 1))
 def test_only_what_can_be_true_is_in_a_latency(
     units: list[str], any_time: int, tmp_path_factory: pytest.TempPathFactory

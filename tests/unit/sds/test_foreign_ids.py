@@ -16,6 +16,7 @@ from reliable_channel.core.sds import Acknowledged, Evidence, SdsChannel, SdsPar
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from tests.support.examples import examples
 from tests.unit.sds.sds_network import CHANNEL
 
 T0 = 1_750_000_000_000
@@ -129,14 +130,14 @@ def converse(peers: list[Peer], script: list[tuple[int, int]]) -> Told:
 steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 15)), min_size=5, max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps, st.sampled_from([1, 2, 200]))
 def test_nothing_is_concluded_of_a_js_waku_peer_that_is_false(script: list[tuple[int, int]], history: int) -> None:
     """But for a filter's error, 1 in 1 000 at capacity: the filters here are nearly empty."""
     assert converse([js_peer(name, history) for name in ("bob", "carol", "dave")], script).false == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps)
 def test_nothing_is_concluded_of_a_nim_sds_peer_that_is_false(script: list[tuple[int, int]]) -> None:
     assert converse([nim_peer("bob"), nim_peer("carol"), nim_peer("dave")], script).false == []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.receiving import SdsReceiver
+from tests.support.examples import examples
 from tests.unit.sds.sds_network import CHANNEL, T0, message, opened
 from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
@@ -22,7 +23,7 @@ def whole_way(channel: SdsChannel) -> SdsChannel:
     return channel
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions)
 def test_the_short_path_does_what_the_whole_way_does(
     participant: str | None, config: SdsParameters, script: list[Action]

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.unit.sds.sds_network import Network, assert_causal, small_config
 
 NAMES = ("alice", "bob", "carol")
@@ -95,6 +96,6 @@ class GivingUpChannel(LossyChannel):
 
 
 TestRepairedChannel = RepairedChannel.TestCase
-TestRepairedChannel.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestRepairedChannel.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
 TestGivingUpChannel = GivingUpChannel.TestCase
-TestGivingUpChannel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestGivingUpChannel.settings = settings(max_examples=examples(80), stateful_step_count=60, deadline=None)

@@ -20,6 +20,7 @@ from reliable_channel.core.sds import (
     SdsParameters,
 )
 from reliable_channel.core.sds.events import SdsEvent
+from tests.support.examples import examples
 from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 IDS = ("a", "b", "c", "d", "e", "f")
@@ -42,7 +43,7 @@ THREE_MESSAGES = [
 ]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(script=script, max_waiting=st.sampled_from([1, 2, 100]), max_missing=st.sampled_from([1, 2, 100]))
 @example(script=THREE_MESSAGES, max_waiting=100, max_missing=100)
 def test_every_message_is_delivered_once_whatever_histories_name(

@@ -12,13 +12,14 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import Delivered, SdsChannel, SdsParameters
 from reliable_channel.core.sds.snapshot import VERSION
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
+from tests.support.examples import examples
 from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
 BLOBS = Path(__file__).parent / "blobs"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions, data=st.data())
 def test_a_restored_channel_continues_identically(
     participant: str | None, config: SdsParameters, script: list[Action], data: st.DataObject
@@ -37,7 +38,7 @@ def test_a_restored_channel_continues_identically(
     assert straight.to_bytes() == restored.to_bytes()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(participant=st.sampled_from([None, "alice"]), config=configs, script=actions, data=st.data())
 def test_how_ticks_are_batched_does_not_matter(
     participant: str | None, config: SdsParameters, script: list[Action], data: st.DataObject

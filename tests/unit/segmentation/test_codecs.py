@@ -18,6 +18,7 @@ from reliable_channel.core.segmentation.codecs.leopard import _rows as leopard_r
 from reliable_channel.core.segmentation.codecs.leopard import field_bits, next_power_of_two
 from reliable_channel.core.segmentation.codecs.rows import CHUNK, Rows8, Rows16, chunks
 from reliable_channel.core.segmentation.codecs.transform import multiplications
+from tests.support.examples import examples
 from tests.unit.segmentation.shards import cut, low_bytes, vectors, words
 
 LEOPARD = vectors("leopard_parity")["cases"]
@@ -107,7 +108,7 @@ def test_any_k_of_k_plus_m_shards_rebuild_the_data(name, data):
     assert codec.decode(shards, k) == originals
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_all_codes_agree_with_the_independent_one_on_what_is_rebuilt(data):
     """reedsolo is another code, so parity differs, but what a set of losses leaves recoverable must not."""

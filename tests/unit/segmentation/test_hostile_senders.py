@@ -24,6 +24,7 @@ from reliable_channel.core.segmentation.pending import MAX_CONFLICTS
 from reliable_channel.core.segmentation.rebuild import attempt
 from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import encode_segment
+from tests.support.examples import examples
 from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, of_kind, send
 
 CONFIG = SegmentationConfig(segment_size_bytes=64)
@@ -57,7 +58,7 @@ def test_two_slots_with_false_segments_before_and_after_do_not_suppress_a_hundre
     assert message.payload == bytes(range(100)) * 64
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_up_to_three_contested_slots_of_three_candidates_each_are_sorted_out(data):
     sent = send(bytes(range(10)) * 64, CONFIG)
@@ -145,7 +146,7 @@ def test_a_mismatch_names_the_segments_that_claim_one_place():
 flood = st.tuples(st.sampled_from(["mallory", "trudy"]), st.integers(0, 40), st.integers(0, 1))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(flood, min_size=20, max_size=150), st.data())
 def test_every_honest_message_completes_beside_senders_who_fill_the_bounds(floods, data):
     """Bounds in all are smaller than what the hostile ones send; who holds most makes room."""

@@ -24,6 +24,7 @@ from reliable_channel.core.segmentation.pending import MAX_OPEN_SENDS
 from reliable_channel.core.segmentation.work import HASH
 from reliable_channel.core.wire.hashing import IdScheme, keccak256
 from reliable_channel.core.wire.segment import encode_segment
+from tests.support.examples import examples
 from tests.unit.segmentation.feeding import ALICE, Sent, completed, feed, of_kind, send
 
 CONFIG = SegmentationConfig()
@@ -195,7 +196,7 @@ segments = st.builds(
 WHOLE = keccak256(b"never")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(segments, st.integers(0, 30), st.integers(0, 900)), max_size=80))
 def test_work_and_searches_are_bounded_whatever_comes(steps):
     """Every call does at most one attempt more than its budget; goes are at most as many as segments."""

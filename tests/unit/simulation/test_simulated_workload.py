@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reliable_channel.simulation.randomness import random_bytes, stream
 from reliable_channel.simulation.scenario import ChannelPlan, Fault, SizeMix
 from reliable_channel.simulation.workload import plan_message, plan_messages
+from tests.support.examples import examples
 
 PLAN = ChannelPlan(
     channel_id="c",
@@ -32,7 +33,7 @@ def test_any_order_of_making_gives_the_same_messages(order: list[int]) -> None:
     assert [made[n] for n in range(40)] == list(plan_messages(PLAN, 3))[:40]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.integers(), st.integers())
 def test_another_seed_is_another_conversation(one: int, other: int) -> None:
     same = list(plan_messages(PLAN, one)) == list(plan_messages(PLAN, other))

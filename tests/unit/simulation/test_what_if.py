@@ -47,8 +47,8 @@ PLAN = ChannelPlan(
     channel_id="talk",
     content_topic="/reliable-channel/1/chat/proto",
     participants=("alice", "bob", "carol", "dave"),
-    messages=200,
-    duration_ms=20 * 60_000,
+    messages=80,
+    duration_ms=8 * 60_000,
     segment_size=BASE.segment_size,
     sizes=SizeMix(short=0.6, medium=0.1, large=0.3, max_segments=5),
     between=LinkQuality(loss=0.15),
@@ -57,12 +57,13 @@ PLAN = ChannelPlan(
     sds=(("acknowledge_within_ms", 800),),
 )
 KEY = ChannelFilter(PLAN.pubsub_topic, PLAN.content_topic, PLAN.channel_id)
+LONG = replace(PLAN, messages=200, duration_ms=20 * 60_000)
 BURSTS = LinkQuality(burst=GilbertElliott(good_to_bad=0.05, bad_to_good=0.3))
 RECORDED = {
-    "5 % loss": replace(PLAN, between=LinkQuality(loss=0.05)),
-    "15 % loss": PLAN,
-    "bursts": replace(PLAN, between=BURSTS),
-    "15 % loss, with parity": replace(PLAN, parity_rate=0.5),
+    "5 % loss": replace(LONG, between=LinkQuality(loss=0.05)),
+    "15 % loss": LONG,
+    "bursts": replace(LONG, between=BURSTS),
+    "15 % loss, with parity": replace(LONG, parity_rate=0.5),
 }
 OTHER = {
     "in use": {},
@@ -154,13 +155,13 @@ def test_a_payload_that_is_sent_again_is_a_message_again(tmp_path: Path) -> None
     plan = replace(PLAN, between=PERFECT, to_observer=PERFECT, repeats=0.5)
     recording = record(tmp_path, plan)
     truth = simulate(Scenario(seed=3, channels=(plan,))).truth.messages
-    assert len({message.payload for message in truth}) < 150
+    assert len({message.payload for message in truth}) < 60
     assert len(recording.sends) == len(truth)
 
 
 def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(fitted: Recording) -> None:
     free, limited = (predict(fitted, replace(BASE, slots=slots), [1]).mean for slots in (None, 60))
-    assert limited.slots <= 60 < free.slots
+    assert limited.slots <= 30 < free.slots
     assert limited.delivered < free.delivered
 
 
@@ -181,7 +182,7 @@ def test_the_cheapest_is_the_one_with_the_fewest_bytes_of_those_that_deliver_eno
 
 
 def run(tables: Path, *options: str) -> Result:
-    return CliRunner().invoke(build(), ["what-if", "talk", "--tables", str(tables), "--seeds", "2", *options])
+    return CliRunner().invoke(build(), ["what-if", "talk", "--tables", str(tables), "--seeds", "1", *options])
 
 
 def test_the_command_compares_all_combinations_with_the_settings_in_use(talk: Path) -> None:

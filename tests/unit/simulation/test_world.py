@@ -18,6 +18,7 @@ from reliable_channel.simulation.presets import custom_scenario, demo_scenario, 
 from reliable_channel.simulation.scenario import Fault, Scenario
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 from reliable_channel.simulation.world import World, simulate
+from tests.support.examples import examples
 from tests.unit.simulation.plain_observer import PlainObserver
 
 
@@ -151,7 +152,7 @@ def test_the_truth_of_the_demo_is_what_the_core_observes() -> None:
     assert differences(demo_scenario()) == []
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0.0, 0.05, 0.3]), st.sampled_from([None, 0.125, 0.5]))
 def test_the_truth_of_any_seed_is_what_the_core_observes(
     seed: int, bursty: bool, loss: float, parity: float | None

@@ -23,6 +23,7 @@ from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.source import Position, Selection, read_page
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
+from tests.support.examples import examples
 from tests.support.waiting import WAIT_S, until
 
 
@@ -147,7 +148,7 @@ rows = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 4
     forward=st.booleans(),
     size=st.integers(1, 8),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_index_gives_the_pages_that_memory_gives(
     files: list[list[tuple[int, int, int]]],
     pubsub: str | None,
@@ -284,7 +285,7 @@ def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource
     group_bytes=st.sampled_from([1, 10**9]),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_are_read_by_their_numbers_whatever_the_row_groups_and_the_cache(
     sizes: list[int], group_rows: int, cache_bytes: int, group_bytes: int, data: st.DataObject
 ) -> None:

@@ -16,6 +16,7 @@ from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.store.client import MAX_EMPTY_PAGES, NodeAnswer, RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
+from tests.support.examples import examples
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 
 TOPIC = "/app/1/golden/proto"
@@ -77,7 +78,7 @@ def test_hundreds_of_hashes_are_asked_for_in_lots_of_at_most_99(dialect: str) ->
 
 
 @given(start=st.integers(-2, 12), end=st.integers(-2, 12))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_time_range_includes_both_its_ends_whatever_the_node_does(start: int, end: int) -> None:
     expected = {n for n in range(10) if start <= n <= end}
     query = everything(start_time_ns=BASE + start, end_time_ns=BASE + end)

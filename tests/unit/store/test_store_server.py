@@ -26,6 +26,7 @@ from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode
 from reliable_channel.transport.store.server import create_app
+from tests.support.examples import examples
 from tests.support.http_server import running
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
@@ -193,7 +194,7 @@ VALUES = st.text(max_size=40) | st.integers().map(str) | st.sampled_from(["0x" +
 
 
 @given(query=st.dictionaries(st.sampled_from(NAMES), VALUES))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_no_query_is_answered_by_anything_but_a_page_or_a_documented_refusal(
     url: str, source: Swappable, query: dict[str, str]
 ) -> None:
@@ -262,7 +263,7 @@ def test_only_a_page_that_is_small_and_in_memory_is_made_between_two_requests(
     end=st.none() | st.integers(0, 6),
     topic=st.none() | st.sampled_from(["/a/1/x/p", "/a/1/y/p"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_paging_with_our_client_gives_exactly_what_matches_in_order(
     url: str,
     source: Swappable,
