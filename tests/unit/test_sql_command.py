@@ -14,6 +14,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.cli.commands.sql import Form, complete, prompt
 from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import QUERYABLE
 
@@ -85,6 +86,18 @@ def test_a_table_that_no_job_has_made_yet_has_no_rows_and_the_answer_says_so(
     assert ask(capsys, tmp_path, "SELECT * FROM messages", "--json")[2].count("do not exist yet") == 1
     assert ask(capsys, tmp_path, "SHOW TABLES", "--json")[2] == ""
     assert ask(capsys, sample_tables, "SELECT count(*) AS messages FROM acks")[2] == ""
+
+
+def test_a_query_finds_nothing_of_the_one_before(sample_tables: Path, tmp_path: Path) -> None:
+    """They share connections."""
+    paths = PathSettings(data_dir=str(sample_tables))
+    assert TableSnapshot(paths).select("SELECT count(*) AS n FROM messages")[0]["n"]
+    empty = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    assert empty.select("SELECT count(*) AS n FROM delivery_status") == [{"n": 0}]
+    assert empty.select("SELECT view_name FROM duckdb_views() WHERE view_name IN ('messages', 'acks')") == []
+    with pytest.raises(EnvironmentFault, match="more than"):
+        TableSnapshot(paths, patience_s=0.05).select("SELECT sum(range) FROM range(1_000_000_000_000)")
+    assert empty.select("SELECT count(*) AS n FROM acks") == [{"n": 0}]
 
 
 def test_tab_completes_tables_columns_and_keywords() -> None:
