@@ -160,7 +160,7 @@ def test_a_payload_that_is_sent_again_is_a_message_again(tmp_path: Path) -> None
 
 
 def test_a_rate_limit_bounds_the_slots_and_makes_messages_wait(fitted: Recording) -> None:
-    free, limited = (predict(fitted, replace(BASE, slots=slots), [1]).mean for slots in (None, 60))
+    free, limited = (predict(fitted, replace(BASE, slots=slots), [1]).mean for slots in (None, 30))
     assert limited.slots <= 30 < free.slots
     assert limited.delivered < free.delivered
 
