@@ -6,8 +6,8 @@ requests of everybody else. Here a connection without a request under way has a 
 when there are too many.
 
 This is the one file that depends on internals of uvicorn: it subclasses ``H11Protocol``, and reads its ``conn``,
-``cycle`` and ``flow``. pyproject.toml therefore allows only one minor version of uvicorn; ``tests/unit/transport/test_serving.py``
-and ``tests/e2e/test_abuse.py`` fail when a newer one behaves differently.
+``cycle`` and ``flow``. pyproject.toml therefore allows only one minor version of uvicorn; ``test_serving.py`` and
+``test_abuse.py`` fail when a newer one behaves differently.
 """
 
 from __future__ import annotations
