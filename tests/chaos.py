@@ -45,7 +45,11 @@ from reliable_channel.simulation.truth import Truth
 from tests.soak import Load, Traffic, count_read, differences_from, soak_settings
 from tests.support.disk import filled, small_disk_at
 
-DISK_MB = 4_096
+DISK_MB, MB_PER_RECORD = 2_048, 0.08
+"""The disk: what a job needs to start and to work, and what the records take in all tables and
+replaced files."""
+KEEP_FILES_MS = 600_000
+"""Replaced files stay as long: longer than any of the faults."""
 RESTART_S = 2.0
 """How long after its end the job is started again; the systemd unit waits longer."""
 FIRST_S, EVERY_S = 60.0, 50.0
@@ -258,7 +262,7 @@ def chaos(place: Path, seconds: float, rate: float, seed: int, say: Callable[[st
     run_dir.mkdir()
     faults = list(FAULTS)
     with ExitStack() as stack:
-        if stack.enter_context(small_disk_at(run_dir, DISK_MB)):
+        if stack.enter_context(small_disk_at(run_dir, DISK_MB + int(seconds * rate * MB_PER_RECORD))):
             faults.append(fill_disk)
         else:
             say("left out: the full disk, since no disk of its own can be mounted here (that takes root)")
@@ -316,7 +320,9 @@ def chaos_settings(place: Path, run_dir: Path) -> Settings:
     settings = soak_settings(place).with_run_dir(run_dir)
     port = broker.free_port()
     own = settings.kafka.model_copy(update={"broker": settings.kafka.broker.model_copy(update={"port": port})})
-    pipeline = settings.pipeline.model_copy(update={"verdict_interval_ms": 20_000})
+    pipeline = settings.pipeline.model_copy(
+        update={"verdict_interval_ms": 20_000, "vacuum_retention_ms": KEEP_FILES_MS}
+    )
     return settings.model_copy(update={"kafka": own, "pipeline": pipeline}).with_servers(f"{broker.HOST}:{port}")
 
 

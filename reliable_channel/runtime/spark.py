@@ -24,6 +24,7 @@ from reliable_channel.runtime.faults import as_fault
 from reliable_channel.runtime.interrupts import note_interrupts
 from reliable_channel.runtime.java import java
 from reliable_channel.runtime.jvm import end_jvm, is_submitted, jvm_exit_code, leave_out_trace_of_killed_jvm, stderr_to
+from reliable_channel.runtime.scratch import enter_scratch
 from reliable_channel.transport.private_files import private_directory
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
             private_directory(run / part)
+        enter_scratch(run / "spark")
         for directory in (settings.paths.data_dir, settings.paths.checkpoint_dir):
             if "://" not in directory:
                 private_directory(directory)
