@@ -1,8 +1,9 @@
 """Decides what maintenance may remove, from tables and checkpoints, without Spark.
 
-*Rows*: those past the table's retention. *Files*: those that no version needs and no stream has yet to read. Compaction
-and deletion replace files while a stream still reads the original ones, commit by commit. So a file may be removed only
-when the slowest reader has passed the commit that replaced it.
+*Rows*: those past the table's retention, counted back from the recorded clock, or from the wall clock if that is
+earlier: a wall clock that is far ahead for a moment must not empty the tables. *Files*: those that no version needs and
+no stream has yet to read. Compaction and deletion replace files while a stream still reads the original ones, commit by
+commit. So a file may be removed only when the slowest reader has passed the commit that replaced it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import dataset_of, open_tables
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
+from reliable_channel.pipeline.clock import read_progress
 
 STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}
 """The queries that will read a table as a stream even if they have not started yet. Checkpoints show other readers."""
@@ -43,7 +45,10 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     checkpoints = read_checkpoints(settings.paths)
     running = min(((c.running_since_ms, c.query) for c in checkpoints if c.running_since_ms is not None), default=None)
     made = []
-    for name, opened in open_tables(settings.paths).items():
+    tables = open_tables(settings.paths)
+    recorded = read_progress(settings.paths) if CLOCK.name in tables else {}
+    by_ms = min([now_ms, *([max(at.event_time_us for at in recorded.values()) // 1000] if recorded else [])])
+    for name, opened in tables.items():
         table = BY_NAME[name]
         needed, reader = slowest_reader(name, opened, checkpoints)
         if running is not None and (needed is None or running[0] < needed):
@@ -51,7 +56,7 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
         keep = settings.pipeline.vacuum_retention_ms
         longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
         held_by = reader if longer > keep else None
-        made.append(TablePlan(table, _delete_before(table, opened, now_ms), max(keep, longer), held_by))
+        made.append(TablePlan(table, _delete_before(table, opened, by_ms), max(keep, longer), held_by))
     return made
 
 
@@ -68,10 +73,10 @@ def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoin
     return min(waiting, default=(None, None))
 
 
-def _delete_before(table: Table, opened: DeltaTable, now_ms: int) -> dt.datetime | None:
+def _delete_before(table: Table, opened: DeltaTable, by_ms: int) -> dt.datetime | None:
     if table.retention_ms is None:
         return None
-    cut = dt.datetime.fromtimestamp((now_ms - table.retention_ms) / 1000, dt.UTC)
+    cut = dt.datetime.fromtimestamp((by_ms - table.retention_ms) / 1000, dt.UTC)
     if table is not CLOCK:
         return cut
     needed = clock_needed_from(dataset_of(opened).to_table())

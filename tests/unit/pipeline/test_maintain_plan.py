@@ -12,7 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from reliable_channel.config import Settings, load
-from reliable_channel.lake.tables import BY_NAME, DAY_MS
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import BY_NAME, CLOCK, DAY_MS
 from reliable_channel.pipeline.maintenance.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -84,6 +87,21 @@ def test_every_table_keeps_what_its_definition_says(settings: Settings) -> None:
     cuts = {plan.table.name: plan.delete_before for plan in plans(settings, now)}
     kept = {name: BY_NAME[name].retention_ms or 0 for name in ("sds_messages", "delivery_status")}
     assert cuts == {name: dt.datetime.fromtimestamp((now - ms) / 1000, dt.UTC) for name, ms in kept.items()}
+
+
+@pytest.mark.parametrize(("ahead_ms", "by_ms"), [(3_650 * DAY_MS, 0), (-DAY_MS, -DAY_MS)])
+def test_a_wall_clock_that_is_wrong_deletes_nothing_that_is_young(
+    settings: Settings, ahead_ms: int, by_ms: int
+) -> None:
+    commits(settings, "sds_messages", 1)
+    create_tables(settings.paths, (CLOCK,))
+    reached = {"kafka_topic": "t", "kafka_partition": 0, "next_offset": 1, "query_id": "q", "batch_id": 0}
+    row = {**reached, "kind": "batch", "event_time": NOON, "recorded_at": NOON}
+    append_rows(settings.paths, CLOCK, as_arrow([row], CLOCK))
+    recorded_ms = int(NOON.timestamp() * 1000)
+    cuts = {plan.table.name: plan.delete_before for plan in plans(settings, recorded_ms + ahead_ms)}
+    kept_ms = BY_NAME["sds_messages"].retention_ms or 0
+    assert cuts["sds_messages"] == dt.datetime.fromtimestamp((recorded_ms + by_ms - kept_ms) / 1000, dt.UTC)
 
 
 def clock(*rows: tuple[int, int, int]) -> pa.Table:
