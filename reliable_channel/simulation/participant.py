@@ -21,8 +21,6 @@ from reliable_channel.core.wire.waku import (
 )
 from reliable_channel.simulation.encryption import channel_key, cipher, unknown_key
 from reliable_channel.simulation.faults import hash_to_announce
-from reliable_channel.simulation.foreign import JsWakuSds, foreign_sds
-from reliable_channel.simulation.nim_sds import NimSds
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
 
@@ -65,22 +63,11 @@ class SimulatedParticipant:
             enable_reed_solomon=plan.parity_rate is not None,
             parity_rate=plan.parity_rate or 0.125,
         )
-        kind = dict(plan.foreign).get(name)
-        self._sds: SdsChannel | JsWakuSds | NimSds = (
-            SdsChannel(
-                plan.channel_id,
-                name,
-                sds_config(
-                    plan.family,
-                    **{
-                        "wait_for_sent": plan.rate_limit is not None,
-                        "acknowledge_within_ms": ACKNOWLEDGE_WITHIN_MS,
-                        **dict(plan.sds),
-                    },
-                ),
-            )
-            if kind is None
-            else foreign_sds(plan.channel_id, name, kind)
+        own = {"wait_for_sent": plan.rate_limit is not None, "acknowledge_within_ms": ACKNOWLEDGE_WITHIN_MS}
+        config = sds_config(plan.family, **{**own, **dict(plan.sds)})
+        foreign = dict(plan.foreign).get(name)
+        self._sds: SdsChannel = (
+            SdsChannel(plan.channel_id, name, config) if foreign is None else foreign(plan.channel_id, name)
         )
         keys = (channel_key(plan), unknown_key(plan))
         self._cipher = cipher(plan, *keys) if plan.encrypted else None

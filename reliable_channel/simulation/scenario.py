@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.simulation.foreign import Foreign
 
 START_MS = 1_767_225_600_000
 """Virtual time begins at 2026-01-01T00:00:00Z, so that the same seed gives the same bytes on every day."""
@@ -185,8 +185,9 @@ class ChannelPlan:
     """(message number, fault)."""
     family: WireFamily = WireFamily.SPEC
     """The wire family that everybody on the channel uses."""
-    foreign: tuple[tuple[str, Foreign], ...] = ()
-    """(participant, the implementation it behaves like); the others use our implementation."""
+    foreign: tuple[tuple[str, Callable[[str, str], Any]], ...] = ()
+    """(participant, another SDS implementation: channel id and name → an object with the methods of ``SdsChannel`` that
+    :class:`~.participant.SimulatedParticipant` uses)."""
     sends: tuple[Send, ...] | None = None
     """The conversation itself; unset: ``messages`` are drawn."""
     links: tuple[tuple[str, str, LinkQuality], ...] = ()

@@ -22,7 +22,7 @@ import pytest
 from reliable_channel.core.sds import Acknowledged, Delivered, MessageRefused, SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
-from reliable_channel.simulation.nim_sds import NimEvents, NimSds
+from tests.support.nim_sds import NimEvents, NimSds
 
 HERE = Path(__file__).parent
 NIM, SOURCES = os.environ.get("NIM", ""), os.environ.get("NIM_SOURCES", "")

@@ -21,10 +21,11 @@ from reliable_channel.core.wire.waku import decode_waku_message, encode_waku_mes
 from reliable_channel.lake import tables
 from reliable_channel.pipeline.runner.run import run_once
 from reliable_channel.pipeline.verdict import verdicts
-from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import simulate
+from tests.support.js_waku_sds import JsWakuSds
+from tests.support.nim_sds import NimSds
 
 from .chain import as_kafka, chain_over, configured, rows
 from .kafka_log import KafkaLog
@@ -35,7 +36,7 @@ MINUTE_MS = 60_000
 PERFECT = LinkQuality()
 
 
-def channel(family: WireFamily, ours: str, theirs: str, other: Foreign) -> ChannelPlan:
+def channel(family: WireFamily, ours: str, theirs: str, other: type) -> ChannelPlan:
     """One participant is ours, the other is not; nothing is lost between them."""
     return ChannelPlan(
         channel_id="talk",
@@ -76,8 +77,8 @@ def test_both_families_of_a_channel_are_followed_in_one_run(
     spark: SparkSession, settings: Settings, tmp_path: Path
 ) -> None:
     plans = (
-        channel(WireFamily.SPEC, "alice", "bob", Foreign.JS_WAKU),
-        channel(WireFamily.NIM, "carol", "dave", Foreign.NIM_SDS),
+        channel(WireFamily.SPEC, "alice", "bob", JsWakuSds),
+        channel(WireFamily.NIM, "carol", "dave", NimSds),
     )
     world = simulate(Scenario(seed=5, channels=plans, drain_ms=3 * MINUTE_MS))
     here = configured(settings, world, tmp_path / "run")

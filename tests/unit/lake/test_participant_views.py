@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Nap, Partition, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
+from tests.support.js_waku_sds import JsWakuSds
+from tests.support.nim_sds import NimSds
 from tests.support.simulated_tables import write_simulated
 
 MINUTE_MS = 60_000
@@ -58,8 +59,8 @@ def check(world: World, place: Path) -> dict[str, dict[str, Any]]:
         {"loss": 0.4},
         {"partitions": (Partition(2 * MINUTE_MS, 9 * MINUTE_MS, frozenset({"carol", "dave"}), is_observed=True),)},
         {"sleeps": (Nap("bob", MINUTE_MS, 5 * MINUTE_MS),), "joins_at": (("dave", 4 * MINUTE_MS),)},
-        {"foreign": (("alice", Foreign.JS_WAKU), ("bob", Foreign.JS_WAKU))},
-        {"foreign": (("alice", Foreign.NIM_SDS), ("bob", Foreign.NIM_SDS)), "family": WireFamily.NIM},
+        {"foreign": (("alice", JsWakuSds), ("bob", JsWakuSds))},
+        {"foreign": (("alice", NimSds), ("bob", NimSds)), "family": WireFamily.NIM},
     ],
     ids=["no loss", "much loss", "a partition", "a sleeper and a newcomer", "js-waku", "nim-sds"],
 )

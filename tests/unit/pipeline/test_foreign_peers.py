@@ -12,19 +12,20 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, load
 from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.simulation.check.promises import check
-from reliable_channel.simulation.foreign import Foreign
 from reliable_channel.simulation.scenario import ChannelPlan, HostilePlan, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
 from tests.support.adapters import Adapters
+from tests.support.js_waku_sds import JsWakuSds
+from tests.support.nim_sds import NimSds
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 TOPIC = "/reliable-channel/1/chat/proto"
-JS, NIM = Foreign.JS_WAKU, Foreign.NIM_SDS
+JS, NIM = JsWakuSds, NimSds
 ELSEWHERE = ("quarantine", "incomplete messages", "lost dependencies")
 """The promises that are kept by tables which these adapters do not fill alone."""
 
 
-def conversation(seed: int, kinds: dict[str, Foreign], loss: float) -> Scenario:
+def conversation(seed: int, kinds: dict[str, type], loss: float) -> Scenario:
     """Three participants talk for three virtual minutes; ``kinds`` are those that are not ours."""
     plan = ChannelPlan(
         channel_id="talk",

@@ -15,7 +15,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.sds.state import FOLLOWED_AFTER, MAX_JUMP
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
-from reliable_channel.simulation.nim_sds import NimSds
+from tests.support.nim_sds import NimSds
 
 T0 = 1_800_000_000_000
 T0_S = T0 // 1_000

@@ -21,7 +21,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
-from reliable_channel.simulation.nim_sds import REPAIR_T_MAX_MS, NimSds
+from tests.support.nim_sds import REPAIR_T_MAX_MS, NimSds
 
 T0 = 1_800_000_000_000
 NIM = SdsParameters(before_observation=False).in_family(WireFamily.NIM)

@@ -16,7 +16,7 @@ import pytest
 
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_sds_message, encode_sds_message
-from reliable_channel.simulation.nim_sds import NimEvents, NimSds
+from tests.support.nim_sds import NimEvents, NimSds
 
 RUNS = sorted((Path(__file__).parents[2] / "vectors" / "nim").glob("*.json.gz"))
 

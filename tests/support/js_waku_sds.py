@@ -1,43 +1,24 @@
-"""Simulates participants that behave like other SDS implementations, so that interoperability is tested independently
-of our core.
+"""Simulates js-waku as a participant: a small SDS implementation that shares no rule with ours, only the wire formats
+and the value types, so that interoperability is tested independently of our core.
 
-Each is a small separate SDS implementation, js-waku's here and nim-sds' in :mod:`reliable_channel.simulation.nim_sds`.
-It shares no rule with :mod:`reliable_channel.core.sds`, only the wire formats and the value types.
+Ids are the hash of the content, histories have 200 ids, and a message whose dependencies are only waiting in the
+incoming buffer is delivered and named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from reliable_channel.core.sds import Outgoing, OutgoingReason, SdsStep
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
-from reliable_channel.simulation.nim_sds import NimSds
-
-
-class Foreign(StrEnum):
-    """The implementation whose behaviour is simulated."""
-
-    JS_WAKU = "js-waku"
-    """Ids are the hash of the content, 200 ids of history, and a message whose dependencies are only waiting in the
-    incoming buffer is delivered and named."""
-    NIM_SDS = "nim-sds"
-    """Another wire family and filter, a clock in seconds that counts messages, 10 ids of history, repairs, and sync
-    messages that are logged and named like content."""
-
 
 FILTER = FilterFormat()
 HISTORY = 200
 SYNC_MS, SWEEP_MS, RETRY_MS, ATTEMPTS = 30_000, 5_000, 30_000, 10
-
-
-def foreign_sds(channel_id: str, name: str, kind: Foreign) -> JsWakuSds | NimSds:
-    """Create a simulated participant of another implementation."""
-    return JsWakuSds(channel_id, name) if kind is Foreign.JS_WAKU else NimSds(channel_id, name)
 
 
 @dataclass(slots=True)

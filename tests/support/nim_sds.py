@@ -1,4 +1,5 @@
-"""Simulates one nim-sds participant of one channel: the rules of ``ReliabilityManager`` as read at nim-sds 07491b2.
+"""Simulates one nim-sds participant of one channel, which shares no rule with our core, only the wire formats and the
+value types: the rules of ``ReliabilityManager`` as read at nim-sds 07491b2.
 
 ``tests/unit/simulation/test_nim_sds.py`` replays recorded runs of the real library against it. What differs from this
 project's rules, and what a test of interoperability must therefore show:
