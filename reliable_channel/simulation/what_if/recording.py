@@ -20,6 +20,8 @@ from reliable_channel.simulation.scenario import Send
 LEAST_MESSAGES, MOST_PARTICIPANTS = 20, 20
 UNDER_WAY_MS = 3_000
 """How long a message may take to a participant before its absence from a filter shows a loss."""
+SEND_MS = 3_600_000
+"""How long the segments of a send may take. The same payload may have been sent long before, too."""
 SEGMENT_OVERHEAD = 45
 """Bytes of a segment beside its part of the payload: the hash, index and counts."""
 _UNKNOWN_LOSS, _PRIOR = 0.1, 4
@@ -61,7 +63,7 @@ class Recording:
 def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Recording:
     """The newest ``messages`` application messages of a channel. Raises ``LocalError`` for too few."""
     newest = lake.select(
-        f"""SELECT {_MESSAGE} AS message, min(sent_ms) AS first_ms FROM dispatches
+        f"""SELECT {_MESSAGE} AS message, min(sent_ms) AS first_ms, max(sent_ms) AS last_ms FROM dispatches
             WHERE {key.where()} AND role IN {_FIRST_ROLES}
             GROUP BY ALL ORDER BY max(sent_ms) DESC, message LIMIT $messages""",  # noqa: S608 - our own
         {**key.parameters, "messages": messages},
@@ -76,7 +78,7 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
                    {_MESSAGE} AS message
             FROM dispatches WHERE {key.where()} AND sent_ms >= $since
             ORDER BY sent_ms, envelope_hash""",  # noqa: S608 - our own
-        {**key.parameters, "since": min(row["first_ms"] for row in newest)},
+        {**key.parameters, "since": min(max(row["first_ms"], row["last_ms"] - SEND_MS) for row in newest)},
     )
     wanted = {row["message"] for row in newest}
     firsts = [row for row in window if row["role"] in _FIRST_ROLES and row["message"] in wanted]

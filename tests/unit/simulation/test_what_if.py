@@ -3,7 +3,9 @@ senders under the other settings, over the links as they really were."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +19,10 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import build
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import LocalError
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.read import open_table, rows_of
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.simulation.engine import play_channel
 from reliable_channel.simulation.scenario import (
     PERFECT,
@@ -110,6 +116,24 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fitted(talk: Path) -> Recording:
     """What the tables show, with the losses that explain the repeats."""
     return fit_losses(read_recording(TableSnapshot(PathSettings(data_dir=str(talk))), KEY, 300), BASE)
+
+
+def test_a_payload_that_was_also_sent_long_ago_does_not_stretch_the_recording(talk: Path, tmp_path: Path) -> None:
+    """People say *ok* more than once, and a stranger may repeat anything: a month of syncs would be simulated."""
+    shutil.copytree(talk, tmp_path / "tables")
+    paths = PathSettings(data_dir=str(tmp_path / "tables"))
+    rows = rows_of(open_table(paths, SDS_MESSAGES))
+    newest = max((row for row in rows if row["sds_kind"] == "content"), key=lambda row: row["event_time"])
+    before = dt.timedelta(days=20)
+    older = {
+        **newest,
+        "sds_id": "long ago",
+        "envelope_hash": b"o" * 32,
+        "event_time": newest["event_time"] - before,
+        "sender_timestamp_ns": newest["sender_timestamp_ns"] - before // dt.timedelta(microseconds=1) * 1000,
+    }
+    append_rows(paths, SDS_MESSAGES, as_arrow([older], SDS_MESSAGES))
+    assert read_recording(TableSnapshot(paths), KEY, 50).duration_ms <= PLAN.duration_ms
 
 
 @pytest.mark.parametrize("name", ["parity", "no repair"])
