@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -135,10 +135,7 @@ def each_batch(
             raise EnvironmentFault(
                 "Spark does not provide the id of the running query.", "Use the pinned Spark version."
             )
-        if turn is None:
-            write(batch, BatchSink(paths, query_id, batch_id))
-            return
-        with turn(query_id, batch_id) as announce:
+        with nullcontext(lambda _: None) if turn is None else turn(query_id, batch_id) as announce:
             write(batch, BatchSink(paths, query_id, batch_id, announce=announce))
 
     return run

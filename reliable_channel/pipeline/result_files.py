@@ -107,7 +107,8 @@ def write_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive
     were set aside.
 
     Results for the driver must be representable in JSON. ``derived``: table → further rows to write with its rows."""
-    reports = task_results(rows, _writer(sink.paths, dict(derived or {})))
+    # Not a nested function: that would be pickled with all its globals, 28 KB of table definitions for every task.
+    reports = task_results(rows, partial(_write, sink.paths, dict(derived or {})))
     results = Results(
         [WrittenFile(*file) for task in reports for file in task["files"]],
         [(name, values) for task in reports for name, values in task["for_driver"]],
@@ -166,14 +167,6 @@ def _unpack_all(blobs: pa.BinaryArray) -> Iterator[Sorted]:
             yield together
             together, size = Sorted({}, []), 0
     yield together
-
-
-def _writer(
-    paths: PathSettings, derived: Mapping[str, Derive]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of the last step's tasks. It is not a nested function, because that would be pickled with all its
-    globals: 28 KB of table definitions for every task."""
-    return partial(_write, paths, derived)
 
 
 def _write(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -22,27 +24,28 @@ SCHEMA = "reliable-channel-report/1"
 MOST_ROWS = 1_000
 """Rows of a section; ``left_out`` says how many more there are."""
 
-SECTIONS = (
-    "channels",
-    "causes",
-    "causes_by_channel",
-    "missing",
-    "latency_by_channel",
-    "odd_timestamps",
-    "acknowledgements_by_channel",
-    "parity",
-    "segment_index",
-    "incomplete",
-    "stores",
-    "store_disagreement",
-    "refetch",
-    "refetch_outcome",
-    "quarantine",
-    "source_gaps",
-    "vantages",
-    "pipeline",
-    "cost",
-)
+_FRAMES: dict[str, Callable[[TableWindow], pd.DataFrame]] = {
+    "channels": delivery.by_channel,
+    "causes": loss.causes,
+    "causes_by_channel": loss.causes_by_channel,
+    "missing": partial(loss.missing, limit=MOST_ROWS),
+    "latency_by_channel": delivery.latency,
+    "odd_timestamps": delivery.odd_timestamps,
+    "acknowledgements_by_channel": delivery.acknowledgement_latency,
+    "parity": loss.parity,
+    "segment_index": loss.by_segment_index,
+    "incomplete": partial(loss.incomplete, limit=MOST_ROWS),
+    "stores": loss.stores,
+    "store_disagreement": partial(loss.store_disagreement, limit=MOST_ROWS),
+    "refetch": loss.refetch,
+    "refetch_outcome": loss.refetch_outcome,
+    "quarantine": quarantine.reasons,
+    "source_gaps": quarantine.source_gaps,
+    "vantages": quarantine.vantages,
+    "pipeline": capacity.summary,
+    "cost": capacity.cost,
+}
+SECTIONS = (*_FRAMES,)
 """The sections that are lists of rows."""
 
 
@@ -54,27 +57,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
     latency = _row(delivery.overall_latency(source))
     records = _row(quarantine.share(source))
     window = source.window
-    frames = {
-        "channels": delivery.by_channel(source),
-        "causes": loss.causes(source),
-        "causes_by_channel": loss.causes_by_channel(source),
-        "missing": loss.missing(source, MOST_ROWS),
-        "latency_by_channel": delivery.latency(source),
-        "odd_timestamps": delivery.odd_timestamps(source),
-        "acknowledgements_by_channel": delivery.acknowledgement_latency(source),
-        "parity": loss.parity(source),
-        "segment_index": loss.by_segment_index(source),
-        "incomplete": loss.incomplete(source, MOST_ROWS),
-        "stores": loss.stores(source),
-        "store_disagreement": loss.store_disagreement(source, MOST_ROWS),
-        "refetch": loss.refetch(source),
-        "refetch_outcome": loss.refetch_outcome(source),
-        "quarantine": quarantine.reasons(source),
-        "source_gaps": quarantine.source_gaps(source),
-        "vantages": quarantine.vantages(source),
-        "pipeline": capacity.summary(source),
-        "cost": capacity.cost(source),
-    }
+    frames = {name: read(source) for name, read in _FRAMES.items()}
     return {
         "schema": SCHEMA,
         "generated_at": _plain(now),

@@ -115,7 +115,10 @@ class ChannelObserver:
             case "message":
                 self.topic_partition = (row.kafka_topic, row.kafka_partition)
                 self._last_heard, self._dormant_since = now, 0
-                self._message(row, out)
+                if row.sds_kind == "ephemeral":
+                    self._ephemeral(row, out)
+                else:
+                    self._content(row, out)
             case "repaired":
                 self._apply_repaired(row, out)
             case "completed":
@@ -176,19 +179,13 @@ class ChannelObserver:
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
-    def _message(self, row: InputRow, out: list[Row]) -> None:
-        if row.sds_kind == "ephemeral":
-            self._ephemeral(row, out)
-        else:
-            self._content(row, row.repaired_by is not None, out)
-
     def _ephemeral(self, row: InputRow, out: list[Row]) -> None:
         """Deliver an ephemeral message once, independently of what SDS remembers under its id."""
         name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
         if digest in self._ephemerals:
             return
-        events = self._pass_to_sds(row, repaired=False)
+        events = self._pass_to_sds(row)
         self._report(events, row, out)
         if any(isinstance(event, EphemeralReceived) for event in events):
             self._ephemerals[digest] = None
@@ -197,16 +194,16 @@ class ChannelObserver:
             base = self._number_row(self._now, message=True)
             out.append(rows.ephemeral_row(base, row, AcceptedMessage.first(row, self._now)))
 
-    def _content(self, row: InputRow, repaired: bool, out: list[Row]) -> None:
+    def _content(self, row: InputRow, out: list[Row]) -> None:
         """Process a content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
         before = own and self._is_past(row)
-        events = self._pass_to_sds(row, repaired=repaired)
+        events = self._pass_to_sds(row)
         if _accepts(events, row) or (own and not before and self._is_past(row)):
             self._seen.accept(AcceptedMessage.first(row, self._now))
         self._report(events, row, out)
 
-    def _pass_to_sds(self, row: InputRow, *, repaired: bool) -> Sequence[SdsEvent]:
+    def _pass_to_sds(self, row: InputRow) -> Sequence[SdsEvent]:
         """Pass a row to SDS; returns the events."""
         message = SdsMessage(
             sender_id=row.sender_id or "",
@@ -217,25 +214,16 @@ class ChannelObserver:
             bloom_filter=row.bloom_filter,
             repair_request=row.repair_request,
         )
-        verified = True if repaired else row.id_verified
+        repaired = row.repaired_by is not None
+        facts: dict[str, Any] = {
+            "retrieval_hint": row.envelope_hash,
+            "content_digest": row.content_digest,
+            "id_verified": True if repaired else row.id_verified,
+            "content_bytes": row.content_bytes,
+        }
         if self._participant_id is not None and row.sender_id == self._participant_id:
-            return self._channel.observe_sent(
-                message,
-                self._now,
-                retrieval_hint=row.envelope_hash,
-                content_digest=row.content_digest,
-                id_verified=verified,
-                content_bytes=row.content_bytes,
-            ).events
-        return self._channel.receive(
-            message,
-            self._now,
-            retrieval_hint=row.envelope_hash,
-            repaired=repaired,
-            content_digest=row.content_digest,
-            id_verified=verified,
-            content_bytes=row.content_bytes,
-        ).events
+            return self._channel.observe_sent(message, self._now, **facts).events
+        return self._channel.receive(message, self._now, repaired=repaired, **facts).events
 
     def _apply_repaired(self, row: InputRow, out: list[Row]) -> None:
         """Process a rebuilt segment like a received one. If the segment itself arrives later, only its acknowledgements
@@ -248,7 +236,7 @@ class ChannelObserver:
             return
         if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
             return
-        self._content(row, True, out)
+        self._content(row, out)
 
     def _apply_completed(self, row: InputRow, out: list[Row]) -> None:
         if row.sender_id == self._participant_id or self._rebuilt.knows(row):

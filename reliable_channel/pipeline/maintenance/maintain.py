@@ -15,9 +15,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import DeltaTable, WriterProperties
+from deltalake import WriterProperties
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings, Settings
@@ -127,21 +126,12 @@ def _maintain_table(settings: Settings, plan: TablePlan, dry_run: bool) -> Maint
 def _delete_expired(paths: PathSettings, plan: TablePlan, dry_run: bool) -> int:
     """Delete the rows before ``plan.delete_before``; returns their number. Repeated if a stream appends rows of that
     age in the meantime."""
-    table, column = open_table(paths, plan.table), plan.table.retention_column
-    if plan.delete_before is None or not _may_hold_older(table, plan):
+    if plan.delete_before is None:
         return 0
-    return delete_rows(table, f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'", dry_run=dry_run)
-
-
-def _may_hold_older(table: DeltaTable, plan: TablePlan) -> bool:
-    """Whether a row may be older than the retention, by the statistics of the files; ``True`` without statistics."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    name = f"min.{plan.table.retention_column}"
-    oldest = pc.min(files[name], skip_nulls=False).as_py() if name in files.column_names else None
-    if oldest is None:
-        return True
-    assert plan.delete_before is not None  # noqa: S101  for the type checker
-    return bool(oldest < plan.delete_before)
+    column = plan.table.retention_column
+    return delete_rows(
+        open_table(paths, plan.table), f"{column} < '{plan.delete_before:%Y-%m-%dT%H:%M:%S.%fZ}'", dry_run=dry_run
+    )
 
 
 @retry_on_conflict

@@ -15,8 +15,7 @@ from reliable_channel.lake.follow import list_files_of_records
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERIES, REASSEMBLED_MESSAGES, SDS_MESSAGES
-from reliable_channel.pipeline.ack.deliver import add_payloads, chunks
-from reliable_channel.pipeline.ack.payloads import Wanted, find_payloads
+from reliable_channel.pipeline.ack.deliver import Wanted, add_payloads, chunks, find_payloads
 
 NOW_US = 1_767_225_600_000_000
 

@@ -20,7 +20,7 @@ from reliable_channel.lake.open_hashes import HashDue
 from reliable_channel.lake.schema import row_type
 from reliable_channel.lake.tables import ACKS, DELIVERIES, Table
 from reliable_channel.pipeline.guarded import FailedRows
-from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _unpack_all, _writer, group_by_table, pack
+from reliable_channel.pipeline.result_files import RESULTS, Result, Results, _unpack_all, _write, group_by_table, pack
 
 Ack, Delivery = row_type(ACKS), row_type(DELIVERIES)
 RESULT = st.one_of(
@@ -45,7 +45,7 @@ def test_every_kind_is_written_to_its_table_and_the_rest_is_told(tmp_path: Path)
     keys = [[Delivery(sds_id=f"{n}"), HashDue(f"{n}", [("t", 1, n)])] for n in range(40)]
     blobs = [blob for results in keys for blob in pack(results)]
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS] * len(blobs), "results": pa.array(blobs, pa.binary())})
-    (result,) = _writer(paths, {})(iter([batch]))
+    (result,) = _write(paths, {}, iter([batch]))
     (file,) = Path(paths.table(DELIVERIES.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == [f"{n}" for n in range(40)]
     told = Results([], json.loads(result["task_result"][0].as_py())["for_driver"])
@@ -67,7 +67,7 @@ def test_the_task_that_writes_rows_of_a_table_writes_what_follows_from_them(tmp_
     results = [Delivery(sds_id=f"{n}") for n in range(12)]
     (blob,) = pack(results)
     batch = pa.RecordBatch.from_pydict({"kind": [RESULTS], "results": pa.array([blob], pa.binary())})
-    (result,) = _writer(paths, {DELIVERIES.name: long_ids})(iter([batch]))
+    (result,) = _write(paths, {DELIVERIES.name: long_ids}, iter([batch]))
     (file,) = Path(paths.table(ACKS.name)).glob("*.parquet")
     assert pq.read_table(file)["sds_id"].to_pylist() == ["10", "11"]
     assert result["task_result"][0].as_py().count(".parquet") == 2
