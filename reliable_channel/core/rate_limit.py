@@ -148,10 +148,12 @@ class RateLimitManager(Generic[Item]):
 
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
         """Dispatch waiting items, content first, while the epoch of ``now`` has room. A clock that was set back neither
-        reopens an epoch nor creates room."""
+        reopens an epoch nor creates room: set back by more than an epoch, the one it is set to counts as used."""
         epoch = now // self.config.epoch_size_ms
         if epoch > self._epoch:
             self._epoch, self._used, self._announced = epoch, 0, False
+        elif epoch < self._epoch - 1:  # it may have been years ahead
+            self._epoch, self._used, self._announced = epoch, self.config.messages_per_epoch, True
         events: list[RateLimitEvent[Item]] = []
         while (queue := self._next_queue()) and not (self._counts(queue[0][1]) and self._full):
             events += self._dispatch(*queue.popleft())
@@ -160,6 +162,10 @@ class RateLimitManager(Generic[Item]):
     def next_due(self) -> int | None:
         """When (ms) ``tick`` next has something to dispatch, or ``None``."""
         return self.epoch_end if self.waiting else None
+
+    def is_due(self, now: int) -> bool:
+        """Whether :meth:`tick` has something to dispatch at ``now``, or the clock was set back."""
+        return bool(self.waiting) and now // self.config.epoch_size_ms not in (self._epoch - 1, self._epoch)
 
     def withdraw(self, matches: Callable[[Item], bool]) -> bool:
         """Remove the waiting item that ``matches``; returns whether there was one."""

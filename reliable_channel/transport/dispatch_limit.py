@@ -150,8 +150,7 @@ class DispatchLimit(Generic[Item]):
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
         """The items whose turn it is now. Raises as :meth:`submit`."""
         with self._lock:
-            due = self._manager.next_due()
-            if due is None or now < due:
+            if not self._manager.is_due(now):
                 return []
             with self._load_and_store_count():
                 return self._manager.tick(now)

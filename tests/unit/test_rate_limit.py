@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.channel import MemoryPersistence
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import (
     Admitted,
@@ -17,6 +18,7 @@ from reliable_channel.core.rate_limit import (
     RateLimitSnapshot,
     Traffic,
 )
+from reliable_channel.transport.dispatch_limit import DispatchLimit, KeptCount
 
 FIRST, FURTHER, EPHEMERAL, CONTROL = Traffic
 
@@ -217,10 +219,26 @@ def test_a_changed_epoch_size_gives_no_room_that_was_used():
     assert again.submit("b", FIRST, 150) == [Delayed("b", 1_000)]
 
 
-def test_a_clock_set_back_gives_no_room():
+@pytest.mark.parametrize(("before", "until"), [(150, 200), (250, 100)])
+def test_a_clock_set_back_gives_no_room(before, until):
     manager = RateLimitManager(config(limit=1))
-    manager.submit("a", FIRST, 250)
-    assert manager.submit("b", FIRST, 50) == [Delayed("b", 300)]
+    manager.submit("a", FIRST, before)
+    assert manager.submit("b", FIRST, 50) == [Delayed("b", until)]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_clock_that_was_years_ahead_costs_one_epoch_and_not_years(is_stored):
+    limit: DispatchLimit[str] = DispatchLimit(config(limit=1), count := KeptCount(MemoryPersistence()))
+    assert dispatched(limit.submit("in the future", FIRST, 10**12)) == ["in the future"]
+    limit.submit("waits", FIRST, 10**12)
+    if is_stored:
+        limit = DispatchLimit(config(limit=1), count)
+        limit.submit("waits", FIRST, 1_010)
+    assert dispatched(limit.tick(1_020)) == []
+    assert dispatched(limit.tick(1_110)) == ["waits"]
+    limit.submit("waits as well", FIRST, 1_120)
+    assert dispatched(limit.tick(1_190)) == []
+    assert dispatched(limit.tick(1_210)) == ["waits as well"]
 
 
 def test_what_waits_can_be_taken_back():
