@@ -309,5 +309,9 @@ def _check_names(**names: str) -> None:
     for name, value in names.items():
         if not isinstance(value, str) or not value:
             raise LocalError(f"{name} is empty.", "Give a text.")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError(f"{name} is not Unicode.", "Give a text that UTF-8 can write.") from None
         if len(value) > MAX_ID_CHARACTERS:
             raise ConfigurationError(f"{name} is longer than {MAX_ID_CHARACTERS} characters.", "Shorten it.")

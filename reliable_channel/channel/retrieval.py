@@ -41,6 +41,10 @@ MAX_REMEMBERED_HASHES = 100_000
 """Of envelopes that arrived or were sent: about 15 MB. What is forgotten may be fetched once more."""
 
 
+STOP_TIMEOUT_S = 10.0
+"""How long ``stop`` waits for the current query, which a store may let hang."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreEnvelopes:
     """Envelopes that a store had."""
@@ -140,7 +144,7 @@ class StoreRetrieval:
             self._ask(work)
 
     def stop(self) -> None:
-        """End the thread after its current query; forget waiting queries."""
+        """End the thread after its current query, for which this waits ``STOP_TIMEOUT_S``; forget waiting queries."""
         with self._changed:
             self.ended = True
             self._hashes.clear()
@@ -149,7 +153,7 @@ class StoreRetrieval:
             self._changed.notify_all()
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(STOP_TIMEOUT_S)
 
     def start(self) -> None:
         """Allow queries again after ``stop``."""
@@ -166,11 +170,12 @@ class StoreRetrieval:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        me = threading.current_thread()
         while True:
             with self._changed:
-                while not self.ended and not self._hashes and not self._ranges and self._check is None:
+                while self._thread is me and not self._hashes and not self._ranges and self._check is None:
                     self._changed.wait()
-                if self.ended:
+                if self._thread is not me:
                     return
             self.run_pending()
 

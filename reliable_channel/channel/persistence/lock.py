@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reliable_channel.channel.errors import SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey
+from reliable_channel.core.errors import EnvironmentFault
 
 
 def make_locked_error(key: ChannelKey) -> SenderLocked:
@@ -20,12 +21,18 @@ def make_locked_error(key: ChannelKey) -> SenderLocked:
 
 
 class SenderLock:
-    """An exclusive ``flock`` on a file beside the database. Raises :class:`SenderLocked` at once when it is held."""
+    """An exclusive ``flock`` on a file beside the database. Raises :class:`SenderLocked` at once when it is held, and
+    ``EnvironmentFault`` if the file cannot be opened."""
 
     def __init__(self, database: Path, sender_id: str) -> None:
         name = hashlib.sha256(sender_id.encode()).hexdigest()[:16]
-        self._path = database.with_name(f"{database.name}.{name}.lock")
-        self._file = self._path.open("a+", encoding="ascii")
+        path = database.with_name(f"{database.name}.{name}.lock")
+        try:
+            self._file = path.open("a+", encoding="ascii")
+        except OSError as error:
+            raise EnvironmentFault(
+                f"Sender {sender_id!r} cannot be locked: {path}: {error.strerror}.", "Make the file writable."
+            ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reliable_channel.channel import ChannelProblem, MessageReceived
+from reliable_channel.channel import ChannelProblem, MessageReceived, retrieval
 from reliable_channel.channel.persistence import MemoryPersistence
+from reliable_channel.channel.retrieval import StoreRetrieval, TimeRange
 from reliable_channel.channel.steps import EnvelopeReceived, encode_input
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import SdsChannel, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.transport.base import Sent
-from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC
+from reliable_channel.transport.base import Sent, StoreUnavailable
+from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork, MemoryNode
+from reliable_channel.transport.store.model import StorePage, StoreQuery
+from tests.support.waiting import WAIT_S
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 from tests.unit.channel.crashes import kill
 
@@ -205,3 +210,31 @@ def test_a_channel_that_is_busy_keeps_no_payload_that_another_one_sent() -> None
     results = [result for result in busy.channel._results if isinstance(result, Sent)]
     assert len(results) == 10
     assert sum(len(result.message.payload) for result in results) == 0
+
+
+@pytest.mark.parametrize("name", ["channel_id", "content_topic", "sender_id"])
+def test_a_name_that_is_no_unicode_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        World().join("alice", **{name: "\ud800"})
+
+
+def test_a_store_that_never_answers_holds_no_channel_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "STOP_TIMEOUT_S", 0.1)
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Hanging(MemoryNode):
+        def query_store(self, query: StoreQuery) -> StorePage:
+            asked.set()
+            go_on.wait()
+            raise StoreUnavailable("at last")
+
+    store = StoreRetrieval(Hanging(MemoryNetwork(), "alice"), DEFAULT_PUBSUB_TOPIC, TOPIC)
+    store.ask_range(TimeRange(1, 2))
+    assert asked.wait(WAIT_S)
+    stopping = threading.Thread(target=store.stop)
+    stopping.start()
+    stopping.join(WAIT_S)
+    ended = not stopping.is_alive()
+    go_on.set()
+    stopping.join()
+    assert ended

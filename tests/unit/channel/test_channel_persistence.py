@@ -377,3 +377,13 @@ def test_a_labelled_send_that_was_given_up_goes_out_again_as_the_same_bytes() ->
     assert bob.payloads == [b"nobody heard"]
     first, second = (message.payload for _, message in world.on_wire[:2])
     assert first == second
+
+
+def test_a_lock_that_cannot_be_taken_is_a_fault_of_the_environment(tmp_path: Path) -> None:
+    kept = SqlitePersistence(tmp_path / "channel.db")
+    kept.acquire("alice")()
+    (lock,) = tmp_path.glob("*.lock")
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(EnvironmentFault, match="cannot be locked"):
+        kept.acquire("alice")
