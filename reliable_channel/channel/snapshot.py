@@ -195,7 +195,7 @@ def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, conten
 
 def _encode(kind: type[M], source: Any, /, **more: Any) -> M:
     """A protobuf message of the fields that ``source`` has under the same names, and of ``more``."""
-    shared = _shared_fields(type(source), kind.DESCRIPTOR)
+    shared = _shared_fields(source.__class__, kind.DESCRIPTOR)
     return kind(**{**{name: getattr(source, name) for name, _, _ in shared}, **more})
 
 
