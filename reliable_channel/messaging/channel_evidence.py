@@ -35,25 +35,29 @@ class ChannelEvidence:
     def record_queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
         """Record that the channel accepted this payload. Without this row, a message that never leaves would be
         unknown."""
-        self._give(SenderEventKind.QUEUED, at_ms, request_id, request_id, keccak256(payload), "")
+        self._record(SenderEventKind.QUEUED, at_ms, request_id, "", keccak256(payload))
 
     def _on_event(self, event: ChannelEvent) -> None:
         if isinstance(event, MessageLost):
             self._report_loss(event)
         elif isinstance(event, MessageDelayed):
             self._held_back.add(event.request_id)
-            self._record(SenderEventKind.RATE_LIMITED, event, event.request_id, f"held back until {event.until} ms")
+            self._record(SenderEventKind.RATE_LIMITED, event.at, event.request_id, f"held back until {event.until} ms")
         elif isinstance(event, SegmentSent) and event.sds_id in self._held_back:
             # The record of its envelope has no SDS id if it is encrypted, and over Kafka there is none.
             self._held_back.discard(event.sds_id)
-            self._record(SenderEventKind.SENT, event, event.request_id, "", event.message_id, event.message_hash)
+            whole = _digest(event.message_id)
+            self._record(SenderEventKind.SENT, event.at, event.request_id, "", whole, event.message_hash)
         elif isinstance(event, EphemeralMessageDropped):
             detail = f"ephemeral, {event.utilization:.0%} of the rate limit is used"
-            self._record(SenderEventKind.DROPPED, event, event.message_id, detail, message_id=event.message_id)
+            whole = _digest(event.message_id)
+            self._record(SenderEventKind.DROPPED, event.at, event.message_id, detail, whole, is_reliable=False)
         elif isinstance(event, MessageSendError) and not event.dispatched:
             # Whether what was dispatched was ever acknowledged is recorded by the ack job.
             self._held_back.discard(event.request_id)
-            self._record(SenderEventKind.FAILED, event, event.request_id, event.error, message_id=event.message_id)
+            self._record(
+                SenderEventKind.FAILED, event.at, event.request_id, event.error[:300], _digest(event.message_id)
+            )
 
     def _report_loss(self, event: MessageLost) -> None:
         needed = "an unknown number of" if event.data_count is None else event.data_count
@@ -76,25 +80,13 @@ class ChannelEvidence:
     def _record(
         self,
         kind: SenderEventKind,
-        event: ChannelEvent,
-        request_id: str,
-        detail: str,
-        message_id: str | None = None,
-        envelope_hash: bytes | None = None,
-    ) -> None:
-        # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
-        sds_id = None if isinstance(event, EphemeralMessageDropped) else request_id
-        self._give(kind, event.at, request_id, sds_id, _digest(message_id), detail[:300], envelope_hash)
-
-    def _give(
-        self,
-        kind: SenderEventKind,
         at_ms: int,
         request_id: str,
-        sds_id: str | None,
-        whole: bytes | None,
         detail: str,
+        whole: bytes | None = None,
         envelope_hash: bytes | None = None,
+        *,
+        is_reliable: bool = True,
     ) -> None:
         self._sink.record(
             SenderEvent(
@@ -105,7 +97,8 @@ class ChannelEvidence:
                 content_topic=self._channel.content_topic,
                 channel_id=self._channel.channel_id,
                 sender_id=self._channel.sender_id,
-                sds_id=sds_id,
+                # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
+                sds_id=request_id if is_reliable else None,
                 entire_message_hash=whole,
                 envelope_hash=envelope_hash,
                 detail=detail,

@@ -28,13 +28,13 @@ class RecordLookups:
     ) -> list[MessageRecord]:
         """The records of a content topic, in the order in which they were added; ``since`` (a ``change_seq``) leaves
         only those changed after it, in the order of their changes. Raises ``ValueError`` for negative numbers."""
-        return self._ledger.records.by_content_topic(content_topic, skip, take, since)
+        return list(self.records_of(self.find_keys(content_topic, None, skip, take, since)))
 
     def get_by_subscription_id(
         self, subscription_id: str, skip: int = 0, take: int | None = None, *, since: int | None = None
     ) -> list[MessageRecord]:
         """The records received under a subscription, as :meth:`get_by_content_topic`."""
-        return self._ledger.records.by_subscription_id(subscription_id, skip, take, since)
+        return list(self.records_of(self.find_keys(None, subscription_id, skip, take, since)))
 
     def find_keys(
         self,
@@ -46,9 +46,7 @@ class RecordLookups:
     ) -> list[RecordKey]:
         """Which records :meth:`get_by_content_topic` or :meth:`get_by_subscription_id` would return, in their order;
         :meth:`records_of` reads them a batch at a time."""
-        if content_topic is not None:
-            return self._ledger.records.keys_by_content_topic(content_topic, skip, take, since)
-        return self._ledger.records.keys_by_subscription_id(subscription_id or "", skip, take, since)
+        return self._ledger.records.keys(content_topic, subscription_id, skip, take, since)
 
     def records_of(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
         """The records of these keys; those that are gone meanwhile are left out."""

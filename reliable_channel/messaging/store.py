@@ -35,6 +35,7 @@ BATCH = 50
 RecordKey: TypeAlias = tuple[int, int]
 """A record's id and the number of its latest change."""
 
+_BY_HASH = "record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)"
 _BY_TOPIC = "content_topic = ?"
 _BY_SUBSCRIPTION = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
 
@@ -209,37 +210,37 @@ class RecordStore:
 
     def by_hash(self, message_hash: bytes) -> MessageRecord | None:
         """The newest record that has, or had before it was sent anew, this message hash."""
-        return self._one("record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)", message_hash)
+        return self._one(_BY_HASH, message_hash)
 
     def all_by_hash(self, message_hash: bytes) -> list[MessageRecord]:
         """Every record of a message hash: the same envelope may have been sent by several requests."""
-        where = "record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)"
-        return self._many(where, message_hash)
+        rows = self._rows(f"SELECT {_COLUMNS} FROM every_record WHERE {_BY_HASH} ORDER BY record_id", (message_hash,))  # noqa: S608
+        return [_record(row) for row in rows]
 
-    def by_content_topic(
-        self, content_topic: str, skip: int = 0, take: int | None = None, since: int | None = None
-    ) -> list[MessageRecord]:
-        """Records of a content topic, in the order in which they were added; with ``since`` those changed after that
-        ``change_seq``, in the order of their latest change."""
-        return self._many(_BY_TOPIC, content_topic, skip=skip, take=take, since=since)
-
-    def by_subscription_id(
-        self, subscription_id: str, skip: int = 0, take: int | None = None, since: int | None = None
-    ) -> list[MessageRecord]:
-        """Records received under a subscription, ordered as :meth:`by_content_topic`."""
-        return self._many(_BY_SUBSCRIPTION, subscription_id, skip=skip, take=take, since=since)
-
-    def keys_by_content_topic(
-        self, content_topic: str, skip: int = 0, take: int | None = None, since: int | None = None
+    def keys(
+        self,
+        content_topic: str | None,
+        subscription_id: str | None,
+        skip: int = 0,
+        take: int | None = None,
+        since: int | None = None,
     ) -> list[RecordKey]:
-        """As :meth:`by_content_topic`, the keys only: the records may be too much for memory."""
-        return self._keys(_BY_TOPIC, content_topic, skip, take, since)
-
-    def keys_by_subscription_id(
-        self, subscription_id: str, skip: int = 0, take: int | None = None, since: int | None = None
-    ) -> list[RecordKey]:
-        """As :meth:`by_subscription_id`, the keys only."""
-        return self._keys(_BY_SUBSCRIPTION, subscription_id, skip, take, since)
+        """The keys of the records of a content topic, or else of those received under a subscription, in the order in
+        which they were added; with ``since`` of those changed after that ``change_seq``, in the order of their latest
+        change. Raises ``ValueError`` for negative numbers."""
+        if skip < 0 or (take is not None and take < 0):
+            raise ValueError("skip and take are not negative")
+        where, value = (_BY_SUBSCRIPTION, subscription_id) if content_topic is None else (_BY_TOPIC, content_topic)
+        order = "record_id" if since is None else "change_seq"
+        limit = -1 if take is None else min(take, _INT64)
+        if since is not None and since > self.change_seq():
+            since = 0  # a cursor of another database
+        rows = self._rows(
+            f"SELECT record_id, change_seq FROM every_record WHERE {where} AND change_seq > ?"  # noqa: S608
+            f" ORDER BY {order} LIMIT ? OFFSET ?",
+            (value, -1 if since is None else since, limit, min(skip, _INT64)),
+        )
+        return [(row[0], row[1]) for row in rows]
 
     def by_keys(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
         """The records of these keys in their order, a batch at a time; those that are gone meanwhile are left out."""
@@ -275,28 +276,6 @@ class RecordStore:
             (value,),
         )
         return _record(rows[0]) if rows else None
-
-    def _many(
-        self, where: str, value: object, skip: int = 0, take: int | None = None, since: int | None = None
-    ) -> list[MessageRecord]:
-        return [_record(row) for row in self._page(_COLUMNS, where, value, skip, take, since)]
-
-    def _keys(self, where: str, value: object, skip: int, take: int | None, since: int | None) -> list[RecordKey]:
-        return [(row[0], row[1]) for row in self._page("record_id, change_seq", where, value, skip, take, since)]
-
-    def _page(
-        self, columns: str, where: str, value: object, skip: int, take: int | None, since: int | None
-    ) -> list[Any]:
-        if skip < 0 or (take is not None and take < 0):
-            raise ValueError("skip and take are not negative")
-        order = "record_id" if since is None else "change_seq"
-        limit = -1 if take is None else min(take, _INT64)
-        if since is not None and since > self.change_seq():
-            since = 0  # a cursor of another database
-        return self._rows(
-            f"SELECT {columns} FROM every_record WHERE {where} AND change_seq > ? ORDER BY {order} LIMIT ? OFFSET ?",  # noqa: S608
-            (value, -1 if since is None else since, limit, min(skip, _INT64)),
-        )
 
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
         with self._lock:

@@ -209,9 +209,6 @@ class MemoryNode(NodeBase):
             envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, Source.RELAY, now_ms(self._clock))
             self._emit(Received(envelope))
 
-    def _ask(self, one: Accepted) -> None:
-        self._follow(self._limit.submit(one, one.traffic, now_ms(self._clock)))
-
     def _follow(self, events: list[RateLimitEvent[Accepted]]) -> None:
         for event in events:
             if isinstance(event, Admitted):

@@ -59,10 +59,6 @@ class HeldSets:
         """The number of the next send under ``key``; counts while one of its sends is remembered."""
         return self._next_send.get(key, 0)
 
-    def least_recent(self) -> OpenSet | None:
-        """The least recently updated open set."""
-        return next(iter(self._open), None)
-
     def least_recent_fresh(self) -> OpenSet | None:
         """The least recently updated open set that is not overdue."""
         return next(iter(self._fresh), None)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -45,10 +46,10 @@ def test_records_keep_every_property_of_the_envelope(world: World) -> None:
 @given(total=st.integers(0, 12), skip=st.integers(0, 15), take=st.one_of(st.none(), st.integers(0, 15), st.just(2**80)))
 def test_skip_and_take_are_those_of_a_list(total: int, skip: int, take: int | None) -> None:
     store = filled(total)
-    everything = store.by_content_topic(CONTENT)
+    everything = listed(store, CONTENT, None)
     assert [record.message.payload for record in everything] == [b"%d" % number for number in range(total)]
     expected = everything[skip:] if take is None else everything[skip : skip + take]
-    assert store.by_content_topic(CONTENT, skip, take) == expected
+    assert listed(store, CONTENT, None, skip, take) == expected
     store.close()
 
 
@@ -63,13 +64,13 @@ def test_skip_and_take_by_subscription_are_those_of_a_list(total: int, skip: int
         after = store.add(record, number, ("mine",) if mine else ("other",)).after
         expected += [after] if mine else []
     cut = expected[skip:] if take is None else expected[skip : skip + take]
-    assert store.by_subscription_id("mine", skip, take) == cut
+    assert listed(store, None, "mine", skip, take) == cut
     store.close()
 
 
 def test_a_skip_beyond_any_number_is_past_the_end() -> None:
     store = filled(3)
-    assert store.by_content_topic(CONTENT, skip=2**70) == []
+    assert listed(store, CONTENT, None, skip=2**70) == []
     store.close()
 
 
@@ -90,6 +91,10 @@ def test_since_gives_what_changed_after_a_cursor_in_the_order_of_the_changes(wor
     assert world.node.get_by_content_topic(CONTENT, since=changed[0].change_seq) == changed[1:]
 
 
+def listed(store: RecordStore, *key: Any, **window: int) -> list[MessageRecord]:
+    return list(store.by_keys(store.keys(*key, **window)))
+
+
 def filled(total: int, max_records: int = 100, max_age_ms: int = 10**9) -> RecordStore:
     store = RecordStore(":memory:", max_records, max_age_ms)
     for number in range(total):
@@ -106,7 +111,7 @@ def add(store: RecordStore, payload: bytes, now: int, **changes: object) -> Mess
 def test_the_oldest_records_go_beyond_the_configured_number() -> None:
     store = filled(7, max_records=5)
     assert store.count() == 5
-    assert [record.message.payload for record in store.by_content_topic(CONTENT)] == [b"2", b"3", b"4", b"5", b"6"]
+    assert [record.message.payload for record in listed(store, CONTENT, None)] == [b"2", b"3", b"4", b"5", b"6"]
     assert store.by_hash(message_hash(PUBSUB, WakuMessage(b"0", CONTENT, timestamp=1))) is None
     store.close()
 
@@ -115,17 +120,17 @@ def test_the_oldest_records_go_beyond_the_configured_bytes() -> None:
     store = RecordStore(":memory:", 100, 10**9, max_bytes=25)
     for number in range(4):
         add(store, b"%d" % number * 10, now=number)
-    assert [record.message.payload[:1] for record in store.by_content_topic(CONTENT)] == [b"2", b"3"]
+    assert [record.message.payload[:1] for record in listed(store, CONTENT, None)] == [b"2", b"3"]
     store.close()
 
 
 def test_many_records_are_read_in_their_order_a_batch_at_a_time() -> None:
     store = filled(120, max_records=200)
-    keys = store.keys_by_content_topic(CONTENT, skip=5)
-    assert list(store.by_keys(keys)) == store.by_content_topic(CONTENT, skip=5)
+    keys = store.keys(CONTENT, None, skip=5)
+    assert list(store.by_keys(keys)) == listed(store, CONTENT, None, skip=5)
     walk = store.by_keys(keys)
     next(walk)
-    store.update(store.by_content_topic(CONTENT)[100], received=True)
+    store.update(listed(store, CONTENT, None)[100], received=True)
     assert len(list(walk)) == 114
     store.close()
 
@@ -133,7 +138,7 @@ def test_many_records_are_read_in_their_order_a_batch_at_a_time() -> None:
 def test_records_go_beyond_the_configured_age() -> None:
     store = filled(3, max_age_ms=10)
     add(store, b"later", now=12)
-    assert [record.message.payload for record in store.by_content_topic(CONTENT)] == [b"2", b"later"]
+    assert [record.message.payload for record in listed(store, CONTENT, None)] == [b"2", b"later"]
     store.close()
 
 
@@ -151,7 +156,7 @@ def test_a_pending_request_keeps_its_record_beyond_every_bound(new_world: Callab
 
 def test_an_error_text_from_outside_is_cut_to_one_bounded_line() -> None:
     store = filled(1)
-    (record,) = store.by_content_topic(CONTENT)
+    (record,) = listed(store, CONTENT, None)
     after = store.update(record, error="line\n" * 1_000).after
     assert after.error is not None
     assert len(after.error) <= MAX_ERROR_CHARACTERS
