@@ -529,6 +529,9 @@ class ReliableChannel:
             except Exception as error:  # whatever it is, a channel whose state is in doubt says so and stops
                 self._fail(error)
                 return
+            except BaseException as error:  # sys.exit() in a callback would end this thread without a word
+                self._fail(RuntimeError(f"A callback raised {type(error).__name__}."))
+                return
             with self._settled:
                 self._settled.notify_all()
             wait_ms = 1_000 if due is None else due - self._now()

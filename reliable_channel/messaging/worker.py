@@ -55,8 +55,9 @@ class Worker:
             try:
                 self._work()
                 due = self._next_due()
-            except Exception:
-                # A full disk, a store that answers nonsense: the next round may succeed, a dead thread never does.
+            except BaseException:
+                # A full disk, a store that answers nonsense, sys.exit() in a listener: the next round may succeed, a
+                # dead thread never does.
                 _log.exception("%s failed and goes on", self._name)
                 failed, due = True, None
             if self._running:

@@ -174,7 +174,10 @@ class Dispatcher(Generic[E]):
                     self._changed.wait()
                 if not self._tasks:
                     return
-            self.drain(wait=True)
+            try:
+                self.drain(wait=True)
+            except BaseException:  # sys.exit() in a listener would end this thread without a word
+                _log.exception("a listener of %s exited; the next task follows", self._name)
 
     def _next(self) -> Task | None:
         with self._changed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import uuid
@@ -15,6 +16,8 @@ from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, 
 from reliable_channel.channel.persistence.lock import SenderLock, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.private_files import private_file
+
+_log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 6
 
@@ -161,14 +164,17 @@ class SqlitePersistence:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._connection
+                    self._connection.execute("COMMIT")
                 except BaseException:
                     self._ids.clear()
-                    self._connection.execute("ROLLBACK")
+                    if self._connection.in_transaction:  # SQLite has ended it itself if the disk is full
+                        self._connection.execute("ROLLBACK")
                     raise
-                self._connection.execute("COMMIT")
             except sqlite3.Error as error:
+                # The path is for the log only: events and answers of a server carry the text to its clients.
+                _log.error("the channel database %s cannot be written: %s", self.path, error)
                 raise EnvironmentFault(
-                    f"The channel database {self.path} cannot be written: {error}.", "Free space, or restore it."
+                    f"The channel database cannot be written: {error}.", "Free space, or restore it."
                 ) from error
 
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:

@@ -255,7 +255,8 @@ class EnvelopeIndex:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
+                self._writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                if self._writer.in_transaction:  # SQLite has ended it itself if the disk is full
+                    self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")

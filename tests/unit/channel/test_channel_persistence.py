@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -387,3 +388,26 @@ def test_a_lock_that_cannot_be_taken_is_a_fault_of_the_environment(tmp_path: Pat
     lock.mkdir()
     with pytest.raises(EnvironmentFault, match="cannot be locked"):
         kept.acquire("alice")
+
+
+def test_a_disk_that_was_full_at_a_commit_is_used_again(tmp_path: Path) -> None:
+    class FullOnce:
+        def __init__(self, inner: sqlite3.Connection) -> None:
+            self.inner = inner
+            self.commits = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            self.commits += statement == "COMMIT"
+            if statement == "COMMIT" and self.commits == 1:
+                raise sqlite3.OperationalError("database or disk is full")
+            return self.inner.execute(statement, *values)
+
+    kept = SqlitePersistence(tmp_path / "channel.db")
+    kept._connection = FullOnce(kept._connection)  # type: ignore[assignment]
+    with pytest.raises(EnvironmentFault, match="full"):
+        kept.append(KEY, [b"lost"], "f")
+    kept.append(KEY, [b"kept"], "f")
+    assert kept.load(KEY).journal == (b"kept",)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from reliable_channel.channel import (
+    ChannelProblem,
     MessageDelivered,
     MessageReceived,
     ReliableChannel,
@@ -105,6 +108,18 @@ def test_asyncio_sends_and_iterates_and_leaves_no_thread(pumped: Pumped) -> None
             return message.message, event.name
 
     assert asyncio.run(chat()) == (b"hello", "reliable:message:delivered")
+
+
+def test_a_callback_that_exits_stops_its_channel_and_says_so(pumped: Pumped) -> None:
+    """``sys.exit()`` ends a thread without a word, and everybody who waits for the channel waited for ever."""
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    stopped: queue.Queue[str] = queue.Queue()
+    bob.on_message_received(lambda _: sys.exit())
+    bob.on(ChannelProblem, lambda event: stopped.put(event.kind))
+    alice.send(b"hello")
+    assert stopped.get(timeout=WAIT_S) == "stopped"
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        bob.send(b"hello")
 
 
 def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -> None:

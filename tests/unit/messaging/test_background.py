@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 from reliable_channel.messaging import MessagingNode
+from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.clock import ManualClock
 from tests.support.fake_waku_node import FakeWakuNode
 from tests.support.messaging_site import Site, waku_site
 from tests.support.messaging_world import CONTENT, config
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_S, until
 
 
 @pytest.fixture
@@ -85,4 +87,14 @@ def test_a_worker_whose_work_fails_goes_on() -> None:
     until(lambda: len(turns) == 1)
     worker.wake()
     until(lambda: len(turns) >= 2)
+    worker.stop()
+
+
+def test_work_that_exits_does_not_end_its_thread() -> None:
+    """A listener of a record runs on it."""
+    again = threading.Event()
+    works = iter((sys.exit, again.set))
+    worker = Worker("test", ManualClock(), lambda: next(works)(), lambda: 0)
+    worker.start()
+    assert again.wait(WAIT_S)
     worker.stop()

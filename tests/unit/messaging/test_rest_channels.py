@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,3 +224,17 @@ def test_a_channel_whose_buffer_is_full_is_429_at_once(new_world: Callable[..., 
             answers.append(client.post(f"/channels/{handle}/send", json={"payload": payload}))
     assert answers[0].status_code == 200
     assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")
+
+
+def test_a_full_disk_is_503_and_names_no_file_of_the_server(world: World, tmp_path: Path) -> None:
+    config = replace(CONFIG, history_backend="sqlite", database=tmp_path / "channel.sqlite")
+    app = create_app(world.node, channels=lambda _: config, clock=world.clock, threaded=False, run_node=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        handle = client.post("/channels", json=ALICE).json()["id"]
+        persistence = app.state.sessions.find(handle).channel._journal._persistence
+        persistence._connection.execute("PRAGMA max_page_count=1")
+        answer = client.post(f"/channels/{handle}/send", json={"payload": encoded(bytes(500_000))})
+        assert (answer.status_code, "full" in answer.text) == (503, True)
+        events = client.get(f"/channels/{handle}/events").text
+    assert "stopped" in events
+    assert str(tmp_path) not in answer.text + events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -41,3 +42,13 @@ def test_what_waits_for_a_slow_listener_is_bounded(bounds: dict[str, int], monke
     node.stop()
     assert ran == [0, 1, 2, 3, 4, 5]
     assert not node.put_bounded(lambda: None, 1)
+
+
+def test_a_listener_that_exits_does_not_end_the_thread_of_all_others() -> None:
+    node: Dispatcher[object] = Dispatcher()
+    node.start()
+    ran = threading.Event()
+    node.put(sys.exit)
+    node.put(ran.set)
+    assert ran.wait(WAIT_S)
+    node.stop()
