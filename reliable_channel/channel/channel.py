@@ -427,6 +427,8 @@ class ReliableChannel:
         if worker is not None and worker is not threading.current_thread():
             worker.join()
         with self._lock:
+            with contextlib.suppress(Exception):  # _guard has recorded and reported it
+                self._guard(self._keep_arrivals)
             self._outgoing.clear()
 
     def close(self) -> None:
@@ -500,6 +502,13 @@ class ReliableChannel:
             (outcome,) = self._take([Closing(now)])
             self._perform(now)
         return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
+
+    def _keep_arrivals(self) -> None:
+        """Apply and store what has arrived: the node will not bring it again. The application hears of it after the
+        next start."""
+        while self._arrivals and self._journal.keeps:
+            self._draining = True
+            self._apply_arrived(self._now())
 
     def _finish(self, *, sound: bool) -> None:
         """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that."""
@@ -603,11 +612,7 @@ class ReliableChannel:
         """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
         with self._lock:
             now = self._now()
-            outcomes = self._gather(now)
-            self._journal.commit(outcomes)
-            for outcome in outcomes:
-                self._plan(outcome.effects)
-            self._perform(now)
+            self._apply_arrived(now)
             self._withdraw_outdated(now)
         self._report_queue.dispatch()
         with self._lock:
@@ -617,6 +622,14 @@ class ReliableChannel:
                 self._rewound = False
                 self._compact()
             return self._next_due(now)
+
+    def _apply_arrived(self, now: int) -> None:
+        """Apply what is due and what has arrived, store it, and carry the effects out."""
+        outcomes = self._gather(now)
+        self._journal.commit(outcomes)
+        for outcome in outcomes:
+            self._plan(outcome.effects)
+        self._perform(now)
 
     def _gather(self, now: int) -> list[StepResult]:
         """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""

@@ -360,13 +360,15 @@ class KafkaNode(NodeBase):
         return [*events, RateLimitNear(*result.near)] if result.near is not None else events
 
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
-        """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read."""
+        """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read, unless
+        nobody is subscribed any more: it is for the next process of the group."""
         event = self._event_for(value, headers)
 
         def deliver() -> None:
             if event is not None:
                 self._dispatcher.emit(event)
-            self._read[partition] = offset + 1
+            if self._subscribed:
+                self._read[partition] = offset + 1
 
         self._dispatcher.put_bounded(deliver, 0 if event is None else len(event.envelope.message.payload))
 

@@ -238,3 +238,29 @@ def test_a_store_that_never_answers_holds_no_channel_up(monkeypatch: pytest.Monk
     go_on.set()
     stopping.join()
     assert ended
+
+
+@pytest.mark.parametrize("in_callback", [True, False])
+def test_what_has_arrived_when_a_channel_closes_is_there_when_it_opens_again(in_callback: bool, tmp_path: Path) -> None:
+    """Kafka's offsets are past it: nobody brings it again, unless a store has it."""
+    world = World()
+    config = quick(history_backend="sqlite", database=tmp_path / "bob.sqlite", query_on_connect=False)
+    alice, bob = world.join("alice"), world.join("bob", config)
+
+    def close(_: MessageReceived) -> None:
+        for number in range(1, 4):
+            alice.channel.send(b"%d" % number)
+            alice.channel.step()
+        world.network.pump()
+        bob.channel.close()
+
+    if in_callback:
+        bob.channel.on_message_received(close)
+    alice.channel.send(b"0")
+    world.run(300)
+    if not in_callback:
+        close(bob.of(MessageReceived)[0])
+    world.blocked.add("alice")
+    again = world.join("bob", config)
+    world.run(300)
+    assert [*bob.payloads, *again.payloads] == [b"0", b"1", b"2", b"3"]
