@@ -59,6 +59,13 @@ class Starts:
         return FakeQuery(self.left.pop(0), self._progress)
 
 
+class AtOnce(threading.Event):
+    """A signal to stop that is never given, and that nobody waits for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return False
+
+
 def to_end() -> None:
     run.run_to_end(cast(Any, None), load("local"), ACK)
 
@@ -87,12 +94,12 @@ def test_other_failures_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_running_pipeline_starts_it_again_too(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = Starts(monkeypatch, SLOW, SLOW, "java.lang.OutOfMemoryError: heap", None)
     with pytest.raises(EnvironmentFault, match="out of memory"):
-        run.run_continuously(cast(Any, None), load("local"), threading.Event(), queries=[ACK])
+        run.run_continuously(cast(Any, None), load("local"), AtOnce(), queries=[ACK])
     assert len(starts.left) == 1
 
 
 def test_slow_starts_that_micro_batches_part_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = Starts(monkeypatch, *[SLOW] * 9, "java.lang.OutOfMemoryError: heap", None, progress={"batchId": 3})
     with pytest.raises(EnvironmentFault, match="out of memory"):
-        run.run_continuously(cast(Any, None), load("local"), threading.Event(), queries=[ACK])
+        run.run_continuously(cast(Any, None), load("local"), AtOnce(), queries=[ACK])
     assert len(starts.left) == 1

@@ -147,7 +147,8 @@ def test_a_stranger_who_asks_for_everything_again_and_again_gets_so_many_answers
         step = alice.receive(asking(f"m{second}", *mine, sender="mallory", lamport=now), now)
         answers += [event.at for event in of_type(step, RepairSent)]
         answers += [event.at for event in of_type(alice.tick(now + 500), RepairSent)]
-        alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+        if second % 10 == 0:
+            alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
     assert alice.config.max_repair_answers == 100
     assert sum(at < T0 + window for at in answers) == 100
     assert len(answers) == 200
