@@ -24,6 +24,8 @@ SEND_MS = 3_600_000
 """How long the segments of a send may take. The same payload may have been sent long before, too."""
 SEGMENT_OVERHEAD = 45
 """Bytes of a segment beside its part of the payload: the hash, index and counts."""
+LEAST_SEGMENT = 64
+"""The least bytes of a payload in a segment that a sender here can be set to."""
 _UNKNOWN_LOSS, _PRIOR = 0.1, 4
 _FIRST_ROLES = ("content", "parity", "ephemeral")
 _MESSAGE = "coalesce(hex(entire_message_hash), sds_id)"
@@ -125,8 +127,8 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
         observer_loss=_read_observer_loss(lake, key, start_ms),
         delay_ms=min(2_000, max(20, round(delays[len(delays) // 2]))) if delays else 100,
         parity=sum(each["parity"] for each in roles.values()) / max(1, len(sizes)),
-        history=mode(row["history"] for row in filters if row["history"]) if filters else 2,
-        segment_size=max(sizes) - SEGMENT_OVERHEAD if sizes else None,
+        history=mode([row["history"] for row in filters if row["history"]] or [2]),
+        segment_size=max(LEAST_SEGMENT, max(sizes) - SEGMENT_OVERHEAD) if sizes else None,
         family=WireFamily(mode(row["family"] for row in filters)) if filters else WireFamily.SPEC,
     )
 

@@ -45,7 +45,7 @@ from reliable_channel.simulation.what_if.prediction import (
 )
 from reliable_channel.simulation.what_if.recording import Recording, read_recording
 from reliable_channel.simulation.world import simulate
-from tests.support.simulated_tables import write_simulated
+from tests.support.simulated_tables import write, write_simulated
 
 SEEDS = range(1, 4)
 BASE = WhatIf(segment_size=512)
@@ -134,6 +134,22 @@ def test_a_payload_that_was_also_sent_long_ago_does_not_stretch_the_recording(ta
     }
     append_rows(paths, SDS_MESSAGES, as_arrow([older], SDS_MESSAGES))
     assert read_recording(TableSnapshot(paths), KEY, 50).duration_ms <= PLAN.duration_ms
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "read"), [("causal_history", None, "history"), ("content_bytes", 50, "segment_size")]
+)
+def test_what_no_message_shows_of_the_settings_stops_nothing(
+    column: str, value: object, read: str, talk: Path, tmp_path: Path
+) -> None:
+    """Others may write no histories, and segments smaller than any of ours."""
+    shutil.copytree(talk, tmp_path / "tables")
+    paths = PathSettings(data_dir=str(tmp_path / "tables"))
+    rows = [{**row, column: value} for row in rows_of(open_table(paths, SDS_MESSAGES))]
+    shutil.rmtree(tmp_path / "tables" / SDS_MESSAGES.name)
+    write(tmp_path / "tables", SDS_MESSAGES, rows)
+    recording = read_recording(TableSnapshot(paths), KEY, 30)
+    assert getattr(recording, read) == {"history": 2, "segment_size": 64}[read]
 
 
 @pytest.mark.parametrize("name", ["parity", "no repair"])
