@@ -18,7 +18,8 @@ from reliable_channel.transport.dispatcher import Dispatcher
 
 MAX_UNDELIVERED = 1_000
 MAX_UNDELIVERED_BYTES = 16 * 1024 * 1024
-"""Messages, and bytes of them, kept until somebody listens; beyond that the oldest count as reported."""
+"""Messages, and bytes of them, kept until somebody listens; a further one beyond that makes the oldest count as
+reported."""
 
 
 class UndeliveredEvents:
@@ -37,6 +38,11 @@ class UndeliveredEvents:
             removed.append(self._waiting.popleft())
             self._bytes -= removed[-1].size
         return removed
+
+    def restore(self, pending: list[PendingEvent]) -> None:
+        """Append those that an earlier process left: all of them, however much had arrived when it ended."""
+        self._waiting.extend(pending)
+        self._bytes += sum(one.size for one in pending)
 
     def take(self, listens: Callable[[ChannelEvent], bool]) -> PendingEvent | None:
         """Remove and return the first event that somebody listens for."""
@@ -77,8 +83,7 @@ class ReportQueue:
 
     def restore(self, pending: list[PendingEvent]) -> None:
         """Queue the events that the previous process did not report."""
-        for one in pending:
-            self._reported += self._undelivered.add(one)
+        self._undelivered.restore(pending)
 
     def emit(self, event: ChannelEvent) -> None:
         """Queue an event that no restart reports again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.channel import ChannelProblem, MessageReceived, retrieval
+from reliable_channel.channel import ChannelProblem, MessageReceived, reports, retrieval
 from reliable_channel.channel.persistence import MemoryPersistence
 from reliable_channel.channel.retrieval import StoreRetrieval, TimeRange
 from reliable_channel.channel.steps import EnvelopeReceived, encode_input
@@ -241,8 +241,11 @@ def test_a_store_that_never_answers_holds_no_channel_up(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("in_callback", [True, False])
-def test_what_has_arrived_when_a_channel_closes_is_there_when_it_opens_again(in_callback: bool, tmp_path: Path) -> None:
-    """Kafka's offsets are past it: nobody brings it again, unless a store has it."""
+def test_what_has_arrived_when_a_channel_closes_is_there_when_it_opens_again(
+    in_callback: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's offsets are past it: nobody brings it again, unless a store has it. However much it is."""
+    monkeypatch.setattr(reports, "MAX_UNDELIVERED", 1)
     world = World()
     config = quick(history_backend="sqlite", database=tmp_path / "bob.sqlite", query_on_connect=False)
     alice, bob = world.join("alice"), world.join("bob", config)
