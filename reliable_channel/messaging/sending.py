@@ -309,7 +309,8 @@ class MessageSender:
     def _stamp(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
         """The record with the envelope as it is to be dispatched now."""
         age_ms = self._ledger.now() - (record.message.timestamp or 0) // 1_000_000
-        if not stored.own_stamp or age_ms < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
+        # Of the future: the clock was set back.
+        if not stored.own_stamp or abs(age_ms) < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
             return record
         message = replace(record.message, timestamp=self._timestamps.next_ns())
         self._service.note_restamp(request.request_id)

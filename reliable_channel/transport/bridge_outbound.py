@@ -416,6 +416,6 @@ class Outbound:
     def _fresh(self, message: WakuMessage) -> WakuMessage:
         """The envelope with a timestamp that stores still accept."""
         age_ms = None if message.timestamp is None else (self._bridge.clock.now_ns() - message.timestamp) // 1_000_000
-        if age_ms is not None and age_ms < self._policy.restamp_after_ms:
+        if age_ms is not None and abs(age_ms) < self._policy.restamp_after_ms:
             return message
         return replace(message, timestamp=self._timestamps.next_ns())

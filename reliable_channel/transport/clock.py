@@ -47,6 +47,9 @@ def has_passed(ms: int, since: int, now: int) -> bool:
     return not 0 <= now - since < ms
 
 
+_SET_BACK_NS = 1_000_000_000
+
+
 class Timestamps:
     """Strictly increasing envelope timestamps in ns.
 
@@ -60,7 +63,8 @@ class Timestamps:
         self._lock = threading.Lock()
 
     def next_ns(self) -> int:
-        """A timestamp not given before, at or just after now."""
+        """A timestamp not given before, at or just after now; the clock's own if it was set back further."""
         with self._lock:
-            self._last = max(self._last + 1, self._clock.now_ns())
+            now = self._clock.now_ns()
+            self._last = now if self._last - now > _SET_BACK_NS else max(self._last + 1, now)
             return self._last

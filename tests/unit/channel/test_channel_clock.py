@@ -16,7 +16,7 @@ from reliable_channel.core.wire._pb.channel_state_pb2 import ChannelState
 from reliable_channel.core.wire._pb.reassembler_state_pb2 import ChunkGateState, ReassemblerState
 from reliable_channel.core.wire._pb.sds_state_pb2 import SdsState
 from reliable_channel.transport.base import SendBufferFull
-from reliable_channel.transport.clock import Clock
+from reliable_channel.transport.clock import Clock, ManualClock, Timestamps
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from tests.unit.channel.channel_world import Recorder, World, quick
 
@@ -165,3 +165,16 @@ def test_every_time_of_a_snapshot_moves() -> None:
     numbers = set().union(*(list_numbers(state.DESCRIPTOR, {}) for state in states))
     times = {name for name in numbers if re.search(r"(^|_)(now|at|due|since|until|seen|active|ms)$", name)}
     assert times - {"observed_since"} == snapshot._TIMES, "observed_since is a Lamport timestamp"
+
+
+@pytest.mark.parametrize("ahead_ms", [2_000, 10 * 365 * 24 * 3_600_000])
+def test_an_envelope_has_the_time_of_a_clock_that_was_set_back(ahead_ms: int) -> None:
+    """Stores refuse timestamps that are more than 20 s off."""
+    clock = ManualClock()
+    timestamps = Timestamps(clock)
+    clock.advance(ahead_ms)
+    timestamps.next_ns()
+    clock.advance(-ahead_ms)
+    assert [timestamps.next_ns() - clock.now_ns() for _ in range(3)] == [0, 1, 2]
+    clock.advance(-1)
+    assert timestamps.next_ns() - clock.now_ns() == 1_000_003, "a little: never twice"

@@ -387,3 +387,15 @@ def test_an_end_that_cannot_be_stored_is_stored_once_there_is_room(
     world.run(3_000)
     assert world.record(request_id).sent
     assert world.node.get_pending_requests() == []
+
+
+def test_what_waited_while_the_clock_was_set_back_has_the_time_of_its_attempt(world: World) -> None:
+    world.transport.failing = FailureReason.NO_PEERS
+    world.clock.advance(3_600_000)
+    request_id = world.send()
+    world.run()
+    world.clock.advance(-3_600_000)
+    world.transport.failing = None
+    world.run(10_000)
+    assert world.record(request_id).sent
+    assert (world.transport.sent[-1].timestamp or 0) <= world.clock.now_ns()
