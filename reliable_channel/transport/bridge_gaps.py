@@ -91,8 +91,9 @@ class GapFiller:
         for gap in gaps:
             if stopping is not None and stopping.is_set():
                 break
+            longest_ms = max(LONGEST_RETRY * self._retry_ms, self._settle_ms)
             due = self._not_before.get(gap, gap.to_ms + self._settle_ms)
-            if self._bridge.now_ms() < due:
+            if 0 < due - self._bridge.now_ms() <= longest_ms:  # a longer wait: the clock was set back
                 continue
             gap = self._bridge.state.count_attempt(gap)
             if self._fill(gap):

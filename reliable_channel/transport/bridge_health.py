@@ -19,6 +19,7 @@ import threading
 from dataclasses import dataclass
 
 from reliable_channel.core import foreign_json
+from reliable_channel.transport.clock import has_passed
 from reliable_channel.transport.health import Health, HealthState
 
 INTERVAL_S = 5.0
@@ -100,9 +101,11 @@ class BridgesHealth:
         if kafka.state is HealthState.UNHEALTHY:
             return kafka
         with self._lock:
-            known = {name: health for name, (at, health) in self._latest.items() if now - at <= EXPIRY_MS}
+            known = {
+                name: health for name, (at, health) in self._latest.items() if not has_passed(EXPIRY_MS + 1, at, now)
+            }
         if not known:
-            if now - self._begun <= EXPIRY_MS:
+            if not has_passed(EXPIRY_MS + 1, self._begun, now):
                 return kafka
             return Health(HealthState.UNHEALTHY, f"{kafka.detail}; no bridge has reported for {EXPIRY_MS // 1000} s")
         name = max(known, key=lambda one: (_ORDER.index(known[one].state), one))

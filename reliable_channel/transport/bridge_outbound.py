@@ -20,7 +20,7 @@ from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
-from reliable_channel.transport.clock import Timestamps
+from reliable_channel.transport.clock import Timestamps, has_passed
 from reliable_channel.transport.dispatch_limit import DispatchLimit
 from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, DispatchStatus
 from reliable_channel.transport.evidence import dispatch_record
@@ -336,7 +336,7 @@ class Outbound:
 
     def _look_for_rln(self) -> None:
         now = self._bridge.now_ms()
-        if self._has_rln is not None and (self._asked_ms is None or now - self._asked_ms >= RLN_INTERVAL_MS):
+        if self._has_rln is not None and (self._asked_ms is None or has_passed(RLN_INTERVAL_MS, self._asked_ms, now)):
             self._asked_ms = now
             self._limit.node_has_rln(self._has_rln(), self._bridge.node)
 
@@ -364,7 +364,7 @@ class Outbound:
             if outcome.reason is None:
                 return message, outcome
             self._limit.note_refusal(outcome.detail, self._bridge.node)
-            over = self._bridge.now_ms() - begun_ms >= self._policy.give_up_after_ms
+            over = has_passed(self._policy.give_up_after_ms, begun_ms, self._bridge.now_ms())
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 batch.records.append(self._evidence(pending, message, outcome, final))

@@ -84,3 +84,9 @@ def test_whatever_stands_in_the_topic_raises_nothing(value: bytes) -> None:
 def test_a_count_that_is_none_makes_no_record(peers: object) -> None:
     value = json.loads(BridgeHealth("a", WELL, 1).to_bytes())
     assert read_bridge_health(json.dumps({**value, "relay_peers": peers}).encode()) is None
+
+
+def test_a_bridge_that_ended_is_gone_although_the_clock_was_set_back() -> None:
+    known = BridgesHealth(10**12)
+    known.store(BridgeHealth("a", WELL, 1), 10**12)
+    assert known.judge(KAFKA, 1_000).state is HealthState.UNHEALTHY

@@ -270,6 +270,37 @@ def test_a_gap_on_go_waku_is_filled_by_store_v1(parts: Callable[..., Parts], fau
     assert [(gap["status"], gap["attempts"]) for gap in bridge.written.gaps()] == [("open", 0), ("filled", 1)]
 
 
+def test_a_gap_is_filled_although_the_clock_was_set_back(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.clock.advance(86_400_000)
+    bridge.fake.restart()
+    bridge.inbound.step()
+    bridge.clock.advance(-86_400_000)
+    assert bridge.filler.step() == 1
+
+
+def test_an_envelope_that_no_node_takes_is_given_up_although_the_clock_was_set_back(
+    parts: Callable[..., Parts],
+) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+
+    class SetBack(threading.Event):
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            bridge.clock.advance(-86_400_000 if self.waits == 1 else 1_000)
+            return self.waits > 3
+
+    def publish(_topic: str, message: WakuMessage) -> Published:
+        return Published(FailureReason.NO_PEERS, "nobody")
+
+    Outbound(publish, bridge.context).dispatch([asked(b"x")], SetBack())
+    assert [one.status for one in results(bridge)] == ["failed"]
+
+
 def test_what_a_store_gave_first_is_not_doubled_when_the_relay_brings_it(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
