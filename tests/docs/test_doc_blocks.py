@@ -33,6 +33,7 @@ def our_arguments(command: str) -> list[str] | None:
     return plain[: next((i for i, word in enumerate(plain) if word in {"|", ">", "&", "&&", ";"}), len(plain))]
 
 
+PROGRAM = typer.main.get_command(build())
 OUR_COMMANDS = [
     pytest.param(arguments, id=f"{block} {' '.join(arguments)}"[:100])
     for block in WITH_COMMANDS
@@ -69,7 +70,7 @@ def test_blocks_without_a_language_hold_no_commands(block: Block) -> None:
 
 @pytest.mark.parametrize("arguments", OUR_COMMANDS)
 def test_every_command_line_is_one_that_we_understand(arguments: list[str]) -> None:
-    command: Any = typer.main.get_command(build())
+    command: Any = PROGRAM
     rest = ["CONTENT" if "…" in word and not word.startswith("-") else word for word in arguments]
     context: Any = command.make_context("reliable-channel", list(rest))
     while getattr(command, "commands", None):
