@@ -74,6 +74,17 @@ class Site:
         before = len(fake.requests)
         self.until(lambda: len(fake.requests) > before + times)
 
+    def wait_for_reads(self, times: int) -> None:
+        """Until the Waku node has been asked some more times for what it received."""
+        fake = self.fake
+        assert fake is not None
+        before = len(fake.requests)
+
+        def reads() -> int:
+            return sum(method == "GET" and "/messages/" in path for method, path in fake.requests[before:])
+
+        self.until(lambda: reads() >= times)
+
     def send(self, payload: bytes = b"hello", **changes: Any) -> str:
         return self.node.send(PlainEncoder(PUBSUB_TOPIC, CONTENT), Message(payload, **changes))
 

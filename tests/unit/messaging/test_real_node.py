@@ -39,6 +39,7 @@ def listening(site: Site, heard: list[MessageRecord] | None = None) -> str:
         site.clock.advance(1)
         site.arrives(b"probe %d" % number)
         site.wait_for_requests(3)
+    site.wait_for_reads(3)  # until all probes are here
     return subscription_id
 
 

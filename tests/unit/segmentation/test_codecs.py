@@ -58,8 +58,8 @@ def test_leopard_matrix_is_the_one_published_for_four_data_and_two_parity_shards
 def test_leopard_butterflies_equal_the_matrix_for_every_data_count(size):
     """All (k, m) with 2 ≤ m ≤ k and k + m ≤ 256. Within one M and one field the matrix of fewer rows is the top of that
     of more, so the formula is computed once per (k, field) for the most rows there are, over a few symbols: a wrong
-    coefficient shows in each of them. Every k is tried with the most rows or the fewest, in turn, and one k in eight with
-    every number of rows, which is where the forward transform stops early."""
+    coefficient shows in each of them. Every k is tried with the most rows or the fewest, in turn, and one k in eight
+    with every number of rows, which is where the forward transform stops early."""
     data = cut(words(size, 256 * 64), 256)
     for k in range(size // 2 + 1, 255):
         counts = range(size // 2 + 1, min(size, k, 256 - k) + 1)
