@@ -3,7 +3,7 @@
 import hashlib
 
 from Crypto.Hash import keccak
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, keccak256, sds_message_id
@@ -35,7 +35,8 @@ def test_no_other_split_of_the_same_bytes_has_the_same_id(name: str, lamport: in
         (name + digits[:cut], digits[cut:], content),
         (name, digits[:cut], digits[cut:].encode() + content),
     ):
-        assume((other_name, other_digits, other_content) != (name, digits, content))
+        if (other_name, other_digits, other_content) == (name, digits, content):
+            continue
         try:
             whole, rest = divmod(int(other_digits), 1_000_000)
         except ValueError:
