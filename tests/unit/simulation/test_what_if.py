@@ -8,13 +8,11 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import build
 from reliable_channel.config import PathSettings
@@ -23,85 +21,22 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.simulation.engine import play_channel
 from reliable_channel.simulation.scenario import (
     PERFECT,
-    ChannelPlan,
-    EpochLimit,
-    GilbertElliott,
     LinkQuality,
     Scenario,
-    SizeMix,
 )
 from reliable_channel.simulation.what_if.prediction import (
-    DRAIN_MS,
     Performance,
     Prediction,
-    WhatIf,
     find_cheapest,
     fit_losses,
-    measure,
     predict,
 )
 from reliable_channel.simulation.what_if.recording import Recording, read_recording
 from reliable_channel.simulation.world import simulate
 from tests.support.simulated_tables import write, write_simulated
-
-SEEDS = range(1, 4)
-BASE = WhatIf(segment_size=512)
-PLAN = ChannelPlan(
-    channel_id="talk",
-    content_topic="/reliable-channel/1/chat/proto",
-    participants=("alice", "bob", "carol", "dave"),
-    messages=80,
-    duration_ms=8 * 60_000,
-    segment_size=BASE.segment_size,
-    sizes=SizeMix(short=0.6, medium=0.1, large=0.3, max_segments=5),
-    between=LinkQuality(loss=0.15),
-    to_observer=LinkQuality(loss=0.05),
-    repeats=0.0,
-    sds=(("acknowledge_within_ms", 800),),
-)
-KEY = ChannelFilter(PLAN.pubsub_topic, PLAN.content_topic, PLAN.channel_id)
-LONG = replace(PLAN, messages=200, duration_ms=20 * 60_000)
-BURSTS = LinkQuality(burst=GilbertElliott(good_to_bad=0.05, bad_to_good=0.3))
-RECORDED = {
-    "5 % loss": replace(LONG, between=LinkQuality(loss=0.05)),
-    "15 % loss": LONG,
-    "bursts": replace(LONG, between=BURSTS),
-    "15 % loss, with parity": replace(LONG, parity_rate=0.5),
-}
-OTHER = {
-    "in use": {},
-    "parity": {"parity": 0.25},
-    "history": {"history": 10},
-    "ack timeout": {"ack_timeout_ms": 20_000},
-    "no repair": {"repair": False},
-}
-
-
-def record(folder: Path, plan: ChannelPlan) -> Recording:
-    """What the observer of the conversation writes down, read from its tables."""
-    return read_recording(write_simulated(folder, simulate(Scenario(seed=3, channels=(plan,)))), KEY, 300)
-
-
-def play(plan: ChannelPlan, settings: WhatIf) -> list[Performance]:
-    """The conversation itself under the settings, over its true links."""
-    sds = (
-        *plan.sds,
-        ("causal_history_size", settings.history),
-        ("acknowledgement_timeout_ms", settings.ack_timeout_ms),
-        ("max_retransmissions", settings.retransmissions),
-        ("repair", settings.repair),
-    )
-    limit = None if settings.slots is None else EpochLimit(settings.slots, settings.epoch_ms)
-    changed = replace(plan, parity_rate=settings.parity or None, to_observer=PERFECT, sds=sds, rate_limit=limit)
-    scenarios = [Scenario(seed=seed, channels=(changed,), drain_ms=DRAIN_MS) for seed in (11, 12, 13)]
-    return [measure(play_channel(changed, one), settings.epoch_ms) for one in scenarios]
-
-
-def mean(outcomes: list[Performance], name: str) -> float:
-    return fmean(getattr(one, name) for one in outcomes)
+from tests.support.what_ifs import BASE, KEY, OTHER, PLAN, compare, record
 
 
 @pytest.fixture(scope="module")
@@ -155,26 +90,6 @@ def test_what_no_message_shows_of_the_settings_stops_nothing(
 @pytest.mark.parametrize("name", ["parity", "no repair"])
 def test_a_prediction_is_near_the_truth(name: str, fitted: Recording) -> None:
     compare(fitted, PLAN, replace(BASE, **OTHER[name]), 0.1, 0.4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recorded", RECORDED)
-def test_all_predictions_are_as_near_as_the_page_has_it(recorded: str, tmp_path: Path) -> None:
-    """docs/howto/what-if.md, *How good it is*."""
-    plan = RECORDED[recorded]
-    base = replace(BASE, parity=plan.parity_rate or 0.0)
-    recording = fit_losses(record(tmp_path, plan), base)
-    for changes in OTHER.values():
-        compare(recording, plan, replace(base, **changes), 0.15, 0.6)
-
-
-def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float, p95: float) -> None:
-    predicted, true = predict(recording, settings, SEEDS).mean, play(plan, settings)
-    assert abs(predicted.delivered - mean(true, "delivered")) <= delivered
-    assert predicted.envelopes / mean(true, "envelopes") == pytest.approx(1, abs=0.15)
-    assert predicted.sent_bytes / mean(true, "sent_bytes") == pytest.approx(1, abs=0.2)
-    assert predicted.p95_ms is not None
-    assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=p95)
 
 
 def test_the_recording_has_what_was_sent_and_which_link_loses_most(tmp_path: Path) -> None:
