@@ -127,6 +127,10 @@ class Load:
         return int(self.rate * (self.seconds + (self.peak - 1) * (end - begin)))
 
 
+BROKER_BACK_MS = 300_000
+"""How long a conversation waits for a broker that a fault has ended before it begins."""
+
+
 class Traffic:
     """A process that plays conversations one after another under a load, and then writes the truth about them to
     ``place``. A process of its own, so that what it remembers is not in the driver's memory."""
@@ -161,6 +165,7 @@ def _play(
     """What the process of :class:`Traffic` does. A conversation is played to its end."""
     tame_kafka()
     kafka, began, first_ms = settings.kafka, time.monotonic(), now_ms.value
+    producer = {**kafka.clients().producer, "bootstrap_timeout_ms": BROKER_BACK_MS}
     truths: list[Truth] = []
     while (passed_s := time.monotonic() - began) < load.seconds:
         if truths:
@@ -172,8 +177,8 @@ def _play(
 
         conversations.value += 1
         rate, topic = load.rate_at(passed_s), kafka.topics.envelopes
-        coordinates = write_records(world.records, topic, kafka.clients().producer, rate, count)
-        write_events(sender_events(world.journals), settings.bridge.evidence_topic, kafka.clients().producer)
+        coordinates = write_records(world.records, topic, producer, rate, count)
+        write_events(sender_events(world.journals), settings.bridge.evidence_topic, producer)
         truths.append(world.truth.locate(coordinates))
     fields = [field.name for field in dataclasses.fields(Truth)]
     Truth(**{name: [row for one in truths for row in getattr(one, name)] for name in fields}).save(place)
