@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliable_channel.core.sds import Acknowledged, PossiblyAcknowledged, SdsChannel, TrackingEnded
+from reliable_channel.core.sds.acks import Participants
 from tests.unit.sds.sds_network import T0, filter_of, message, of_type, opened
 
 
@@ -93,3 +94,27 @@ def test_filters_of_a_thousand_names_leave_a_bounded_state() -> None:
         if number in (100, 999):
             sizes.append(len(channel.to_bytes()))
     assert sizes[1] < sizes[0] + 1_000 * 300
+
+
+def hear(participants: Participants, *senders: str) -> set[str]:
+    """Messages of ``senders``, in the steps of the review; returns who is known after them."""
+    for sender in senders:
+        number = participants.number(sender)
+        if number is None:
+            number = participants.quietest(but="observer")
+            assert number is not None
+            participants.replace(number, sender)
+        participants.record_message(number, T0)
+    return {*participants}
+
+
+def test_a_name_that_is_used_once_is_the_first_to_go() -> None:
+    participants = Participants(4)
+    hear(participants, "observer", "alice", "bob", "alice", "bob")
+    for number in range(20):
+        stranger = f"stranger-{number}"
+        assert hear(participants, stranger) == {"observer", "alice", "bob", stranger}
+
+
+def test_of_names_that_sent_as_often_the_longest_silent_goes() -> None:
+    assert hear(Participants(3), "carol", "alice", "bob", "mallory") == {"alice", "bob", "mallory"}
