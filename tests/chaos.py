@@ -48,8 +48,9 @@ from tests.support.disk import filled, small_disk_at
 DISK_MB, MB_PER_RECORD = 2_048, 0.08
 """The disk: what a job needs to start and to work, and what the records take in all tables and
 replaced files."""
-KEEP_FILES_MS = 600_000
-"""Replaced files stay as long: longer than any of the faults."""
+MAINTAIN_S, MAINTENANCE_RUNS = 30.0, 20
+"""Maintenance runs that often, but no more times than that: what each replaces stays for an hour, the least that
+delta-rs allows, and all of it has to fit on the disk."""
 RESTART_S = 2.0
 """How long after its end the job is started again; the systemd unit waits longer."""
 FIRST_S, EVERY_S = 60.0, 50.0
@@ -280,7 +281,10 @@ def chaos(place: Path, seconds: float, rate: float, seed: int, say: Callable[[st
         traffic.process.start()
         maintained = threading.Event()
         stack.callback(maintained.set)
-        keeper = threading.Thread(target=keep_maintained, args=(settings, traffic, maintained, say), daemon=True)
+        every_s = max(MAINTAIN_S, seconds / MAINTENANCE_RUNS)
+        keeper = threading.Thread(
+            target=keep_maintained, args=(settings, traffic, every_s, maintained, say), daemon=True
+        )
         keeper.start()
 
         def say_progress(what: str) -> None:
@@ -320,15 +324,15 @@ def chaos_settings(place: Path, run_dir: Path) -> Settings:
     settings = soak_settings(place).with_run_dir(run_dir)
     port = broker.free_port()
     own = settings.kafka.model_copy(update={"broker": settings.kafka.broker.model_copy(update={"port": port})})
-    pipeline = settings.pipeline.model_copy(
-        update={"verdict_interval_ms": 20_000, "vacuum_retention_ms": KEEP_FILES_MS}
-    )
+    pipeline = settings.pipeline.model_copy(update={"verdict_interval_ms": 20_000})
     return settings.model_copy(update={"kafka": own, "pipeline": pipeline}).with_servers(f"{broker.HOST}:{port}")
 
 
-def keep_maintained(settings: Settings, traffic: Traffic, over: threading.Event, say: Callable[[str], None]) -> None:
-    """Maintain the tables every half a minute; a fault is printed, and the next one tries again."""
-    while not over.wait(30):
+def keep_maintained(
+    settings: Settings, traffic: Traffic, every_s: float, over: threading.Event, say: Callable[[str], None]
+) -> None:
+    """Maintain the tables again and again; a fault is printed, and the next run tries again."""
+    while not over.wait(every_s):
         try:
             maintain.run(settings, now_ms=traffic.now_ms)
         except Exception as fault:
