@@ -42,7 +42,7 @@ def list_files_since(opened: DeltaTable, column: str, since_us: int) -> list[str
         # Spark truncates the times in its statistics to ms.
         latest = pc.add(adds[name].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()), 999)
         adds = adds.filter(pc.greater_equal(latest, since_us).fill_null(True))
-    return [unquote(path) for path in adds["path"].to_pylist()]
+    return _decode_paths(adds)
 
 
 def list_files_of_records(opened: DeltaTable, offsets: Mapping[int, Sequence[int]]) -> list[str]:
@@ -50,7 +50,7 @@ def list_files_of_records(opened: DeltaTable, offsets: Mapping[int, Sequence[int
     offsets in ascending order."""
     adds = pa.table(opened.get_add_actions(flatten=True))
     if "min.kafka_offset" not in adds.column_names or "min.kafka_partition" not in adds.column_names:
-        return [unquote(path) for path in adds["path"].to_pylist()]
+        return _decode_paths(adds)
 
     def bounds(column: str) -> tuple[Any, Any]:
         least, largest = adds[f"min.{column}"].fill_null(-1), adds[f"max.{column}"].fill_null(_LARGEST[column])
@@ -61,7 +61,12 @@ def list_files_of_records(opened: DeltaTable, offsets: Mapping[int, Sequence[int
     for partition, some in offsets.items():
         within = np.searchsorted(some, low, "left") < np.searchsorted(some, high, "right")
         may_hold |= within & (first <= partition) & (partition <= last)
-    return [unquote(path) for path in adds["path"].filter(pa.array(may_hold)).to_pylist()]
+    return _decode_paths(adds.filter(pa.array(may_hold)))
+
+
+def _decode_paths(adds: pa.Table) -> list[str]:
+    """The paths of files, which Delta's log stores in URL encoding."""
+    return [unquote(path) for path in adds["path"].to_pylist()]
 
 
 _LARGEST = {"kafka_partition": 2**31 - 1, "kafka_offset": 2**63 - 1}

@@ -59,8 +59,9 @@ def read_completed(paths: PathSettings, hashes: Collection[bytes], since_us: int
         if path not in _prefixes:
             column = read_files(paths, REASSEMBLED_MESSAGES, [path], ["entire_message_hash"])["entire_message_hash"]
             _prefixes[path] = prefixes(column.drop_null().to_pylist())
-    holding = _find_holding(files, prefixes(sorted(hashes)))
-    of_these = pc.field("entire_message_hash").isin(sorted(hashes))
+    wanted = sorted(hashes)
+    holding = _find_holding(files, prefixes(wanted))
+    of_these = pc.field("entire_message_hash").isin(wanted)
     rows = read_files(paths, REASSEMBLED_MESSAGES, holding, _COLUMNS, of_these)
     since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
     return rows.filter(pc.greater_equal(rows["event_time"], since))

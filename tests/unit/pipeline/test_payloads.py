@@ -54,8 +54,8 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     }
     append(paths, 2, range(9))
     append(paths, 3, range(3), encrypted=True)
-    found = find_payloads(paths, SDS_MESSAGES, {wanted(2, 1), wanted(3, 1)})
-    assert found == {wanted(2, 1): b"2/1"}, "encrypted rows have none"
+    payloads = find_payloads(paths, SDS_MESSAGES, {wanted(2, 1), wanted(3, 1)})
+    assert payloads == {wanted(2, 1): b"2/1"}, "encrypted rows have none"
     opened = open_table(paths, SDS_MESSAGES)
     assert len(list_files_of_records(opened, {0: [1], 1: [7]})) == 1, "only the file that may hold one of them"
 

@@ -42,9 +42,9 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
     if by_spark:
         (file,) = Path(paths.table("reassembled_messages")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
-    found = read_completed(paths, hashes, NOON_US + 1_000_000)
-    assert found["kafka_offset"].to_pylist() == [1, 2]
-    assert found["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
+    completed = read_completed(paths, hashes, NOON_US + 1_000_000)
+    assert completed["kafka_offset"].to_pylist() == [1, 2]
+    assert completed["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize("by_spark", [True, False])

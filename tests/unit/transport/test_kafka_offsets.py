@@ -29,5 +29,5 @@ def test_what_comes_when_nobody_is_subscribed_any_more_is_read_by_the_next_proce
             assert took.wait(WAIT_S)
             node.unsubscribe([TOPIC])
     node._dispatcher.stop()
-    assert len(heard) == 2, "what is not subscribed is not told"
+    assert len(heard) == 2, "nothing arrives of what is not subscribed"
     assert node._read == {0: 2}
