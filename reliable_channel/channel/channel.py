@@ -74,6 +74,7 @@ from reliable_channel.transport.base import (
     NodeEvent,
     RateLimitNear,
     Received,
+    ReceivedEnvelope,
     RecordsGone,
     SendBufferFull,
     Sent,
@@ -510,12 +511,22 @@ class ReliableChannel:
             self._draining = True
             self._apply_arrived(self._now())
 
+    @staticmethod
+    def _release_holds(envelopes: Iterable[ReceivedEnvelope]) -> None:
+        """Let the node commit the offsets of envelopes that are stored, or will never be."""
+        for envelope in envelopes:
+            if envelope.hold is not None:
+                envelope.hold.release()
+
     def _finish(self, *, sound: bool) -> None:
-        """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that."""
+        """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that.
+        What a channel with a fault holds is read again by the next process."""
         with self._lock:
             self._report_queue.close(sound=sound)
             if sound:
                 self._compact()
+                while self._arrivals:  # of a channel without a journal
+                    self._release_holds([self._arrivals.take()])
             self._finished = True
 
     # ---- the worker --------------------------------------------------------------------------------------------------
@@ -585,7 +596,10 @@ class ReliableChannel:
             case Received(envelope):
                 if envelope.message.content_topic != self._key.content_topic:
                     return
+                if envelope.hold is not None:
+                    envelope.hold.take()
                 if not self._arrivals.offer(envelope):
+                    self._release_holds([envelope])
                     return
             case Sent(message=message):
                 # Every channel of a node hears of every envelope: the payload of others is not kept here.
@@ -625,14 +639,17 @@ class ReliableChannel:
 
     def _apply_arrived(self, now: int) -> None:
         """Apply what is due and what has arrived, store it, and carry the effects out."""
-        outcomes = self._gather(now)
+        taken: list[ReceivedEnvelope] = []
+        outcomes = self._gather(now, taken)
         self._journal.commit(outcomes)
+        self._release_holds(taken)
         for outcome in outcomes:
             self._plan(outcome.effects)
         self._perform(now)
 
-    def _gather(self, now: int) -> list[StepResult]:
-        """Apply timers, then dispatch results, then envelopes: a wait that just began must not look overdue."""
+    def _gather(self, now: int, taken: list[ReceivedEnvelope]) -> list[StepResult]:
+        """Apply timers, then dispatch results, then envelopes, which are appended to ``taken``: a wait that just began
+        must not look overdue."""
         outcomes: list[StepResult] = []
         due = self._machine.next_due()
         if is_set_back := self._machine.is_ahead_of(now):
@@ -648,6 +665,7 @@ class ReliableChannel:
         if self._arrivals and (self._draining or self._pause_over(now)):
             for _ in range(min(len(self._arrivals), MAX_INPUTS_PER_CYCLE)):
                 envelope = self._arrivals.take()
+                taken.append(envelope)
                 self._queries.note_hash(envelope.message_hash, now)
                 received = self._envelope_reader.decrypt(envelope, now)
                 if isinstance(received, ChannelProblem):

@@ -15,7 +15,7 @@ Transports implement it, and so does the Messaging API on top of them. Calls nev
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.transport.health import Health
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
+from reliable_channel.transport.unstored import Hold
 
 if TYPE_CHECKING:
     from reliable_channel.transport.dispatch_limit import Count
@@ -45,13 +46,15 @@ class Source(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReceivedEnvelope:
     """An envelope as it arrived. ``received_at_ms`` is this machine's clock, Unix ms. ``source=sender`` marks a copy of
-    an envelope dispatched by this or another participant on the same Kafka topic."""
+    an envelope dispatched by this or another participant on the same Kafka topic. ``hold``: what a listener takes that
+    stores the envelope only later; ``None`` where the node has no offsets."""
 
     message: WakuMessage
     pubsub_topic: str
     message_hash: bytes
     source: Source
     received_at_ms: int
+    hold: Hold | None = field(default=None, compare=False, repr=False)
 
 
 class FailureReason(StrEnum):

@@ -46,6 +46,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 
 _log = logging.getLogger(__name__)
 
@@ -108,8 +109,9 @@ class KafkaNode(NodeBase):
     """A :class:`~reliable_channel.transport.base.Node` on Kafka.
 
     ``group_id`` names where the read offsets are kept: a participant with a group id continues where it stopped, and
-    offsets are committed only after the listeners have seen the records (at least once: the same envelope may be
-    reported again after a crash). Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
+    offsets are committed up to the first record that a listener holds (at least once: the same envelope may be reported
+    again after a crash). A listener that never releases one keeps the group there; the health and the log name it.
+    Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
     ``awaited_bytes`` bounds the envelopes that wait for a bridge's report: beyond it ``send`` waits for room.
     """
 
@@ -154,6 +156,11 @@ class KafkaNode(NodeBase):
         self._bridges = BridgesHealth(now_ms(self._clock))
         self._recent = RecentHashes()
         self._read: dict[int, int] = {}
+        self._unstored = UnstoredOffsets()
+        self._behind: dict[int, int] = {}
+        """The partitions whose records were not all stored at the last check, and their offsets to continue from."""
+        self._stuck: dict[int, int] = {}
+        """Those that were logged."""
         self._left_to_the_bridge: RateLimitConfig | None = None
         self._gone = ""
         """The records that were gone before this node read them, for its health."""
@@ -166,6 +173,8 @@ class KafkaNode(NodeBase):
             self._closing = False
             self._awaited.begin()
             self._gone = ""
+            # What is not stored is read again, and must not pass for known then.
+            self._unstored, self._recent = UnstoredOffsets(), RecentHashes()
             readers = [
                 OffsetReader(
                     self._clients,
@@ -274,27 +283,50 @@ class KafkaNode(NodeBase):
                 try:
                     for record in reader.poll(POLL_MS):
                         self._take(record.partition, record.offset, record.value, record.headers)
-                    read = dict(self._read)
-                    reader.commit({p: o for p, o in read.items() if committed.get(p) != o})
-                    committed = read  # not reached when it fails: the next round commits again
+                    stored = self._next_offsets()
+                    reader.commit({p: o for p, o in stored.items() if committed.get(p) != o})
+                    committed = stored  # not reached when it fails: the next round commits again
                     waits += 1
                     if waits * POLL_MS >= CHECK_INTERVAL_S * 1000 or self._kafka.state != HealthState.HEALTHY:
                         waits = 0
                         behind = reader.check()
                         if not stopping.is_set():  # "stopped" must not become healthy again
                             self._kafka_is(
-                                Health(HealthState.HEALTHY, f"Kafka answers; {behind} records behind{self._gone}")
+                                Health(
+                                    HealthState.HEALTHY,
+                                    f"Kafka answers; {behind} records behind{self._describe_unstored()}{self._gone}",
+                                )
                             )
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
                         self._kafka_is(Health(HealthState.UNHEALTHY, str(fault)))
                         stopping.wait(1.0)
         finally:
-            try:  # what the listeners have seen by now; the rest comes again
-                reader.commit(self._read)
+            try:  # what the listeners have stored by now; the rest comes again
+                reader.commit(self._next_offsets())
             except EnvironmentFault as fault:
                 _log.warning("read offsets are not kept: %s", fault.cause)
             reader.close()
+
+    def _next_offsets(self) -> dict[int, int]:
+        """The offsets from which the group continues after a crash."""
+        return self._unstored.limit(dict(self._read))  # copied first: what is read after that is held, if at all
+
+    def _describe_unstored(self) -> str:
+        """Describe for the health what is read and not stored, and log it once when nothing moves between two
+        checks."""
+        read = dict(self._read)
+        behind = {p: offset for p, offset in self._unstored.limit(read).items() if offset < read[p]}
+        stuck = {p: offset for p, offset in behind.items() if self._behind.get(p) == offset}
+        self._behind = behind
+        if self._group_id is None or not behind:
+            return ""
+        count = sum(read[p] - offset for p, offset in behind.items())
+        text = f"{count} records are read, and a channel has not stored all of them"
+        if stuck and stuck != self._stuck:
+            self._stuck = stuck
+            _log.warning("group %s stays at the offsets %s (by partition): %s", self._group_id, stuck, text)
+        return f"; {text}"
 
     def _report_gone(self, gone: GoneOffsets) -> None:
         event = RecordsGone(
@@ -362,7 +394,7 @@ class KafkaNode(NodeBase):
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
         """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read, unless
         nobody is subscribed any more: it is for the next process of the group."""
-        event = self._event_for(value, headers)
+        event = self._event_for(value, headers, Hold(self._unstored, partition, offset))
 
         def deliver() -> None:
             if event is not None:
@@ -372,7 +404,7 @@ class KafkaNode(NodeBase):
 
         self._dispatcher.put_bounded(deliver, 0 if event is None else len(event.envelope.message.payload))
 
-    def _event_for(self, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> Received | None:
+    def _event_for(self, value: bytes | None, headers: tuple[tuple[str, bytes], ...], hold: Hold) -> Received | None:
         record = read_record(value, headers)
         if isinstance(record, Malformed) or record.message.content_topic not in self._subscribed:
             return None  # what cannot be decoded is the pipeline's to quarantine
@@ -381,5 +413,5 @@ class KafkaNode(NodeBase):
             return None
         source = record.source or Source.RELAY
         return Received(
-            ReceivedEnvelope(record.message, record.pubsub_topic, envelope_hash, source, now_ms(self._clock))
+            ReceivedEnvelope(record.message, record.pubsub_topic, envelope_hash, source, now_ms(self._clock), hold)
         )

@@ -222,3 +222,27 @@ def test_a_sender_killed_or_interrupted_goes_on_where_it_stopped(shells: tuple[S
         alice.run("send", name, "and on")
         out, _ = listener.communicate(timeout=WAIT_S)
         assert [line.split(": ")[1] for line in out.splitlines()] == ["kept", "and on"]
+
+
+@pytest.mark.e2e
+@pytest.mark.faults
+def test_a_listener_killed_while_its_output_is_not_read_loses_nothing(shells: tuple[Shell, Shell]) -> None:
+    """A pipe that nobody reads blocks the callback. What was read behind it from Kafka is in memory only."""
+    alice, bob = shells
+    texts = [f"{number:02} " + "x" * 40_000 for number in range(20)]
+    listener = bob.listen("shell-killed", "--seconds", str(WAIT_S))
+    assert listener.stdout is not None
+    alice.run("send", "shell-killed", *texts[:4], "--sender", "alice")
+    printed = [listener.stdout.readline()]  # the others fill the pipe, and one of them blocks
+    alice.run("send", "shell-killed", *texts[4:], "--sender", "alice")
+    time.sleep(3)  # whatever is read and committed by then
+    listener.kill()
+    printed += listener.stdout.read().splitlines(keepends=True)
+    again = bob.start("listen", "shell-killed", "--seconds", str(WAIT_S), stdin=subprocess.DEVNULL)
+    alice.run("send", "shell-killed", "end", "--sender", "alice")
+    assert again.stdout is not None
+    while printed[-1] != "alice: end\n":
+        printed.append(again.stdout.readline())
+    again.kill()
+    again.communicate(timeout=WAIT_S)
+    assert [text[:2] for text in texts if f"alice: {text}\n" not in printed] == []

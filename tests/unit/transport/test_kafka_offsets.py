@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+from reliable_channel.channel import (
+    MemoryPersistence,
+    ReliableChannel,
+    SqlitePersistence,
+    create_reliable_channel,
+)
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_records import headers_of, value_of
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.waiting import WAIT_S
+from tests.unit.channel.channel_world import quick
 
 PUBSUB, TOPIC = "/waku/2/rs/0/0", "/app/1/x/proto"
 
@@ -31,3 +43,69 @@ def test_what_comes_when_nobody_is_subscribed_any_more_is_read_by_the_next_proce
     node._dispatcher.stop()
     assert len(heard) == 2, "nothing arrives of what is not subscribed"
     assert node._read == {0: 2}
+
+
+def _take_records(node: KafkaNode, *offsets: int) -> None:
+    for offset in offsets:
+        message = WakuMessage(b"%d" % offset, TOPIC, timestamp=1)
+        node._take(0, offset, value_of(message), tuple(headers_of(PUBSUB, None, None)))
+    taken = threading.Event()
+    node._dispatcher.put(taken.set)
+    assert taken.wait(WAIT_S)
+
+
+@pytest.fixture
+def node() -> Iterator[KafkaNode]:
+    node = KafkaNode(KafkaClients({}, {}, {}), NamedTopic(PUBSUB), group_id="listener")
+    node._dispatcher.start()
+    yield node
+    node._dispatcher.stop()
+
+
+def _open_channel(node: KafkaNode, path: Path, channel_id: str) -> ReliableChannel:
+    config = quick(persistence=SqlitePersistence(path / f"{channel_id}.db"), query_on_connect=False)
+    return create_reliable_channel(node, channel_id, TOPIC, "bob", config=config, threaded=False)
+
+
+def test_offsets_are_committed_up_to_what_every_channel_has_stored(node: KafkaNode, tmp_path: Path) -> None:
+    quick_one, slow = _open_channel(node, tmp_path, "quick"), _open_channel(node, tmp_path, "slow")
+    _take_records(node, 0, 1)
+    assert node._next_offsets() == {0: 0}
+    quick_one.step()
+    assert node._next_offsets() == {0: 0}, "the other channel has them in memory only"
+    slow.step()
+    assert node._next_offsets() == {0: 2}
+    _take_records(node, 2, 3)
+    slow.close()  # stores what has arrived
+    assert node._next_offsets() == {0: 2}
+    quick_one.close()
+    assert node._next_offsets() == {0: 4}
+
+
+def test_what_a_channel_could_not_store_is_read_again_and_the_health_names_it(
+    node: KafkaNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, sound = _open_channel(node, tmp_path, "broken"), _open_channel(node, tmp_path, "sound")
+    _take_records(node, 0)
+
+    def fail(*_: object) -> None:
+        raise EnvironmentFault("The disk is full.")
+
+    monkeypatch.setattr(broken._journal, "commit", fail)
+    with pytest.raises(EnvironmentFault):
+        broken.step()
+    for offset in range(1, 50):
+        _take_records(node, offset)
+        sound.step()
+    broken.close()
+    assert node._next_offsets() == {0: 0}
+    assert node._describe_unstored() == "; 50 records are read, and a channel has not stored all of them"
+    sound.close()
+
+
+def test_a_channel_without_a_journal_holds_no_offset_after_it_is_closed(node: KafkaNode) -> None:
+    config = quick(persistence=MemoryPersistence(), query_on_connect=False)
+    channel = create_reliable_channel(node, "lobby", TOPIC, "bob", config=config, threaded=False)
+    _take_records(node, 0, 1)
+    channel.close()
+    assert node._next_offsets() == {0: 2}
