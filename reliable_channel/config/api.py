@@ -13,9 +13,8 @@ class ApiSettings(Section):
     """Loopback by default. On any other address a token is required (``RELIABLE_CHANNEL__API__TOKEN``).
 
     ``transport``: ``kafka`` uses the bridge or the local loop, ``waku-rest`` connects directly to ``node.url``.
-    ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``database`` unset is
-    ``messaging.sqlite`` in the run directory. ``feed``: sent and received messages are also written to Kafka, for the
-    pipeline.
+    ``allowed_hosts``: names in the Host header, beside the loopback ones; ``*`` is any. ``feed``: sent and received
+    messages are also written to Kafka, for the pipeline.
     """
 
     host: str = "127.0.0.1"
@@ -24,6 +23,5 @@ class ApiSettings(Section):
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: Bytes = 2 * 1024 * 1024
     transport: Literal["kafka", "waku-rest"] = "kafka"
-    database: str | None = None
     group_id: str = "reliable-channel-api"
     feed: bool = True

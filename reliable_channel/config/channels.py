@@ -44,8 +44,8 @@ class ChannelTopic(Section):
     ``peers`` chooses ``family``, ``dialect`` and ``encryption_layer`` unless they are set themselves. ``family``: the
     wire family of SDS messages; with ``auto`` the jobs read each message in the family that it has, and participants
     write ``spec``.
-    ``dialect``: the dialect of segments that participants write; unset: that of the section
-    ``segmentation``. ``dialects``: those that are read.
+    ``dialect``: the dialect of segments that participants write; unset: that of the section ``segmentation``.
+    ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
     configuration file. ``encryption_layer``: what participants encrypt with them, whole SDS messages (``around_sds``)
     or their contents (``inside_sds``); both are read, SDS messages in the clear without content only with
@@ -79,8 +79,7 @@ class ParticipantSettings(Section):
     """The behaviour of this project's participants: commands, ``jobs/send.py`` and the channels of ``api serve``.
 
     ``preset``: a revision of the Reliable Channel API whose values count where ``sds``, ``rate_limit`` and this section
-    give none. ``query_on_connect`` (at the start what was missed, then every ten minutes hashes) unset: on if
-    ``store.nodes`` names any. ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this
+    give none. ``process_task_min_elapse_ms``: incoming messages are processed in batches at least this
     far apart. ``verify_chunk_chain``: chunks are used only in a verified chain (the March 2026 revision).
     ``delivery_error_event``: a send that was dispatched and is not acknowledged ends in
     ``reliable:message:delivery-error`` (LIP-173); if false in ``reliable:message:send-error``. ``max_queued_bytes``:
@@ -88,7 +87,6 @@ class ParticipantSettings(Section):
     """
 
     preset: Preset | None = None
-    query_on_connect: bool | None = None
     query_window_ms: Milliseconds = 86_400_000
     process_task_min_elapse_ms: Milliseconds = 0
     verify_chunk_chain: bool = False

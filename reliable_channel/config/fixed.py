@@ -9,20 +9,21 @@ _KEYS = {
     "alerts": "webhook_timeout_ms webhook_attempts most_open",
     "api": "max_body_bytes",
     "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
-    "channels.content_topics": "dialects",
+    "channels.content_topics": "dialects dialect",
     "dashboard": "refresh_ms",
     "kafka.broker": "heap",
     "kafka.topics": "max_message_bytes",
     "messaging": "attempt_timeout_ms store_settle_ms max_in_flight max_records max_record_bytes max_record_age_ms"
-    " max_pending_requests max_subscriptions store_query_interval_ms",
-    "node": "dialect timeout_ms max_body_bytes max_backoff_ms",
+    " max_pending_requests max_subscriptions store_query_interval_ms filter_confirmation",
+    "node": "dialect timeout_ms max_body_bytes max_backoff_ms poll_interval_ms health_interval_ms",
     "participant": "query_window_ms verify_chunk_chain delivery_error_event process_task_min_elapse_ms"
     " max_queued_bytes send_timeout_ms max_journal_entries max_journal_bytes",
-    "pipeline": "max_clock_skew_ms channel_expiry_ms clock_interval_ms quarantine_raw_bytes",
+    "pipeline": "settle_delay_ms max_clock_skew_ms channel_expiry_ms clock_interval_ms quarantine_raw_bytes",
     "quotas": "window_ms channel content_topic pattern pubsub_topic",
     "quotas.sender": "named_ids",
-    "rate_limit": "counts approaching_share",
-    "sds": "clock_unit_ms possible_acks_threshold before_observation wire_family tracking sync_after_content"
+    "rate_limit": "counts approaching_share ephemeral_share",
+    "sds": "retransmission repair_t_min_ms repair_t_max_ms"
+    " clock_unit_ms possible_acks_threshold before_observation wire_family tracking sync_after_content"
     " sync_with_repairs repair_response_groups retrieve_frequency_ms retrieve_backoff retrieve_max_interval_ms"
     " wait_for_sent saturation_limit max_repair_requests_per_message max_repair_answers sweep_in_buf_interval_ms"
     " unproven_id_ms lamport_tolerance_ms lamport_max_step lamport_max_ahead_ms max_history_entries max_missing"
@@ -30,7 +31,8 @@ _KEYS = {
     " max_waiting_bytes max_log_entries max_log_bytes max_repeats max_kept_bytes max_tracked max_participants"
     " max_finished_sends max_remembered max_remembered_bytes acknowledge_within_ms timeout_for_lost_messages_ms",
     "sds.filter_format": "family error_rate",
-    "segmentation": "dialect accepted_dialects min_parity_segments max_buffered_bytes codec max_total_segments"
+    "segmentation": "set_timeout_ms"
+    " dialect accepted_dialects min_parity_segments max_buffered_bytes codec max_total_segments"
     " completed_memory_ms max_completed_sets max_open_sets max_open_sets_per_sender max_buffered_bytes_per_sender"
     " max_rebuild_attempts max_work_per_segment",
     "spark": "log_level ui max_bytes_per_trigger arrow_batch_rows snapshot_partitions",
@@ -42,13 +44,23 @@ _KEYS = {
 FIXED = frozenset(f"{section}.{key}" for section, keys in _KEYS.items() for key in keys.split())
 """Section and key, without the numbers of list entries."""
 
+REPLACED = {
+    "api.database": "Leave it out: the file is messaging.sqlite in paths.run_dir.",
+    "kafka.isolation_level": "Use kafka.client.isolation_level and kafka.spark with the key isolation.level.",
+    "kafka.security.ssl_check_hostname": "Use kafka.client.ssl_check_hostname and kafka.spark with the key"
+    " ssl.endpoint.identification.algorithm.",
+    "participant.query_on_connect": "Leave it out: participants query stores if store.nodes names any.",
+    "pipeline.store_plaintext": "Set store_plaintext at each entry of channels.content_topics.",
+}
+"""Settings that are gone, with what replaces each."""
+
 
 def find_fixed(content: Any, path: str = "") -> Iterator[str]:
-    """The keys of :data:`FIXED` that are in the content of a file or of the environment."""
+    """The keys of :data:`FIXED` and :data:`REPLACED` that are in the content of a file or of the environment."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             inner = f"{path}.{key}".lstrip(".")
-            if inner in FIXED:
+            if inner in FIXED or inner in REPLACED:
                 yield inner
             yield from find_fixed(value, inner)
     elif isinstance(content, list | tuple):

@@ -60,7 +60,6 @@ class SecuritySettings(Section):
     ssl_ca_file: str | None = Field(default=None, description="PEM: the authorities that signed the brokers")
     ssl_certificate_file: str | None = Field(default=None, description="PEM: private key and certificate chain")
     ssl_key_password: SecretStr | None = None
-    ssl_check_hostname: bool = True
 
     @model_validator(mode="after")
     def _complete(self) -> SecuritySettings:
@@ -87,10 +86,6 @@ class KafkaSettings(Section):
     topics: TopicSettings = TopicSettings()
     security: SecuritySettings = SecuritySettings()
     broker: BrokerSettings = BrokerSettings()
-    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
-        default="read_committed",
-        description="read_uncommitted also reads the records of aborted transactions, as evidence of what was tried",
-    )
     client: dict[str, PassThrough] = Field(
         default={}, description="more options for kafka-python, by its names; each reaches the clients that have it"
     )
@@ -114,7 +109,7 @@ class KafkaSettings(Section):
     def clients(self) -> KafkaClients:
         """The options of each kind of kafka-python client, secrets in clear: never print them."""
         kinds = {kind: self._common_options() for kind in ("consumer", "producer", "admin")}
-        kinds["consumer"]["isolation_level"] = self.isolation_level
+        kinds["consumer"]["isolation_level"] = "read_committed"
         if self.client:
             given = {key: _parse(value.get_secret_value()) for key, value in self.client.items()}
             for kind, known in _list_options().items():
@@ -131,7 +126,6 @@ class KafkaSettings(Section):
                 "sasl_plain_password": s.sasl_password.get_secret_value(),
             }
         if s.protocol.endswith("SSL"):
-            options["ssl_check_hostname"] = s.ssl_check_hostname
             if s.ssl_ca_file:
                 options["ssl_cafile"] = s.ssl_ca_file
             if s.ssl_certificate_file:
@@ -146,7 +140,7 @@ class KafkaSettings(Section):
         options = {
             "bootstrap.servers": self.servers,
             "security.protocol": s.protocol,
-            "isolation.level": self.isolation_level,
+            "isolation.level": "read_committed",
         }
         if s.protocol.startswith("SASL") and s.sasl_password is not None:
             module = "plain.PlainLoginModule" if s.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
@@ -162,8 +156,6 @@ class KafkaSettings(Section):
                 options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": s.ssl_certificate_file}
             if s.ssl_key_password is not None:
                 options["ssl.key.password"] = s.ssl_key_password.get_secret_value()
-            if not s.ssl_check_hostname:
-                options["ssl.endpoint.identification.algorithm"] = ""
         options |= {key: value.get_secret_value() for key, value in self.spark.items()}
         return {f"kafka.{key}": value for key, value in options.items()}
 

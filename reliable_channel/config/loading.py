@@ -16,12 +16,13 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
-from reliable_channel.config.fixed import FIXED, find_fixed
+from reliable_channel.config.fixed import FIXED, REPLACED, find_fixed
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
 from reliable_channel.core.errors import ConfigurationError
 
 FILE_VARIABLE = "RELIABLE_CHANNEL_CONFIG"
 DEFAULT_NAME = "local"
+_LEAVE_OUT = "Leave it out: the code has a fixed value. `reliable-channel config show` shows the settings."
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
@@ -97,11 +98,11 @@ def _from_json(value: Any) -> Any:
 
 
 def _refuse_fixed(content: dict[str, Any]) -> None:
-    """Refuse keys that are constants of the code."""
+    """Refuse keys that are constants of the code, or gone."""
     if names := sorted(find_fixed(content)):
         raise ConfigurationError(
             f"{', '.join(names)} {'are no settings' if len(names) > 1 else 'is no setting'} (any more).",
-            "Leave it out: the code has a fixed value. `reliable-channel config show` shows the settings.",
+            " ".join(dict.fromkeys(REPLACED.get(name, _LEAVE_OUT) for name in names)),
         )
 
 

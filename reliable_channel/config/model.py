@@ -133,7 +133,6 @@ class PipelineSettings(Section):
         description="ms; without records, the first idle tick comes after this time, later ones up to six times",
     )
     quarantine_raw_bytes: Bytes = 65_536
-    store_plaintext: bool = True
     vacuum_retention_ms: Milliseconds = Field(
         default=7 * 24 * 3_600_000,
         description="ms; how long replaced files stay for readers of old versions; at least a minute while jobs run",

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from reliable_channel.config import ChannelsSettings, PipelineSettings
+from reliable_channel.config import ChannelsSettings
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.sds import decode_sds_message as parse_sds_message
@@ -191,7 +191,7 @@ def waku_message_hash(pubsub_topic: pa.Array, value: pa.Array) -> pa.Array:
     return pa.array(hashes(pubsub_topic.to_pylist(), value.to_pylist()), pa.binary())
 
 
-def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf:
+def decode_record(channels: ChannelsSettings) -> Udf:
     """The UDF that decodes Kafka records into :data:`RECORD`: envelope, decryption, SDS message, segment in one pass.
 
     Its columns: the value, the headers ``pubsub_topic`` and ``source`` (binary), and the record time (µs), which bounds
@@ -199,7 +199,7 @@ def decode_record(channels: ChannelsSettings, pipeline: PipelineSettings) -> Udf
 
     @arrow_udf(RECORD)  # type: ignore[untyped-decorator]
     def decode(columns: Iterator[tuple[pa.Array, pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
-        judge = RecordDecoder(channels, pipeline)
+        judge = RecordDecoder(channels)
         for batch in columns:
             yield decode_batch(judge, *batch)
 

@@ -37,7 +37,7 @@ def messaging_node(settings: Settings) -> MessagingNode:
     config = messaging_config(settings)
     over_kafka = settings.api.transport == "kafka"
     transport: Node = _kafka(settings, config) if over_kafka else _waku(settings, config)
-    database = settings.api.database or str(Path(settings.paths.run_dir) / "messaging.sqlite")
+    database = str(Path(settings.paths.run_dir) / "messaging.sqlite")
     feed: Feed = NoFeed()
     if settings.api.feed:
         feed = KafkaFeed(

@@ -74,16 +74,14 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
         segmentation = replace(segmentation, accepted_dialects=accepted, dialect=dialect)
         files = files or known.decryption_key_files
         layer = known.encryption_layer
-    own = settings.participant.model_dump(exclude={"preset"})
-    if own["query_on_connect"] is None:
-        own["query_on_connect"] = bool(settings.store.nodes)
     return ReliableChannelConfig(
         segmentation=segmentation,
         sds=sds,
         rate_limit=settings.rate_limit,
         encryption=AesGcm.from_files(files) if files else None,
         encryption_layer=layer,
-        **own,
+        query_on_connect=bool(settings.store.nodes),
+        **settings.participant.model_dump(exclude={"preset"}),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, load
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings
 from reliable_channel.lake.tables import ENVELOPES, PIPELINE_METRICS, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.simulation.presets import small_scenario
@@ -59,9 +59,8 @@ def test_every_symptom_is_broken_by_a_test() -> None:
 
 
 def test_content_topics_that_the_configuration_does_not_follow_are_plain(tmp_path: Path) -> None:
-    settings = load("local")
     topics = ChannelsSettings(content_topics=(ChannelTopic(content_topic="/another/1/app/proto"),))
-    decoder = RecordDecoder(topics, settings.pipeline)
+    decoder = RecordDecoder(topics)
     rows = []
     for record in simulate(small_scenario()).records:
         headers = dict(record.headers)

@@ -33,7 +33,7 @@ TOKEN = "a token of sixteen characters or more"
 
 CONFIGURATION = """
 paths: {{run_dir: {run}}}
-node: {{url: "{url}", pubsub_topic: {topic}, poll_interval_ms: 20, health_interval_ms: 50}}
+node: {{url: "{url}", pubsub_topic: {topic}}}
 messaging: {{mode: relay, cluster_id: 16, shards: [32], bootstrap_nodes: []}}
 api: {{transport: waku-rest, feed: false, port: 0}}
 """

@@ -130,7 +130,7 @@ def operated(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Operated:
                 OPEN,
             ]
         },
-        "node": {"url": fake.url, "mode": "edge", "pubsub_topic": PUBSUB_TOPIC, "poll_interval_ms": 20},
+        "node": {"url": fake.url, "mode": "edge", "pubsub_topic": PUBSUB_TOPIC},
         "api": {"transport": "waku-rest"},
         "alerts": {"rules": str(tmp_path / "alerts.yaml")},
         "messaging": {"mode": "edge", "cluster_id": 16, "shards": [32], "bootstrap_nodes": []},

@@ -40,7 +40,7 @@ _SETTINGS = load("local")
 
 def check_ingest(steps: list[Step]) -> None:
     """Every record becomes a row of a kind; a quarantined one has a reason. Together they become the same rows."""
-    decoder = RecordDecoder(_SETTINGS.channels, _SETTINGS.pipeline)
+    decoder = RecordDecoder(_SETTINGS.channels)
     records, rows = [], []
     for step in steps:
         if step.kind == "evidence":
@@ -165,7 +165,7 @@ def check_observer(steps: list[Step]) -> None:
 
 
 def _sent(steps: list[Step]) -> set[tuple[str, bytes | None]]:
-    decoder = RecordDecoder(_SETTINGS.channels, _SETTINGS.pipeline)
+    decoder = RecordDecoder(_SETTINGS.channels)
     rows = [decoder.decode(step.data, b"/waku/2/rs/1/0", b"relay", inputs.START_MS * 1000) for step in steps]
     return {(str(row.sender_id), row.content) for row in rows}
 

@@ -14,6 +14,7 @@ from typing import Any
 import kafka.codec
 import pytest
 from kafka import KafkaProducer, TopicPartition
+from pydantic import SecretStr
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
@@ -154,9 +155,8 @@ def test_a_participant_receives_a_record_of_the_farthest_future(broker: Settings
 def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, topic: str) -> None:
     transact(broker, topic, ["aborted"], commit=False)
     write(broker, topic, ["after"])
-    everything = broker.model_copy(
-        update={"kafka": broker.kafka.model_copy(update={"isolation_level": "read_uncommitted"})}
-    )
+    client = {"isolation_level": SecretStr("read_uncommitted")}
+    everything = broker.model_copy(update={"kafka": broker.kafka.model_copy(update={"client": client})})
     with Participant(everything, topic, None, start_at="earliest") as one:
         until(lambda: "after" in one.texts)
     assert one.texts == ["aborted", "after"]

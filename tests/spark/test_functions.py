@@ -12,7 +12,7 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings, load
+from reliable_channel.config import ChannelsSettings, ChannelTopic, load
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, encode_segment
@@ -92,7 +92,7 @@ def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -
 
 def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
     channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
-    decode = rc.decode_record(channels, PipelineSettings())
+    decode = rc.decode_record(channels)
     rows = [
         (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"relay"), LAMPORT * 1000),
         (bytearray(VALUE), bytearray(PUBSUB.encode()), bytearray(b"nobody"), LAMPORT * 1000),

@@ -30,7 +30,7 @@ class Adapters:
         self, expiry_ms: int | None = None, sds: SdsParameters | None = None, decoder: RecordDecoder | None = None
     ) -> None:
         settings = load("local")
-        self._decoder = decoder or RecordDecoder(settings.channels, settings.pipeline)
+        self._decoder = decoder or RecordDecoder(settings.channels)
         self._sds = sds or SdsParameters()
         self._sets: dict[bytes, HashSets] = {}
         self._channels: dict[ChannelKey, ChannelObserver] = {}

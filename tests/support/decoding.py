@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, encode_segment
@@ -17,9 +15,9 @@ NOW_MS = 1_767_225_600_000
 PAYLOAD = bytes(range(256)) * 4
 
 
-def decoder(family: WireFamily = WireFamily.SPEC, **settings: Any) -> RecordDecoder:
+def decoder(family: WireFamily = WireFamily.SPEC) -> RecordDecoder:
     topic = ChannelTopic(content_topic=TOPIC, family=family)
-    return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings(**settings))
+    return RecordDecoder(ChannelsSettings(content_topics=(topic,)))
 
 
 def decode(

@@ -28,7 +28,7 @@ Rows = dict[Table, list[dict[str, Any]]]
 def write_judged(directory: Path, world: World, store_plaintext: bool = True) -> Settings:
     """What ingest, reassembly, ack, evidence and verdict would write about a world; returns the settings for it."""
     settings = _configure(directory, world, store_plaintext)
-    decoder = RecordDecoder(settings.channels, settings.pipeline)
+    decoder = RecordDecoder(settings.channels)
     adapters = Adapters(decoder=decoder)
     rows: Rows = defaultdict(list)
     for offset, record in enumerate(world.records):

@@ -26,7 +26,7 @@ def write_simulated(place: Path, world: World) -> TableSnapshot:
     plans = world.scenario.channels
     topics = tuple(ChannelTopic(content_topic=plan.content_topic) for plan in plans)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
-    decoder = RecordDecoder(settings.channels, settings.pipeline)
+    decoder = RecordDecoder(settings.channels)
     adapters = Adapters(decoder=decoder)
     records = []
     for offset, record in enumerate(world.records):

@@ -12,7 +12,7 @@ import yaml
 
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
-from reliable_channel.config.fixed import FIXED
+from reliable_channel.config.fixed import FIXED, REPLACED
 from reliable_channel.config.loading import _annotation, _keys
 from reliable_channel.config.presets import Preset
 from reliable_channel.core.errors import ConfigurationError
@@ -167,9 +167,8 @@ def secured(tmp_path: Path) -> Path:
             ssl_ca_file: /etc/ca.pem
             ssl_certificate_file: /etc/me.pem
             ssl_key_password: {SECRET}
-            ssl_check_hostname: false
-          client: {{request_timeout_ms: 1234}}
-          spark: {{max.poll.records: 77}}
+          client: {{request_timeout_ms: 1234, ssl_check_hostname: false}}
+          spark: {{max.poll.records: 77, ssl.endpoint.identification.algorithm: ""}}
         """,
     )
 
@@ -322,6 +321,15 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
     assert last in _keys(section or _annotation(sections))
 
 
+@pytest.mark.parametrize(("key", "remedy"), REPLACED.items())
+def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(key: str, remedy: str, tmp_path: Path) -> None:
+    content: Any = 1
+    for name in reversed(key.split(".")):
+        content = {name: content}
+    with pytest.raises(ConfigurationError, match=rf"{re.escape(key)} is no setting.*{re.escape(remedy)}"):
+        load(write(tmp_path, yaml.safe_dump(content)))
+
+
 def test_a_constant_in_the_json_of_a_variable_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA", '{"topics": {"max_message_bytes": 1000}}')
     sentence = "environment variable RELIABLE_CHANNEL__KAFKA: kafka.topics.max_message_bytes is no setting"
@@ -348,7 +356,9 @@ def test_every_preset_is_tested() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_by_name_has_the_rules_of_its_revision(tmp_path: Path, name: str) -> None:
-    settings = load(write(tmp_path, f"participant: {{preset: {name}, query_on_connect: true}}"))
+    settings = load(
+        write(tmp_path, f"participant: {{preset: {name}}}\nstore: {{nodes: [{{url: http://127.0.0.1:1}}]}}")
+    )
     config = topic_config(settings, "/my-app/1/plain/proto")
     assert config == PRESETS[name]
     assert load(write(tmp_path, settings.to_yaml())) == settings
@@ -356,9 +366,9 @@ def test_a_preset_by_name_has_the_rules_of_its_revision(tmp_path: Path, name: st
 
 def test_what_is_given_counts_before_the_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELIABLE_CHANNEL__PARTICIPANT__PRESET", "march_2026")
-    text = "{sds: {retransmission: adaptive}, rate_limit: {enabled: false}}"
+    text = "{sds: {max_retransmissions: 3}, rate_limit: {enabled: false}}"
     settings = load(write(tmp_path, text))
-    assert (settings.sds.retransmission, settings.rate_limit.enabled) == ("adaptive", False)
+    assert (settings.sds.max_retransmissions, settings.rate_limit.enabled) == (3, False)
     assert (settings.rate_limit.counts, settings.participant.verify_chunk_chain) == ("messages", True)
 
 

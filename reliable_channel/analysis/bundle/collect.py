@@ -127,7 +127,7 @@ def _describe_observer(
             "dialects": sorted(dialect.value for dialect in topic.dialects),
             "keyed": bool(topic.decryption_key_files),
             "encryption_layer": str(topic.encryption_layer),
-            "store_plaintext": topic.store_plaintext and settings.pipeline.store_plaintext,
+            "store_plaintext": topic.store_plaintext,
         },
     }
 

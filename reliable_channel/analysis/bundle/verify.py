@@ -23,7 +23,7 @@ from reliable_channel import __version__
 from reliable_channel.analysis import text
 from reliable_channel.analysis.bundle.archive import MAX_BYTES, Bundle
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
@@ -139,7 +139,7 @@ class _Verification:
 
     @cached_property
     def _decoder(self) -> RecordDecoder:
-        return RecordDecoder(self._channels, PipelineSettings())
+        return RecordDecoder(self._channels)
 
     @cached_property
     def _records(self) -> dict[tuple[Any, ...], dict[str, Any]]:

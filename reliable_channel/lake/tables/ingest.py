@@ -82,7 +82,7 @@ SDS_MESSAGES = Table(
         Column(
             "encrypted",
             "BOOLEAN",
-            "content is ciphertext, because plaintext is not stored (pipeline.store_plaintext)",
+            "content is ciphertext, because plaintext is not stored (store_plaintext of its content topic)",
             example="false",
         ),
         Column(

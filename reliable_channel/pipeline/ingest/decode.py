@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.sds.verify import check_id
 from reliable_channel.core.wire.hashing import keccak256
@@ -94,9 +94,8 @@ def refuse(row: Decoded, stage: str, malformed: Malformed) -> Decoded:
 class RecordDecoder:
     """Decodes records for one configuration of channels. Created once per Python worker; not thread-safe."""
 
-    def __init__(self, channels: ChannelsSettings, pipeline: PipelineSettings) -> None:
+    def __init__(self, channels: ChannelsSettings) -> None:
         self._channels = channels
-        self._store_plaintext = pipeline.store_plaintext
         self._decryptor = PayloadDecryptor()
         self._topics: dict[tuple[str, str], ChannelTopic | None] = {}
         self._headers: dict[bytes, str | None] = {}
@@ -174,7 +173,7 @@ class RecordDecoder:
             return refuse(row, "sds", Malformed(Reason.LAMPORT_OUT_OF_RANGE, f"{lamport} ms"))
         has_keys = bool(topic.decryption_key_files)
         row.kind, row.family = "sds", _FAMILY_NAMES[read.family]
-        row.encrypted = has_keys and not (topic.store_plaintext and self._store_plaintext)
+        row.encrypted = has_keys and not topic.store_plaintext
         row.channel_id, row.sender_id, row.sds_id = message.channel_id, message.sender_id, message.message_id
         row.sds_kind = _KIND_NAMES[kind] if kind else None
         row.lamport_timestamp = lamport

@@ -89,7 +89,7 @@ def limit_record_time(record_time: Column, ingest_time: Column, pipeline: Pipeli
 def decode_records(records: DataFrame, settings: Settings) -> DataFrame:
     """Add the column ``decoded`` (:func:`~reliable_channel.pipeline.functions.decode_record`) to records
     (:func:`records_of`)."""
-    decode = decode_record(settings.channels, settings.pipeline)
+    decode = decode_record(settings.channels)
     return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
         "pubsub_header", "source_header"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.config import ChannelsSettings, PipelineSettings
+from reliable_channel.config import ChannelsSettings
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Segment, encode_segment
@@ -27,6 +27,6 @@ def test_both_deliver_an_index_of_nine_among_three_and_tell_of_it(payload: bytes
 
     message = encode_sds_message(SdsMessage("alice", "m", "talk", 1_000, content=payload))
     record = encode_waku_message(WakuMessage(message, TOPIC, timestamp=1))
-    row = RecordDecoder(ChannelsSettings(), PipelineSettings()).decode(record, b"/waku/2/rs/1/0", b"relay", 10**15)
+    row = RecordDecoder(ChannelsSettings()).decode(record, b"/waku/2/rs/1/0", b"relay", 10**15)
     assert (row.kind, row.segment_kind, row.content) == ("sds", "bare", payload)
     assert (row.disposition == "kept") is strange

@@ -131,8 +131,16 @@ def test_unknown_peers_are_refused_with_those_that_are_known() -> None:
         load("local", channels={"content_topics": [{"content_topic": NIM, "peers": "logos"}]})
 
 
-DECIDED_ELSEWHERE = {"encryption", "encryption_layer", "history_backend", "database", "persistence", "auto_start"}
-"""By the keys of the content topic, and by whoever opens the channel."""
+DECIDED_ELSEWHERE = {
+    "encryption",
+    "encryption_layer",
+    "history_backend",
+    "database",
+    "persistence",
+    "auto_start",
+    "query_on_connect",
+}
+"""By the keys of the content topic, by ``store.nodes``, and by whoever opens the channel."""
 
 
 @pytest.mark.parametrize(
@@ -143,7 +151,6 @@ def test_every_option_of_a_participant_has_a_key(name: str) -> None:
         "segmentation": ("segmentation", "segment_size_bytes", 1_000),
         "sds": ("sds", "max_retransmissions", 3),
         "rate_limit": ("rate_limit", "messages_per_epoch", 7),
-        "query_on_connect": ("participant", name, True),
         "verify_chunk_chain": ("participant", name, True),
         "delivery_error_event": ("participant", name, False),
     }

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel.aes_gcm import AesGcm
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.segmentation.split import contents_for
 from reliable_channel.core.wire.hashing import keccak256
@@ -101,7 +101,7 @@ def test_a_message_that_no_family_reads_has_the_reason_of_the_one_that_read_most
 
 
 def auto() -> RecordDecoder:
-    return RecordDecoder(ChannelsSettings(content_topics=(TOPIC,)), PipelineSettings())
+    return RecordDecoder(ChannelsSettings(content_topics=(TOPIC,)))
 
 
 @pytest.mark.parametrize("family", WireFamily)
@@ -121,7 +121,7 @@ def decode_content(content: bytes, family: WireFamily) -> Decoded:
     channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC, family=family),))
     message = SdsMessage("alice", "m1", "talk", 5, content=content)
     value = envelope(encode_sds_message(message, family))
-    return RecordDecoder(channels, PipelineSettings()).decode(value, PUBSUB, b"relay", NOW_MS * 1000)
+    return RecordDecoder(channels).decode(value, PUBSUB, b"relay", NOW_MS * 1000)
 
 
 @pytest.mark.parametrize(("value", "reason"), BAD.values(), ids=BAD.keys())
@@ -205,7 +205,7 @@ def test_an_ephemeral_message_is_never_a_segment() -> None:
 
 def test_without_a_key_an_encrypted_topic_is_undecryptable() -> None:
     topic = ChannelTopic(content_topic=TOPIC, decryption_key_files=("missing.key",))
-    row = RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings()).decode(
+    row = RecordDecoder(ChannelsSettings(content_topics=(topic,))).decode(
         envelope(sds()), PUBSUB, b"relay", NOW_MS * 1000
     )
     assert (row.kind, row.reason) == ("quarantined", Reason.UNDECRYPTABLE.value)
@@ -237,7 +237,7 @@ def encrypted(tmp_path: Path, store_plaintext: bool = True) -> tuple[RecordDecod
         store_plaintext=store_plaintext,
     )
     cipher = AesGcm(old).for_topics(PUBSUB.decode(), TOPIC)
-    return RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings()), cipher
+    return RecordDecoder(ChannelsSettings(content_topics=(topic,))), cipher
 
 
 def test_an_encrypted_channel_is_opened_with_any_of_its_keys(tmp_path: Path) -> None:
@@ -270,13 +270,13 @@ def test_a_key_comes_from_the_environment_too(value: str | None, detail: str, mo
     key = AesGcm.generate_key()
     sealed = envelope(AesGcm(key).for_topics(PUBSUB.decode(), TOPIC).encrypt(sds(b"secret")))
     monkeypatch.setenv("CHANNEL_KEY", key.hex())
-    good = RecordDecoder(channels, PipelineSettings()).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
+    good = RecordDecoder(channels).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
     assert (good.kind, good.content) == ("sds", b"secret")
     if value is None:
         monkeypatch.delenv("CHANNEL_KEY")
     else:
         monkeypatch.setenv("CHANNEL_KEY", value)
-    row = RecordDecoder(channels, PipelineSettings()).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
+    row = RecordDecoder(channels).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
     assert row.reason == Reason.UNDECRYPTABLE.value
     assert row.detail == f"The environment variable CHANNEL_KEY {'with a decryption key ' * (value is None)}{detail}."
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import contents_for
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, HistoryEntry, SdsMessage, WireFamily, encode_sds_message
@@ -52,7 +52,7 @@ def decoded(records: list[Record]) -> tuple[pa.StructArray, pa.StructArray]:
     columns = [list(column) for column in zip(*records, strict=True)] or [[], [], [], []]
     types = (pa.binary(), pa.binary(), pa.binary(), pa.int64())
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
-    judge = RecordDecoder(CHANNELS, PipelineSettings())
+    judge = RecordDecoder(CHANNELS)
     decoded = functions.decode_batch(judge, *arrays)
     decoded.validate(full=True)
     return decoded, functions.records([judge.decode(*record) for record in records])
@@ -67,7 +67,7 @@ def check(records: list[Record]) -> None:
 def by_columns(records: list[Record]) -> int:
     """How many of the records need no judge."""
     arrays = [pa.array(list(column)) for column in zip(*records, strict=True)]
-    parts = ColumnDecoder(RecordDecoder(CHANNELS, PipelineSettings())).decode(*arrays)
+    parts = ColumnDecoder(RecordDecoder(CHANNELS)).decode(*arrays)
     return sum(len(part.rows) for part in parts)
 
 

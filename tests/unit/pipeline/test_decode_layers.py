@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel.aes_gcm import AesGcm
-from reliable_channel.config import ChannelsSettings, ChannelTopic, PipelineSettings
+from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.wire.hashing import content_message_id, js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, encode_sds_message
@@ -38,7 +38,7 @@ def read_in_layer(
     )
     channels = ChannelsSettings(content_topics=(topic,))
     cipher = AesGcm(key).for_topics(PUBSUB.decode(), TOPIC)
-    return RecordDecoder(channels, PipelineSettings()), cipher, channels
+    return RecordDecoder(channels), cipher, channels
 
 
 @pytest.mark.parametrize("layer", EncryptionLayer)

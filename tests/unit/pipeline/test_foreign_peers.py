@@ -48,7 +48,7 @@ def written(world: World, family: str = "auto") -> Adapters:
     """The adapters after all records of the world, and an hour."""
     topic = ChannelTopic(content_topic=TOPIC, family=family)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
-    adapters = Adapters(decoder=RecordDecoder(settings.channels, settings.pipeline))
+    adapters = Adapters(decoder=RecordDecoder(settings.channels))
     for offset, record in enumerate(world.records):
         if record.value is not None:
             adapters.record(offset, record.value, dict(record.headers), record.at_ms)

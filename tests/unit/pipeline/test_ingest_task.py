@@ -77,7 +77,7 @@ RECORDS = st.lists(
 
 def decoded(records: list[dict[str, Any]], channels: ChannelsSettings) -> pa.StructArray:
     """What the UDF gives for these records."""
-    decoder = RecordDecoder(channels, PipelineSettings())
+    decoder = RecordDecoder(channels)
     names = ("value", "pubsub_header", "source_header", "time_us")
     return functions.records([decoder.decode(*(record[name] for name in names)) for record in records])
 

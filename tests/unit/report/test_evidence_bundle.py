@@ -363,7 +363,8 @@ def test_the_commands_write_check_and_render(
     out.write_bytes(change(altered, nameless))
     assert run("verify", str(out), "--html", str(page))[0] == 2
     assert run("verify", str(tmp_path / "none.zip"))[0] == 2
-    monkeypatch.setenv("RELIABLE_CHANNEL__PIPELINE__SETTLE_DELAY_MS", "864000000")
+    patient = settings.pipeline.model_copy(update={"settle_delay_ms": 864_000_000})
+    monkeypatch.setattr("reliable_channel.config.load", lambda _: settings.model_copy(update={"pipeline": patient}))
     code, said = run("bundle", message.first_sds_id, "--out", str(out), "--tables", str(tmp_path / "tables"))
     assert code == 1 and "it follows: unknown (unsettled)" in said and "run --once --verdicts" in said
     assert run("bundle", "no such id", "--out", str(out), "--tables", str(tmp_path / "tables"))[0] == 2
