@@ -39,9 +39,9 @@ from reliable_channel.core.segmentation import (
 )
 from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
-from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
-from reliable_channel.core.wire.segment import Segment, decode_segment, lookalike
+from reliable_channel.core.wire.segment import decode_segment, lookalike, open_ephemeral
 
 MAX_REBUILT = 192
 MAX_RECENT = 64
@@ -221,16 +221,9 @@ class Inbox:
 
     def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
         """Deliver an ephemeral message at once, or report why not; it has exactly one segment."""
-        key, payload = text_of(message_id), content
-        segment = decode_segment(content, self.config.accepted_dialects)
-        if isinstance(segment, Segment):
-            payload = segment.payload
-            if segment.data_count != 1 or segment.is_parity:
-                return self._problem(now, "refused", "a segment of several in an ephemeral message", key)
-            if keccak256(payload) != segment.entire_message_hash:
-                return self._problem(now, "hash_mismatch", "an ephemeral message", key)
-        elif Dialect.V01 not in self.config.accepted_dialects:
-            return self._problem(now, "malformed", "no segment of the configured dialects", key)
+        key, payload = text_of(message_id), open_ephemeral(content, self.config.accepted_dialects)
+        if isinstance(payload, Malformed):
+            return self._problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
         return Deliver("", self._make_event(payload, sender_id, key, None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
@@ -489,6 +482,9 @@ class Inbox:
         return Emit(
             ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of_text(sds_id))
         )
+
+
+_EPHEMERAL_PROBLEMS = {Reason.SEGMENT_COUNT: "refused", Reason.SEGMENT_HASH_MISMATCH: "hash_mismatch"}
 
 
 def _number(segment: HeldSegment, data_count: int | None) -> int | None:

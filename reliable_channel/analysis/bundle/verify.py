@@ -30,6 +30,7 @@ from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.bloom import list_absent
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, open_ephemeral
 from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
@@ -255,8 +256,11 @@ class _Verification:
             fields = {name: row[name] for name in SegmentRow._fields if name in row}
             segment = decrypt(SegmentRow(**{**fields, "event_us": 0, "content": content}))._replace(encrypted=False)
             if row["segment_kind"] == "bare":
-                if keccak256(segment.content) == row["entire_message_hash"]:
-                    return segment.content
+                # A row in the clear has the payload of an ephemeral message, a ciphertext its whole content.
+                is_whole = row["encrypted"] and row["sds_kind"] == "ephemeral"
+                bare = open_ephemeral(segment.content, DEFAULT_DIALECTS) if is_whole else segment.content
+                if isinstance(bare, bytes) and keccak256(bare) == row["entire_message_hash"]:
+                    return bare
                 continue
             for built in sets.add(segment):
                 if isinstance(built, Message):

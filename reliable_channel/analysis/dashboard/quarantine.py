@@ -33,6 +33,7 @@ MEANINGS = {
     "segment_hash_length": "looks like a segment, its hash has not 32 bytes",
     "segment_count": "looks like a segment, its counts are out of range",
     "segment_index": "looks like a segment, its index is not below its count",
+    "segment_hash_mismatch": "an ephemeral message whose payload has another hash",
     "over_quota": "above a quota of its sender, channel or content topic",
 }
 

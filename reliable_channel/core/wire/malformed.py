@@ -28,6 +28,7 @@ class Reason(StrEnum):
     SEGMENT_HASH_LENGTH = "segment_hash_length"
     SEGMENT_COUNT = "segment_count"
     SEGMENT_INDEX = "segment_index"
+    SEGMENT_HASH_MISMATCH = "segment_hash_mismatch"
     UNDECRYPTABLE = "undecryptable"
     PLAINTEXT_REFUSED = "plaintext_refused"
     OVER_QUOTA = "over_quota"

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from reliable_channel.core.wire._pb import segment_pb2 as pb
 from reliable_channel.core.wire.framing import field_unless_empty
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
 
 HASH_BYTES = 32
@@ -106,6 +107,19 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
         other = _decode_length(data)
         return other if isinstance(other, Segment) else decoded
     return _decode_length(data)
+
+
+def open_ephemeral(content: bytes, dialects: Collection[Dialect]) -> bytes | Malformed:
+    """Return the payload of an ephemeral message, which has exactly one segment (LIP-109), or why its content cannot be
+    delivered. Bytes that are not a segment are the payload if ``dialects`` has v0.1."""
+    segment = decode_segment(content, dialects)
+    if isinstance(segment, Malformed):
+        return content if _V01 in dialects else segment
+    if segment.data_count != 1 or segment.is_parity:
+        return Malformed(Reason.SEGMENT_COUNT, "a segment of several in an ephemeral message")
+    if keccak256(segment.payload) != segment.entire_message_hash:
+        return Malformed(Reason.SEGMENT_HASH_MISMATCH, "an ephemeral message whose payload has another hash")
+    return segment.payload
 
 
 def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:

@@ -197,7 +197,7 @@ SDS_METADATA = (
     Column(
         "content_digest",
         "BINARY",
-        "SHA-256 of the plaintext SDS content",
+        "SHA-256 of the plaintext SDS content, of an ephemeral message its payload",
         unit="32 bytes",
         example="0x3e7b18acce28ce5bc3bb86640240efc417bd4cf87a9d086ec33ceab46927a22b",
     ),
@@ -207,7 +207,13 @@ SDS_METADATA = (
         "the SDS id was recomputed from the message; null if undecidable (docs/sds.md, Unproven ids)",
         example="true",
     ),
-    Column("content_bytes", "INT", "size of the plaintext SDS content", unit="bytes", example="2155"),
+    Column(
+        "content_bytes",
+        "INT",
+        "size of the plaintext SDS content, of an ephemeral message its payload",
+        unit="bytes",
+        example="2155",
+    ),
     ENVELOPE_HASH,
     SENDER_TIMESTAMP,
     Column("segment_kind", "STRING", "data, parity or bare (no segment); null without content", example="data"),

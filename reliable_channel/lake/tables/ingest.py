@@ -70,7 +70,8 @@ SDS_MESSAGES = Table(
         Column(
             "content",
             "BINARY",
-            "SDS content: a bare payload or an encoded segment; if encrypted, the ciphertext",
+            "SDS content: a bare payload or an encoded segment; of an ephemeral message the payload, without the"
+            " segment around it; if encrypted, the ciphertext",
             example="0x7573206167656e206f7665723f",
         ),
         Column(

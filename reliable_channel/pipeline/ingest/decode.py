@@ -12,7 +12,7 @@ from reliable_channel.core.sds.verify import check_id
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsKind, WireFamily, decode_in_families
-from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, lookalike, open_ephemeral
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, message_hash
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor, ReadMessage
 
@@ -45,7 +45,7 @@ class Decoded:
     unset, and setting or copying all of them was a fifth of the decoding time.
 
     In an ``encrypted`` row ``content`` is the ciphertext; ``content_bytes`` and ``content_digest`` describe the
-    plaintext."""
+    plaintext, of an ephemeral message its payload without the segment around it."""
 
     kind: str | None = None
     source: str | None = None
@@ -185,10 +185,12 @@ class RecordDecoder:
         row.id_verified, row.id_scheme = check_id(message, read.family, content if is_inside else None)
         if content is None:
             return row
-        row.content = (message.content if is_inside else envelope.payload) if row.encrypted else content
-        row.content_bytes = len(content)
-        row.content_digest = hashlib.sha256(content).digest()
-        take_content(row, content, kind is SdsKind.EPHEMERAL, topic.dialects)
+        taken = take_content(row, content, kind is SdsKind.EPHEMERAL, topic.dialects)
+        if isinstance(taken, Malformed):
+            return refuse(row, "segment", taken)
+        row.content = (message.content if is_inside else envelope.payload) if row.encrypted else taken
+        row.content_bytes = len(taken)
+        row.content_digest = hashlib.sha256(taken).digest()
         return row
 
 
@@ -204,14 +206,22 @@ _NO_TOPIC = Malformed(Reason.BAD_HEADER, "header pubsub_topic is missing or no U
 _NO_SOURCE = Malformed(Reason.BAD_HEADER, f"header source is none of {', '.join(sorted(SOURCES))}")
 
 
-def take_content(row: Decoded, content: bytes, ephemeral: bool, dialects: Collection[Dialect]) -> None:
-    """Set what the content of an SDS message is: a segment, or the payload itself."""
-    # An ephemeral message has at most one segment (LIP-109), so its content is always the payload.
-    segment = None if ephemeral else decode_segment(content, dialects)
+def take_content(row: Decoded, content: bytes, ephemeral: bool, dialects: Collection[Dialect]) -> bytes | Malformed:
+    """Set what the content of an SDS message is: a segment, or the payload itself. Returns the content that its row
+    has, for an ephemeral message without the segment around it, or why participants refuse it."""
+    if ephemeral:
+        payload = open_ephemeral(content, dialects)
+        if not isinstance(payload, Malformed):
+            _take_bare(row, payload, None)
+        return payload
+    segment = decode_segment(content, dialects)
     if isinstance(segment, Segment):
         _take_segment(row, segment)
-    else:
+    elif Dialect.V01 in dialects:
         _take_bare(row, content, segment)
+    else:
+        return segment
+    return content
 
 
 def _take_segment(row: Decoded, segment: Segment) -> None:

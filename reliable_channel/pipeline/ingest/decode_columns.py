@@ -112,7 +112,11 @@ class ColumnDecoder:
                     messages, kept = _read(_MESSAGES[family], envelopes["payload"], here)
                     usual = _find_usual(messages, family, time_us.take(rows[kept]))
                     messages, kept = _filter(messages, usual), kept[usual]
-                    yield Part(rows[kept], {**_take(common, kept), **_build_sds_columns(messages, topic, family)})
+                    described = _describe_contents(messages, topic, family)
+                    clear = np.array([each is not None for each in described], np.bool_)
+                    messages, kept = _filter(messages, clear), kept[clear]
+                    columns = _build_sds_columns(messages, [each for each in described if each is not None], family)
+                    yield Part(rows[kept], {**_take(common, kept), **columns})
                     here = np.setdiff1d(here, kept, assume_unique=True)
 
     def _group_by_topic(self, envelopes: Columns) -> Iterator[tuple[ChannelTopic | None, Rows]]:
@@ -182,11 +186,26 @@ def _find_usual(messages: Columns, family: WireFamily, time_us: pa.Array) -> Mas
     return usual
 
 
-def _build_sds_columns(messages: Columns, topic: ChannelTopic, family: WireFamily) -> Columns:
+def _get_lamport(messages: Columns, family: WireFamily) -> pa.Array:
+    lamport = messages["lamport_timestamp"].cast(pa.int64())
+    return (
+        pc.if_else(pc.equal(lamport, 0), pa.scalar(None, pa.int64()), lamport) if family is WireFamily.NIM else lamport
+    )
+
+
+def _describe_contents(messages: Columns, topic: ChannelTopic, family: WireFamily) -> list[tuple[Any, ...] | None]:
+    """The values of :data:`_CONTENT`; ``None`` for a content that is refused, or that its row has without the segment
+    around it."""
+    ephemeral = np.asarray(_get_lamport(messages, family).is_null()).tolist()
+    return [
+        _describe_content(content or None, each, topic)
+        for content, each in zip(messages["content"].to_pylist(), ephemeral, strict=True)
+    ]
+
+
+def _build_sds_columns(messages: Columns, described: list[tuple[Any, ...]], family: WireFamily) -> Columns:
     """The columns of valid SDS messages of one family."""
-    lamport, content = messages["lamport_timestamp"].cast(pa.int64()), _drop_empty(messages["content"])
-    if family is WireFamily.NIM:
-        lamport = pc.if_else(pc.equal(lamport, 0), pa.scalar(None, pa.int64()), lamport)
+    lamport, content = _get_lamport(messages, family), _drop_empty(messages["content"])
     count = len(lamport)
     timed, filled = lamport.is_valid(), content.is_valid()
     kind = pc.if_else(timed, pc.if_else(filled, SdsKind.CONTENT.value, SdsKind.SYNC.value), SdsKind.EPHEMERAL.value)
@@ -197,10 +216,6 @@ def _build_sds_columns(messages: Columns, topic: ChannelTopic, family: WireFamil
         for sds_id, sender, at, content in zip(*(each.to_pylist() for each in given), contents, strict=True)
     ]
     digests = [None if each is None else hashlib.sha256(each).digest() for each in contents]
-    described = [
-        _describe_content(content, ephemeral, topic)
-        for content, ephemeral in zip(contents, np.asarray(pc.invert(timed)).tolist(), strict=True)
-    ]
     return {
         "kind": _repeat("sds", count),
         "channel_id": messages["channel_id"],
@@ -230,12 +245,11 @@ _content_of = attrgetter(*_CONTENT)
 _NO_CONTENT = _content_of(Decoded())
 
 
-def _describe_content(content: bytes | None, ephemeral: bool, topic: ChannelTopic) -> tuple[Any, ...]:
+def _describe_content(content: bytes | None, ephemeral: bool, topic: ChannelTopic) -> tuple[Any, ...] | None:
     if content is None:
         return _NO_CONTENT
     row = Decoded()
-    take_content(row, content, ephemeral, topic.dialects)
-    return _content_of(row)
+    return _content_of(row) if take_content(row, content, ephemeral, topic.dialects) is content else None
 
 
 def _compute_hashes(envelopes: Columns) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 from pathlib import Path
 
@@ -198,9 +199,43 @@ def test_the_message_hash_is_that_of_the_envelope() -> None:
     assert row.message_hash == message_hash(PUBSUB.decode(), message)
 
 
-def test_an_ephemeral_message_is_never_a_segment() -> None:
-    row = decode(envelope(sds(segment(), lamport=None)))
-    assert (row.sds_kind, row.segment_kind) == ("ephemeral", "bare")
+@pytest.mark.parametrize("dialect", Dialect)
+def test_the_content_of_an_ephemeral_message_is_its_payload_without_the_segment_around_it(dialect: Dialect) -> None:
+    (content,) = contents_for(PAYLOAD, SegmentationConfig(dialect=dialect))
+    row = decode(envelope(sds(content, lamport=None)))
+    assert (row.kind, row.sds_kind, row.segment_kind, row.reason) == ("sds", "ephemeral", "bare", None)
+    assert (row.content, row.content_bytes) == (PAYLOAD, len(PAYLOAD))
+    assert row.content_digest == hashlib.sha256(PAYLOAD).digest()
+    assert (row.entire_message_hash, row.data_count, row.segment_index) == (keccak256(PAYLOAD), 1, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(segment(), Reason.SEGMENT_COUNT, id="one of several"),
+        pytest.param(
+            segment(data_count=1, parity_count=1, is_parity=True, dialect=Dialect.LIP243),
+            Reason.SEGMENT_COUNT,
+            id="parity",
+        ),
+        pytest.param(
+            segment(data_count=1, dialect=Dialect.LIP243), Reason.SEGMENT_HASH_MISMATCH, id="of another payload"
+        ),
+    ],
+)
+def test_an_ephemeral_message_that_participants_do_not_deliver_is_quarantined(content: bytes, reason: Reason) -> None:
+    row = decode(envelope(sds(content, lamport=None)))
+    assert (row.kind, row.stage, row.reason, row.disposition) == ("quarantined", "segment", reason.value, "dropped")
+
+
+@pytest.mark.parametrize("lamport", [None, NOW_MS])
+def test_without_a_dialect_that_has_bare_payloads_bytes_that_are_no_segment_are_quarantined(
+    lamport: int | None,
+) -> None:
+    topic = ChannelTopic(content_topic=TOPIC, dialects=frozenset({Dialect.LIP243}))
+    decoder = RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings())
+    row = decoder.decode(envelope(sds(b"\xff\xff\xff", lamport=lamport)), PUBSUB, b"relay", NOW_MS * 1000)
+    assert (row.kind, row.stage, row.reason) == ("quarantined", "segment", Reason.MALFORMED_SEGMENT.value)
 
 
 def test_without_a_key_an_encrypted_topic_is_undecryptable() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,13 +24,14 @@ from reliable_channel.pipeline.ingest.decode import LAMPORT_MAX_AHEAD_MS, Record
 from reliable_channel.pipeline.ingest.decode_columns import MAX_COLUMN_BYTES, SMALLEST_SPLIT, ColumnDecoder
 from tests.fuzz import inputs
 
-PUBSUB, SPEC, NIM, AUTO, AUTO_NIM, V01, SEALED, ELSEWHERE = (
+PUBSUB, SPEC, NIM, AUTO, AUTO_NIM, V01, LIP243, SEALED, ELSEWHERE = (
     "/waku/2/rs/1/0",
     "/spec/1/a/b",
     "/nim/1/a/b",
     "/auto/1/a/b",
     "/auto/1/nim/b",
     "/v01/1/a/b",
+    "/lip243/1/a/b",
     "/key/1/a/b",
     "/x",
 )
@@ -39,6 +41,7 @@ CHANNELS = ChannelsSettings(
         ChannelTopic(content_topic=NIM, family=WireFamily.NIM),
         ChannelTopic(content_topic="/auto/1/*/b"),
         ChannelTopic(content_topic=V01, dialects=(Dialect.V01,)),
+        ChannelTopic(content_topic=LIP243, dialects=(Dialect.LIP243,)),
         ChannelTopic(content_topic=SEALED, decryption_key_files=("env:NO_SUCH_KEY",)),
     )
 )
@@ -150,7 +153,7 @@ def envelopes() -> st.SearchStrategy[bytes]:
     valid = st.builds(
         lambda *given: encode_waku_message(WakuMessage(*given)),
         payload,
-        st.sampled_from([SPEC, NIM, AUTO, AUTO, V01, SEALED, ELSEWHERE, ""]),
+        st.sampled_from([SPEC, NIM, AUTO, AUTO, V01, LIP243, SEALED, ELSEWHERE, ""]),
         st.sampled_from([None, 0, 2**32 - 1]),
         st.sampled_from([None, 0, -1, -(2**63), 2**63 - 1, AT_US * 1000]),
         st.sampled_from([None, b"", b"m" * 64, b"m" * 65]),
@@ -187,6 +190,14 @@ def message(**changes: Any) -> SdsMessage:
     return SdsMessage(**{**given, "content": b"hello", **changes})
 
 
+WRAPPED = [
+    content
+    for dialect in Dialect
+    for payload in (b"whole", b"whole" * 100)
+    for content in contents_for(payload, replace(inputs.SEGMENTS, dialect=dialect, segment_size_bytes=192))
+]
+
+
 def usual(number: int) -> Record:
     """What honest senders send."""
     content = b"content %d" % number
@@ -213,10 +224,11 @@ def test_usual_records_need_no_judge(topic: str, changes: dict[str, Any]) -> Non
     assert by_columns(batch) == 3
 
 
-@pytest.mark.parametrize("topic", [SPEC, NIM, AUTO, AUTO_NIM])
+@pytest.mark.parametrize("topic", [SPEC, NIM, AUTO, AUTO_NIM, LIP243])
 @pytest.mark.parametrize(
     "changes",
     [
+        *({"content": each, "lamport_timestamp": lamport} for each in WRAPPED for lamport in (None, inputs.START_MS)),
         *(
             {name: text}
             for name in ("sender_id", "message_id", "channel_id")

@@ -24,6 +24,11 @@ from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
+from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect
+from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.simulation.encryption import channel_key, cipher
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
@@ -257,6 +262,32 @@ def test_an_encrypted_message_needs_its_key(world: World, tmp_path: Path, store_
         assert "undecryptable" in verdict_of(check(collect(settings, refused.first_sds_id))).what
         (tmp_path / f"{channel}.key").write_text("00" * 32)
         assert differing(check(data, settings.channels)) == [], "another key opens nothing, which is no difference"
+
+
+@pytest.mark.parametrize("store_plaintext", [True, False])
+def test_an_ephemeral_message_in_a_segment_is_rebuilt_from_it(
+    world: World, tmp_path: Path, store_plaintext: bool
+) -> None:
+    payload = b"typing"
+    (content,) = contents_for(payload, SegmentationConfig(dialect=Dialect.LIP243))
+    records = []
+    plans = world.scenario.channels[:3]
+    ids = [str(number) * 64 for number, _ in enumerate(plans)]
+    for sds_id, plan in zip(ids, plans, strict=True):
+        made = encode_sds_message(SdsMessage("alice", sds_id, plan.channel_id, None, content=content))
+        if plan.encryption_layer is EncryptionLayer.INSIDE_SDS:
+            inside = cipher(plan, channel_key(plan)).encrypt(content)
+            made = encode_sds_message(SdsMessage("alice", sds_id, plan.channel_id, None, content=inside))
+        elif plan.encrypted:
+            made = cipher(plan, channel_key(plan)).encrypt(made)
+        last = world.records[-1]
+        value = encode_waku_message(WakuMessage(made, plan.content_topic, timestamp=last.at_ms * 10**6, ephemeral=True))
+        records.append(replace(last, value=value))
+    settings = write_judged(tmp_path, replace(world, records=[*world.records, *records]), store_plaintext)
+    for sds_id in ids:
+        checks = check(collect(settings, sds_id), settings.channels)
+        assert differing(checks) == []
+        assert any("Keccak-256, 6 bytes" in each.what and each.outcome is CheckOutcome.OK for each in checks)
 
 
 def pack(**members: bytes) -> bytes:
