@@ -7,7 +7,7 @@ contains. A filter costs a few NumPy gathers over the messages that its sender h
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,9 @@ class Participants:
         """The number of messages of each participant."""
         self._last: list[int] = []
         """The running number of each participant's last message."""
+        self._by_count: dict[int, dict[int, None]] | None = None
+        """Number of messages → participants with so many, longest silent first; built when all numbers are taken, so
+        that a flood of invented names costs the same however many participants there are."""
         self._counter = 0
         self.proving = 0
         """One bit per participant with a message whose id has been recomputed."""
@@ -154,23 +157,43 @@ class Participants:
 
     def quietest(self, but: str | None) -> int | None:
         """The number that a new participant gets when all are taken; never that of ``but``."""
-        numbers = (number for number, name in enumerate(self._names) if name != but)
-        return min(numbers, key=self.messages, default=None)
+        if self._by_count is None:
+            self._by_count = {}
+            for number in sorted(range(len(self._names)), key=self.messages):
+                self._by_count.setdefault(self._counts[number], {})[number] = None
+        for count in sorted(self._by_count):
+            numbers = [number for number in self._by_count[count] if self._names[number] != but][:1]
+            if numbers:
+                return numbers[0]
+        return None
 
-    def replace(self, number: int, participant_id: str) -> str:
-        """Reassign a number to another participant; returns its previous owner, whose state the caller must forget."""
-        gone = self._names[number]
-        del self._numbers[gone]
+    def _recount(self, number: int, count: int) -> None:
+        """Set the number of messages of a participant."""
+        if self._by_count is not None:
+            before = self._by_count[self._counts[number]]
+            del before[number]
+            if not before:
+                del self._by_count[self._counts[number]]
+            self._by_count.setdefault(count, {})[number] = None
+        self._counts[number] = count
+
+    def name(self, number: int) -> str:
+        """The participant with a number."""
+        return self._names[number]
+
+    def replace(self, number: int, participant_id: str) -> None:
+        """Reassign a number to another participant, after the caller has forgotten the state of its owner."""
+        del self._numbers[self._names[number]]
         self._numbers[participant_id] = number
         self._names[number] = participant_id
-        self._heard[number], self._counts[number], self._last[number] = None, 0, 0
+        self._heard[number], self._last[number] = None, 0
+        self._recount(number, 0)
         self.proving &= ~(1 << number)
-        return gone
 
     def record_message(self, number: int, lamport: int | None) -> None:
         """Count a message of a participant, and remember the Lamport timestamp of its first message that has one."""
         self._counter += 1
-        self._counts[number] += 1
+        self._recount(number, self._counts[number] + 1)
         self._last[number] = self._counter
         if self._heard[number] is None:
             self._heard[number] = lamport
@@ -197,6 +220,7 @@ class Participants:
     def restore(self, number: int, first_lamport: int | None, messages: tuple[int, int]) -> None:
         """Restore a participant from a snapshot."""
         self._heard[number], (self._counts[number], self._last[number]) = first_lamport, messages
+        self._by_count = None
         self._counter = max(self._counter, messages[1])
 
     def of(self, bits: int) -> list[str]:
@@ -228,6 +252,9 @@ class AckTable:
         self._masks: Bytes = np.zeros((k, 0), np.uint8)
         self._open: npt.NDArray[np.bool_] = np.zeros((0, 0), np.bool_)
         self._unlocated: set[int] = set()
+        self._marks: dict[int, int] | None = None
+        """Number of a participant → one bit per row: the messages on which it has left a trace, and perhaps more.
+        Built when the first participant is forgotten, so that forgetting one costs as much as it has acknowledged."""
         self._views: dict[int, tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Bytes]] = {}
 
     def __len__(self) -> int:
@@ -301,14 +328,41 @@ class AckTable:
             self._open[number, tracked.row] = not tracked.closed_bits() >> number & 1
             self._views.pop(number, None)
 
-    def forget(self, number: int, gone: str, newcomer: str) -> None:
-        """Forget everything about a participant whose number is reassigned to a newcomer, which may have been here
-        before."""
-        for tracked in self.tracked.values():
-            tracked.forget(number, gone)
-            if number < self._open.shape[0]:
-                self._open[number, tracked.row] = tracked.sender_id != newcomer
+    def mark(self, tracked: Tracked, number: int) -> None:
+        """Record that a participant has left a trace on a message: an acknowledgement, or a step towards one."""
+        if self._marks is not None:
+            self._marks[number] = self._marks.get(number, 0) | 1 << tracked.row
+
+    def forget(self, number: int, gone: str, sent: Iterable[str], own: Iterable[str]) -> None:
+        """Forget everything about a participant whose number is reassigned. ``sent``: the ids of its tracked messages;
+        ``own``: those of the newcomer, which may have been here before."""
+        if self._marks is None:
+            self._marks = self._find_marks()
+        marks = self._marks.pop(number, 0)
+        is_located = number < self._open.shape[0]
+        while marks:
+            row = (marks & -marks).bit_length() - 1
+            marks &= marks - 1
+            if (tracked := self._by_row[row]) is not None:
+                tracked.forget(number, gone)
+                if is_located:
+                    self._open[number, row] = True
+        if is_located:
+            self._open[number, [self.tracked[each].row for each in sent]] = True
+            self._open[number, [self.tracked[each].row for each in own]] = False
         self._views.pop(number, None)
+
+    def _find_marks(self) -> dict[int, int]:
+        numbers, tracked = len(self._participants), list(self.tracked.values())
+        bits = np.zeros((-(-numbers // 8) * 8, len(self._by_row)), np.bool_)
+        left = [each.acked | each.reached for each in tracked]  # implied and certain acknowledgements are acknowledged
+        bits[:, [each.row for each in tracked]] = _unpack(left, bits.shape[0] // 8)
+        for each in tracked:
+            for by in each.hits:
+                if (number := self._participants.number(by)) is not None:
+                    bits[number, each.row] = True
+        rows = np.packbits(bits[:numbers], axis=1, bitorder="little")
+        return {number: int.from_bytes(row.tobytes(), "little") for number, row in enumerate(rows)}
 
     def contained_in(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
         """The tracked messages whose ids a participant's filter contains, if that is new information; ascending.
@@ -372,15 +426,18 @@ class AckTable:
         had, width = self._open.shape[0], max(1, number // 4)
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
-        every = (1 << 8 * width) - 1
-        closed = b"".join(
-            (tracked.closed_bits() & every).to_bytes(width, "little") for tracked in self.tracked.values()
-        )
-        bits = np.unpackbits(np.frombuffer(closed, np.uint8).reshape(-1, width), axis=1, bitorder="little")
-        grown[had:, [tracked.row for tracked in self.tracked.values()]] = bits.T[had:] == 0
+        closed = _unpack([tracked.closed_bits() for tracked in self.tracked.values()], width)
+        grown[had:, [tracked.row for tracked in self.tracked.values()]] = closed[had:] == 0
         for tracked in self.tracked.values():
             owner = self._participants.number(tracked.sender_id)
             if owner is not None and had <= owner < grown.shape[0]:
                 grown[owner, tracked.row] = False
         self._open, self.is_asked = grown, True
         self._views.clear()
+
+
+def _unpack(numbers: list[int], width: int) -> npt.NDArray[np.uint8]:
+    """The lowest 8 · ``width`` bits of integers: one row per bit, one column per integer."""
+    every = (1 << 8 * width) - 1
+    packed = b"".join((each & every).to_bytes(width, "little") for each in numbers)
+    return np.unpackbits(np.frombuffer(packed, np.uint8).reshape(-1, width), axis=1, bitorder="little").T

@@ -6,6 +6,8 @@ acknowledgement once a filter of the same participant contains it too. A filter 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from reliable_channel.core.sds.acks import BY_FILTER, IMPLIED, NAMED, AckTable, Participants, Tracked
 from reliable_channel.core.sds.config import SdsParameters, Tracking
 from reliable_channel.core.sds.events import (
@@ -99,11 +101,18 @@ class AckReview:
         number = self.participants.quietest(but=self._me)
         if number is None:
             return None
-        gone = self.participants.replace(number, participant_id)
         # The marks of the causal past (``LogEntry.past``) stay: they are on messages sent before the newcomer was
         # heard, for which nothing is implied.
-        self.table.forget(number, gone, participant_id)
+        gone = self.participants.name(number)
+        self.table.forget(number, gone, self._find_tracked_of(gone), self._find_tracked_of(participant_id))
+        self.participants.replace(number, participant_id)
         return number
+
+    def _find_tracked_of(self, sender_id: str) -> Collection[str]:
+        """The ids of the tracked messages of a sender."""
+        if sender_id != self._me:
+            return self._others.keys_of(sender_id)
+        return [each.message_id for each in self.table if each.sender_id == sender_id]
 
     def record_arrival(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
         """Process the arrival of a message that other participants had named, or had in their causal past. Those that
@@ -169,6 +178,7 @@ class AckReview:
             return
         bit = 1 << number
         tracked.reached |= bit
+        self.table.mark(tracked, number)
         if tracked.acked & ~tracked.certain & ~tracked.implied & bit:  # by filters alone
             self.table.ask(tracked, number)
 
@@ -196,6 +206,7 @@ class AckReview:
         vias = tracked.hit_by(by, via)
         if vias is None:
             return
+        self.table.mark(tracked, number)
         threshold = self._config.possible_acks_threshold
         if len(vias) >= threshold:
             self._acknowledge(tracked, by, number, BY_FILTER, via, now, events)
@@ -217,6 +228,7 @@ class AckReview:
         if had is not None and not evidence.is_stronger_than(had):
             return
         tracked.acknowledge(number, evidence)
+        self.table.mark(tracked, number)
         if tracked.hits:
             tracked.hits.pop(by, None)
         if self.table.is_asked:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Generic, TypeVar
 
 OVERHEAD = 64
@@ -77,6 +77,11 @@ class Shares(Generic[K]):
         """The total weight of an owner's entries."""
         share = self._of.get(owner)
         return 0 if share is None else share.held
+
+    def keys_of(self, owner: str) -> Collection[K]:
+        """The keys of an owner, oldest first."""
+        share = self._of.get(owner)
+        return () if share is None else share.keys.keys()
 
     def is_over(self) -> bool:
         """Whether the entries exceed the bound."""

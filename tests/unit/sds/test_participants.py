@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reliable_channel.core.sds import Acknowledged, PossiblyAcknowledged, SdsChannel, TrackingEnded
-from reliable_channel.core.sds.acks import Participants
+from reliable_channel.core.sds.acks import AckTable, Participants, Tracked
+from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 from tests.unit.sds.sds_network import T0, filter_of, message, of_type, opened
 
 
@@ -118,3 +123,74 @@ def test_a_name_that_is_used_once_is_the_first_to_go() -> None:
 
 def test_of_names_that_sent_as_often_the_longest_silent_goes() -> None:
     assert hear(Participants(3), "carol", "alice", "bob", "mallory") == {"alice", "bob", "mallory"}
+
+
+def test_replacing_a_name_looks_only_at_what_it_has_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many messages are tracked; a walk over all of them is what a flood of names would have to be paid
+    with."""
+    forgotten: list[str] = []
+    forget = Tracked.forget
+
+    def count(tracked: Tracked, number: int, by: str) -> None:
+        forgotten.append(tracked.message_id)
+        forget(tracked, number, by)
+
+    monkeypatch.setattr(Tracked, "forget", count)
+    channel = opened(None, max_participants=10)
+    for number in range(1, 200):
+        channel.receive(message(f"a{number}", "alice", T0 + number), T0 + number)
+    for restored in (False, True):
+        if restored:
+            channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+        for number in range(50):
+            at = T0 + 1_000 + number + 100 * restored
+            channel.receive(message(f"s{at}", f"stranger-{at}", at, (f"a{number + 1}",), content=None), at)
+    assert len(forgotten) <= 100
+
+
+def test_a_replaced_name_costs_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    participants = Participants(1_000)
+    hear(participants, *(f"stranger-{number}" for number in range(1_001)))
+    monkeypatch.setattr(Participants, "messages", lambda self, number: looked_at.append(number) or (1, 1))
+    hear(participants, *(f"newcomer-{number}" for number in range(1_000)))
+    assert len(looked_at) <= 1_000
+
+
+NAMES = st.sampled_from(["me", "alice", "bob", "carol", "dave", "eve"])
+IDS = st.integers(0, 9).map("m{}".format)
+
+
+@given(
+    st.lists(st.tuples(NAMES, IDS, st.lists(IDS, max_size=3), st.sets(IDS) | st.none(), st.booleans()), max_size=40),
+    st.sampled_from([None, "me"]),
+)
+def test_forgetting_what_a_name_acknowledged_equals_looking_at_every_message(
+    script: list[tuple[str, str, list[str], set[str] | None, bool]], me: str | None
+) -> None:
+    def play() -> list[object]:
+        channel = opened(me, max_participants=3, max_tracked=6)
+        seen: list[object] = []
+        for at, (sender, sds_id, history, held, restored) in enumerate(script, start=T0):
+            words = None if held is None else filter_of(*held)
+            seen += channel.receive(message(sds_id, sender, at, tuple(history), bloom_filter=words), at).events
+            if restored:
+                channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+        return [*seen, *(str(pb.SdsState.FromString(channel.to_bytes())).splitlines())]
+
+    def look_at_all(table: AckTable, number: int, gone: str, sent: object, own: Collection[str]) -> None:
+        for tracked in table:
+            tracked.forget(number, gone)
+            if number < table._open.shape[0]:
+                table._open[number, tracked.row] = tracked.message_id not in own
+        table._views.pop(number, None)
+
+    def quietest(participants: Participants, but: str | None) -> int | None:
+        numbers = (number for number, name in enumerate(participants) if name != but)
+        return min(numbers, key=participants.messages, default=None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AckTable, "forget", look_at_all)
+        patch.setattr(Participants, "quietest", quietest)
+        expected = play()
+    assert play() == expected
