@@ -233,7 +233,7 @@ def test_without_a_dialect_that_has_bare_payloads_bytes_that_are_no_segment_are_
     lamport: int | None,
 ) -> None:
     topic = ChannelTopic(content_topic=TOPIC, dialects=frozenset({Dialect.LIP243}))
-    decoder = RecordDecoder(ChannelsSettings(content_topics=(topic,)), PipelineSettings())
+    decoder = RecordDecoder(ChannelsSettings(content_topics=(topic,)))
     row = decoder.decode(envelope(sds(b"\xff\xff\xff", lamport=lamport)), PUBSUB, b"relay", NOW_MS * 1000)
     assert (row.kind, row.stage, row.reason) == ("quarantined", "segment", Reason.MALFORMED_SEGMENT.value)
 
