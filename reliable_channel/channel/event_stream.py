@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 
-from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.transport.dispatcher import Dispatcher, Kind
 
 DEFAULT_QUEUE_EVENTS = 100_000
@@ -16,20 +16,30 @@ DEFAULT_QUEUE_EVENTS = 100_000
 
 class EventStream(AsyncIterator[ChannelEvent]):
     """Events for ``async for``, from any thread into one event loop. Bounded: a reader that is too slow loses the
-    oldest, and ``dropped`` counts them."""
+    oldest, and ``dropped`` counts them. Problems, which strangers can cause, take half of the room at most: further
+    ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
-        self._events: deque[ChannelEvent] = deque(maxlen=limit)
+        self._events: deque[ChannelEvent] = deque()
+        self._limit = limit
         self._lock = threading.Lock()
+        self._problems = 0
         self._ended = False
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self.dropped = 0
         self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=self._put)
 
     def _put(self, event: ChannelEvent) -> None:
+        is_problem = isinstance(event, ChannelProblem)
         with self._lock:
-            self.dropped += len(self._events) == self._events.maxlen
+            if is_problem and self._problems * 2 >= self._limit:
+                self.dropped += 1
+                return
+            if len(self._events) == self._limit:
+                self.dropped += 1
+                self._take()
             self._events.append(event)
+            self._problems += is_problem
         self._wake()
 
     def end(self) -> None:
@@ -47,6 +57,11 @@ class EventStream(AsyncIterator[ChannelEvent]):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(flag.set)
 
+    def _take(self) -> ChannelEvent:
+        event = self._events.popleft()
+        self._problems -= isinstance(event, ChannelProblem)
+        return event
+
     def __aiter__(self) -> EventStream:
         return self
 
@@ -54,7 +69,7 @@ class EventStream(AsyncIterator[ChannelEvent]):
         while True:
             with self._lock:
                 if self._events:
-                    return self._events.popleft()
+                    return self._take()
                 if self._ended:
                     raise StopAsyncIteration
                 flag = asyncio.Event()

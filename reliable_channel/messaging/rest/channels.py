@@ -24,7 +24,7 @@ from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import SenderLocked
-from reliable_channel.channel.events import ChannelEvent
+from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
@@ -245,7 +245,7 @@ class ChannelSessions:
 
     def _keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
         def keep(event: ChannelEvent) -> None:
-            log.add(event_out(event))
+            log.add(event_out(event), event.kind if isinstance(event, ChannelProblem) else None)
             self._poll.notify()
 
         return keep

@@ -4,11 +4,14 @@ dropped first."""
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
+from itertools import islice
 from typing import Any
 
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 * 1024 * 1024
+MAX_OF_A_PROBLEM = 100
+"""Events of one kind of problem that are kept: strangers can cause any number of them."""
 
 
 class EventLog:
@@ -19,32 +22,42 @@ class EventLog:
         self._begin = begin
         self._max_events = max_events
         self._max_bytes = max_bytes
-        self._events: deque[tuple[int, dict[str, Any], int]] = deque()
+        self._events: OrderedDict[int, tuple[dict[str, Any], int]] = OrderedDict()
         self._bytes = 0
         self._last = begin
+        self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_OF_A_PROBLEM))
+        """The last numbers by kind of problem."""
         self._lock = threading.Lock()
 
-    def add(self, shown: dict[str, Any]) -> None:
-        """Keep one event, as JSON."""
+    def add(self, shown: dict[str, Any], problem: str | None = None) -> None:
+        """Keep one event, as JSON. One of a kind of ``problem`` replaces an older one of this kind if many are kept."""
         size = 500 + _text_bytes(shown)
         with self._lock:
             self._last += 1
-            self._events.append((self._last, {"cursor": self._last, **shown}, size))
+            if problem is not None:
+                numbers = self._problems[problem]
+                if len(numbers) == numbers.maxlen and numbers[0] in self._events:
+                    self._bytes -= self._events.pop(numbers[0])[1]
+                numbers.append(self._last)
+            self._events[self._last] = ({"cursor": self._last, **shown}, size)
             self._bytes += size
             while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
-                self._bytes -= self._events.popleft()[2]
+                self._bytes -= self._events.popitem(last=False)[1][1]
 
     def after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int, int]:
-        """Events with a number above ``since``, at most ``take``; how many after ``since`` are no longer here; and the
-        cursor that is before the first of these events. A cursor of another log gives all events, and counts one as
-        lost: nobody knows how many."""
+        """Events with a number above ``since``, at most ``take``; how many between ``since`` and the last of these are
+        no longer here; and the cursor that is before the first of these events. A cursor of another log gives all
+        events, and counts one as lost: nobody knows how many."""
         with self._lock:
             is_own = self._begin <= since <= self._last
             start = since if is_own else self._begin
-            events = [event for number, event, _ in self._events if number > start]
-            first = self._events[0][0] if self._events else self._last + 1
-        gone = max(0, first - start - 1)
-        return (events if take is None else events[:take]), gone + (not is_own and since > 0), start + gone
+            later = (event for number, (event, _) in self._events.items() if number > start)
+            events = list(islice(later, take))
+            following = next(later, None)
+            end = self._last if following is None else following["cursor"] - 1
+        first, last = (events[0]["cursor"] - 1, events[-1]["cursor"]) if events else (end, end)
+        gone = last - start - len(events)
+        return events, gone + (not is_own and since > 0), first
 
 
 def _text_bytes(value: Any) -> int:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from reliable_channel.channel import ChannelEvent, MessageReceived, MessageSent
+from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived, MessageSent
 from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.waiting import WAIT_S
@@ -122,6 +122,22 @@ def test_a_slow_reader_loses_the_oldest_and_knows_how_many() -> None:
 
     assert asyncio.run(read()) == [2, 3, 4]
     assert stream.dropped == 2
+
+
+def test_problems_which_strangers_cause_take_half_of_the_room_of_a_slow_reader() -> None:
+    dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
+    stream = EventStream(dispatcher, (), 4)
+    for number in range(2):
+        dispatcher.emit(received(number))
+    for number in range(10, 20):
+        dispatcher.emit(ChannelProblem(channel_id="c", at=number, kind="undecryptable", detail=""))
+    stream.end()
+
+    async def read() -> list[int]:
+        return [event.at async for event in stream]
+
+    assert asyncio.run(read()) == [0, 1, 10, 11]
+    assert stream.dropped == 8
 
 
 def test_an_event_as_plain_values_holds_no_bytes() -> None:

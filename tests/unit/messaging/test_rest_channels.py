@@ -17,12 +17,13 @@ from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.events import MessageReceived
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.hashing import keccak256
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.rest import channels as rest_channels
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.channel_events import event_out
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
 from reliable_channel.messaging.rest.errors import ChannelLimitError
-from reliable_channel.messaging.rest.event_log import EventLog
+from reliable_channel.messaging.rest.event_log import MAX_OF_A_PROBLEM, EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from tests.support.messaging_world import World
 
@@ -189,6 +190,33 @@ def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="
     assert log.after(5, None) == ([], 0, 5)
+
+
+def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_channels, "EventLog", lambda: EventLog(max_events=500))
+    lobby.client.delete(f"/channels/{lobby.alice}")
+    lobby.alice = lobby.client.post("/channels", json=ALICE).json()["id"]
+    lobby.bob.send(b"before")
+    lobby.run(2_000)
+    stranger = lobby.world.network.node("stranger")
+    stranger.start()
+    for number in range(1_000):
+        stranger.send(WakuMessage(b"garbage %d" % number, TOPIC))
+    lobby.run(6_000)
+    problems = [event for event in lobby.events() if event["event"] == "channel-problem"]
+    received = [event for event in lobby.events() if event["event"] == "reliable:message:received"]
+    assert [base64.b64decode(event["message"]) for event in received if event["senderId"] == "bob"] == [b"before"]
+    assert len(problems) == MAX_OF_A_PROBLEM
+    read, cursor, lost = 0, 0, 0
+    while answer := lobby.client.get(f"/channels/{lobby.alice}/events", params={"since": cursor, "take": 7}):
+        read, cursor, lost = (
+            read + len(answer.json()),
+            int(answer.headers["X-Cursor"]),
+            lost + int(answer.headers["X-Lost-Events"]),
+        )
+        if not answer.json():
+            break
+    assert (read + lost, lost) == (cursor, 1_000 - MAX_OF_A_PROBLEM)
 
 
 def test_what_the_rate_limit_holds_back_is_in_the_senders_own_records(world: World) -> None:
