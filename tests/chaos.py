@@ -40,9 +40,9 @@ from reliable_channel.runtime import broker, jars
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.spark import spark_session
 from reliable_channel.runtime.topics import ensure_evidence_topic
-from reliable_channel.simulation.check.tables import read_table
 from reliable_channel.simulation.truth import Truth
 from tests.soak import Load, Traffic, count_read, differences_from, soak_settings
+from tests.support.delta_tables import read_table
 from tests.support.disk import filled, small_disk_at
 
 DISK_MB, MB_PER_RECORD = 2_048, 0.08

@@ -16,9 +16,10 @@ from deltalake import write_deltalake
 from nbclient import NotebookClient
 
 from reliable_channel.simulation.check.promises import check
-from reliable_channel.simulation.check.tables import read_observed, read_table, read_verdicts
+from reliable_channel.simulation.check.tables import read_observed, read_verdicts
 from reliable_channel.simulation.truth import MessageOutcome, Truth
 from tests.e2e.demo_runs import COMMAND, ROOT, DemoRun
+from tests.support.delta_tables import read_table
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka]
 

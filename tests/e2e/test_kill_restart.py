@@ -31,12 +31,13 @@ from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.simulation.check.promises import check
-from reliable_channel.simulation.check.tables import read_observed, read_table
+from reliable_channel.simulation.check.tables import read_observed
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.to_kafka import write_records
 from reliable_channel.simulation.truth import Truth
 from reliable_channel.simulation.world import simulate
 from tests.e2e.demo_runs import ROOT
+from tests.support.delta_tables import read_table
 from tests.support.disk import filled, small_disk_at
 from tests.support.error_page import pattern_of
 from tests.support.object_store import object_store, s3_jars

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.simulation.check.tables import read_table
 from tests.e2e.demo_runs import COMMAND, ROOT
+from tests.support.delta_tables import read_table
 from tests.support.waiting import WAIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
