@@ -18,10 +18,6 @@ def register(app: typer.Typer) -> None:
     alerts = typer.Typer(help="Alerts by the rules of conf/alerts.yaml.", no_args_is_help=True)
     app.add_typer(alerts, name="alerts")
 
-    @alerts.callback()
-    def _group() -> None:
-        """Alerts by the rules of conf/alerts.yaml."""
-
     @alerts.command()
     def check(
         context: typer.Context,

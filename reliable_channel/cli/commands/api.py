@@ -13,10 +13,6 @@ def register(app: typer.Typer) -> None:
     api = typer.Typer(help="The Messaging API over HTTP.", no_args_is_help=True)
     app.add_typer(api, name="api")
 
-    @api.callback()
-    def _group() -> None:
-        """The Messaging API over HTTP."""
-
     @api.command()
     def serve(
         context: typer.Context,

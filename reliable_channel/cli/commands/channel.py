@@ -28,10 +28,6 @@ def register(app: typer.Typer) -> None:
     channel = typer.Typer(help="Reliable channels of this machine.", no_args_is_help=True)
     app.add_typer(channel, name="channel")
 
-    @channel.callback()
-    def _group() -> None:
-        """Reliable channels of this machine."""
-
     @channel.command()
     def status(
         context: typer.Context,

@@ -11,10 +11,6 @@ def register(app: typer.Typer) -> None:
     config = typer.Typer(help="The effective configuration.", no_args_is_help=True)
     app.add_typer(config, name="config")
 
-    @config.callback()
-    def _group() -> None:
-        """The effective configuration."""
-
     @config.command()
     def show(context: typer.Context, as_json: JsonOption = False) -> None:
         """Print the effective configuration as YAML: defaults, file and environment together, secrets masked."""

@@ -29,10 +29,6 @@ def register(app: typer.Typer) -> None:
     )
     app.add_typer(evidence, name="evidence")
 
-    @evidence.callback()
-    def _group() -> None:
-        """Evidence: about a message, as a file that anybody can check; from the logs of nodes."""
-
     @evidence.command()
     def bundle(
         context: typer.Context,

@@ -13,10 +13,6 @@ def register(app: typer.Typer) -> None:
     store = typer.Typer(help="A Waku store over the tables.", no_args_is_help=True)
     app.add_typer(store, name="store")
 
-    @store.callback()
-    def _group() -> None:
-        """A Waku store over the tables."""
-
     @store.command()
     def serve(
         context: typer.Context,

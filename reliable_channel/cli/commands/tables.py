@@ -12,10 +12,6 @@ def register(app: typer.Typer) -> None:
     tables = typer.Typer(help="The Delta tables: names, columns, keys.", no_args_is_help=True)
     app.add_typer(tables, name="tables")
 
-    @tables.callback()
-    def _group() -> None:
-        """The Delta tables: names, columns, keys."""
-
     @tables.command()
     def docs(
         output: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
