@@ -7,7 +7,7 @@ Equal measurements give no change, so a run may be repeated at any time. An aler
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from reliable_channel.analysis.alerts.measure import Reading
@@ -56,32 +56,20 @@ def changes(
         changed += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
         room = most_open - len(still & mine.keys())
         new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
-        changed += [_raise_alert(rule, reading) for reading in new[: max(0, room)]]
+        changed += [
+            _change(rule, reading.subject, AlertState.RAISED, reading.value, reading.detail)
+            for reading in new[: max(0, room)]
+        ]
     removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
-    return changed + [_clear_alert(old, None, None) for old in removed]
+    why = "the rule was removed"
+    return changed + [replace(old, state=AlertState.CLEARED, value=None, threshold=None, detail=why) for old in removed]
 
 
-def _raise_alert(rule: Rule, reading: Reading) -> AlertChange:
-    return AlertChange(
-        rule.alert,
-        rule.kind,
-        reading.subject,
-        AlertState.RAISED,
-        rule.severity,
-        reading.value,
-        rule.threshold,
-        reading.detail,
-    )
+def _clear_alert(old: AlertChange, reading: Reading | None, rule: Rule) -> AlertChange:
+    if reading is None:
+        return _change(rule, old.subject, AlertState.CLEARED, None, "there is nothing to measure any more")
+    return _change(rule, old.subject, AlertState.CLEARED, reading.value, reading.detail)
 
 
-def _clear_alert(old: AlertChange, reading: Reading | None, rule: Rule | None) -> AlertChange:
-    if rule is None:
-        return AlertChange(
-            old.alert, old.kind, old.subject, AlertState.CLEARED, old.severity, None, None, "the rule was removed"
-        )
-    value, detail = (
-        (None, "there is nothing to measure any more") if reading is None else (reading.value, reading.detail)
-    )
-    return AlertChange(
-        rule.alert, rule.kind, old.subject, AlertState.CLEARED, rule.severity, value, rule.threshold, detail
-    )
+def _change(rule: Rule, subject: str, state: AlertState, value: float | None, detail: str) -> AlertChange:
+    return AlertChange(rule.alert, rule.kind, subject, state, rule.severity, value, rule.threshold, detail)

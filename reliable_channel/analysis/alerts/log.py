@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pyarrow as pa
@@ -92,5 +92,5 @@ class AlertLog:
 
 
 def _change(row: dict[str, Any]) -> AlertChange:
-    names = ("alert", "kind", "subject", "severity", "value", "threshold", "detail")
-    return AlertChange(state=AlertState(row["state"]), **{name: row[name] for name in names})
+    values = {field.name: row[field.name] for field in fields(AlertChange)}
+    return AlertChange(**values | {"state": AlertState(row["state"])})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from reliable_channel.analysis.alerts.changes import AlertChange
@@ -34,11 +35,11 @@ def as_values(outcome: CheckResult) -> dict[str, Any]:
     """Plain values for JSON."""
     return {
         "as_of": outcome.as_of.isoformat() if outcome.as_of else None,
-        "raised": [_values(change) for change in outcome.open_alerts],
-        "changed": [{**_values(change), "state": change.state.value} for change in outcome.changed],
-        "stopped": [
-            {"part": part.part, "since": part.since.isoformat(), "effect": part.effect} for part in outcome.stopped
+        "raised": [
+            {name: value for name, value in asdict(change).items() if name != "state"} for change in outcome.open_alerts
         ],
+        "changed": [asdict(change) for change in outcome.changed],
+        "stopped": [asdict(part) | {"since": part.since.isoformat()} for part in outcome.stopped],
         "sent_to_webhook": outcome.sent,
         "fault": str(outcome.fault) if outcome.fault else None,
     }
@@ -53,8 +54,3 @@ def _describe_subject(subject: str) -> str:
     if key is None:
         return printable(subject, 120)
     return f"channel {printable(key.channel_id or '–', 60)} of {printable(key.content_topic or '–', 120)}"
-
-
-def _values(change: AlertChange) -> dict[str, Any]:
-    names = ("alert", "kind", "subject", "severity", "value", "threshold", "detail")
-    return {name: getattr(change, name) for name in names}
