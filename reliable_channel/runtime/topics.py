@@ -7,6 +7,8 @@ timer), room for hostile payloads, retention (docs/spec/envelope.md, *Kafka reco
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from reliable_channel.config import KafkaSettings, Settings
@@ -32,99 +34,73 @@ def topic_configs(kafka: KafkaSettings) -> dict[str, str]:
     }
 
 
-@quiet_kafka_client()
 def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     """Create the topics that do not exist; returns the names of the created ones.
 
     Existing topics are left as they are. Raises ``EnvironmentFault`` if the cluster cannot be reached or refuses.
     """
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError, TopicAlreadyExistsError
-
     topics = kafka.topics
-    try:
-        admin = KafkaAdminClient(**_clients(kafka, timeout_s)[0])
-        try:
-            existing = set(admin.list_topics())
-            created = []
-            for name in (topics.envelopes, topics.outgoing, topics.dispatched):
-                if name in existing:
-                    continue
-                wanted = {
-                    "num_partitions": topics.partitions,
-                    "replication_factor": topics.replication_factor,
-                    "configs": topic_configs(kafka),
-                }
-                try:
-                    admin.create_topics({name: wanted}, timeout_ms=int(timeout_s * 1000), wait_for_metadata=True)
-                    created.append(name)
-                except TopicAlreadyExistsError:
-                    pass
-            return created
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise unreachable(kafka, error) from None
+    names = (topics.envelopes, topics.outgoing, topics.dispatched)
+    return _ensure(kafka, names, topics.partitions, topics.replication_factor, topic_configs(kafka), timeout_s)
 
 
 def ensure_evidence_topic(settings: Settings) -> bool:
     """Create ``bridge.evidence_topic`` unless it exists; returns whether it was created. Raises
     ``EnvironmentFault``."""
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError, TopicAlreadyExistsError
-
-    name = settings.bridge.evidence_topic
-    try:
-        admin = KafkaAdminClient(**settings.kafka.clients().admin)
-        try:
-            if name in set(admin.list_topics()):
-                return False
-            configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}
-            wanted = {
-                "num_partitions": 1,
-                "replication_factor": settings.kafka.topics.replication_factor,
-                "configs": configs,
-            }
-            admin.create_topics({name: wanted}, timeout_ms=30_000, wait_for_metadata=True)
-            return True
-        except TopicAlreadyExistsError:
-            return False
-        finally:
-            admin.close()
-    except KafkaError as error:
-        raise unreachable(settings.kafka, error) from None
+    configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}
+    kafka, names = settings.kafka, [settings.bridge.evidence_topic]
+    return bool(_ensure(kafka, names, 1, kafka.topics.replication_factor, configs, 30.0))
 
 
 @quiet_kafka_client()
 def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
     """Check that a client can produce to the project's own broker, by one acknowledged record in the probe topic."""
-    from kafka import KafkaAdminClient, KafkaProducer
-    from kafka.errors import KafkaError, TopicAlreadyExistsError
+    from kafka import KafkaProducer
+    from kafka.errors import KafkaError
 
     deadline = time.monotonic() + timeout_s
     try:
-        for_admin, for_producer = _clients(kafka, timeout_s)
-        admin = KafkaAdminClient(**for_admin)
-        try:
-            if PROBE_TOPIC not in admin.list_topics():
-                configs = {"retention.ms": "3600000", "segment.bytes": "1048576"}
-                admin.create_topics(
-                    {PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1, "configs": configs}},
-                    wait_for_metadata=True,
-                )
-        except TopicAlreadyExistsError:
-            pass
-        finally:
-            admin.close()
+        _ensure(kafka, [PROBE_TOPIC], 1, 1, {"retention.ms": "3600000", "segment.bytes": "1048576"}, timeout_s)
         left = max(1.0, deadline - time.monotonic())
-        producer = KafkaProducer(**for_producer, acks="all", retries=3, max_block_ms=int(left * 1000))
+        options = _options(kafka.clients().producer, timeout_s)
+        producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
         try:
             producer.send(PROBE_TOPIC, b"").get(timeout=left)
         finally:
             producer.close(timeout=5)
-    except (KafkaError, OSError):
+    except (KafkaError, OSError, EnvironmentFault):
         return False
     return True
+
+
+@quiet_kafka_client()
+def _ensure(
+    kafka: KafkaSettings,
+    names: Collection[str],
+    partitions: int,
+    replication_factor: int,
+    configs: Mapping[str, str],
+    timeout_s: float,
+) -> list[str]:
+    """Create those of the topics that do not exist, and return their names. Raises ``EnvironmentFault``."""
+    from kafka import KafkaAdminClient
+    from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+    wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
+    created = []
+    try:
+        admin = KafkaAdminClient(**_options(kafka.clients().admin, timeout_s))
+        try:
+            existing = set(admin.list_topics())
+            for name in [name for name in names if name not in existing]:
+                with suppress(TopicAlreadyExistsError):
+                    admin.create_topics({name: wanted}, timeout_ms=int(timeout_s * 1000), wait_for_metadata=True)
+                    created.append(name)
+        finally:
+            admin.close()
+    except KafkaError as error:
+        raise unreachable(kafka, error) from None
+    return created
 
 
 def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
@@ -135,9 +111,8 @@ def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
     return EnvironmentFault(f"Kafka at {kafka.servers} cannot be used ({type(error).__name__}).", remedy)
 
 
-def _clients(kafka: KafkaSettings, timeout_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of an admin client and of a producer that give up after ``timeout_s``."""
+def _options(client: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    """Options of a client that gives up after ``timeout_s``."""
     milliseconds = int(timeout_s * 1000)
-    clients = kafka.clients()
     options = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds, "client_id": "setup"}
-    return options | dict(clients.admin), options | dict(clients.producer)
+    return options | dict(client)
