@@ -19,7 +19,6 @@ from reliable_channel.channel import (
 )
 from reliable_channel.config import Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
-from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
@@ -152,8 +151,6 @@ def _feed(settings: Settings, who: ParticipantOptions) -> Feed:
 def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
     if who.transport == "waku-rest":
         return waku_node(settings)
-    if who.transport != "kafka":
-        raise ConfigurationError(f"There is no transport {who.transport!r}.", "Use kafka or waku-rest.")
     require_own_broker(settings)
     # One consumer group per sender and channel, so that each reads everything from its own offset.
     name = hashlib.sha256(f"{sender_id}\0{who.topic}\0{who.channel_id}".encode()).hexdigest()[:16]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -67,7 +67,10 @@ def _parameter(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    kind = getattr(parameter.type_descriptor.annotation, "__name__", "text").lower()
+    annotation = parameter.type_descriptor.annotation
+    if get_origin(annotation) is Literal:
+        return f"*{' or '.join(get_args(annotation))}*"
+    kind = getattr(annotation, "__name__", "text").lower()
     return f"*{'text' if kind == 'str' else kind}*" + (" …" if parameter.multiple else "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,16 +18,15 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         host: Annotated[str | None, typer.Option(help="Address to listen on; api.host by default.")] = None,
         port: Annotated[int | None, typer.Option(help="Port, 0 for a free one; api.port by default.")] = None,
-        transport: Annotated[str | None, typer.Option(help="kafka or waku-rest; api.transport by default.")] = None,
+        transport: Annotated[
+            Literal["kafka", "waku-rest"] | None, typer.Option(help="api.transport by default.")
+        ] = None,
     ) -> None:
         """Send, receive and track messages over HTTP until Ctrl-C or SIGTERM. See docs/messaging.md."""
-        from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.runtime.api import serve_api
 
         settings = invocation(context).settings()
         changes = {"host": host, "port": port, "transport": transport}
-        if transport not in (None, "kafka", "waku-rest"):
-            raise ConfigurationError(f"There is no transport {transport!r}.", "Use kafka or waku-rest.")
         given = {name: value for name, value in changes.items() if value is not None}
         settings = settings.model_copy(update={"api": settings.api.model_copy(update=given)})
         serve_api(settings, typer.echo)

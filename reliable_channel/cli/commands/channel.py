@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,7 +21,7 @@ KeyFiles = Annotated[
     list[Path] | None,
     typer.Option("--key-file", help="AES-GCM key (64 hex digits); repeat for rotation, newest first."),
 ]
-TransportName = Annotated[str, typer.Option(help="kafka or waku-rest.")]
+TransportName = Annotated[Literal["kafka", "waku-rest"], typer.Option(help="Through Kafka, or directly to the node.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -82,16 +82,12 @@ def participant_of(
     sender: str | None,
     database: Path | None,
     key_files: list[Path] | None,
-    transport: str,
+    transport: Transport,
 ) -> ParticipantOptions:
-    """The participant that the options name. Raises ``ConfigurationError``."""
-    from reliable_channel.core.errors import ConfigurationError
+    """The participant that the options name."""
     from reliable_channel.runtime.participant import ParticipantOptions
 
-    if transport not in ("kafka", "waku-rest"):
-        raise ConfigurationError(f"There is no transport {transport!r}.", "Use kafka or waku-rest.")
-    over: Transport = "kafka" if transport == "kafka" else "waku-rest"
-    return ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), over)
+    return ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
 
 
 def say(event: ChannelEvent, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -35,9 +35,9 @@ def register(app: typer.Typer) -> None:
         lines: Annotated[bool, typer.Option("--lines", help="Standard input, one message a line.")] = False,
         ephemeral: Annotated[bool, typer.Option("--ephemeral", help="Neither kept nor acknowledged.")] = False,
         wait: Annotated[
-            str,
+            Literal["queued", "sent", "delivered"],
             typer.Option(
-                help="Until all are: queued (in Kafka), sent (accepted by a node), or delivered (acknowledged)."
+                help="Until all are queued (in Kafka), sent (accepted by a node), or delivered (acknowledged)."
             ),
         ] = "sent",
         seconds: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait at most.")] = 60.0,
@@ -61,8 +61,6 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.core.segmentation.split import check_size
         from reliable_channel.runtime.participant import participant
 
-        if wait not in ("queued", "sent", "delivered"):
-            raise ConfigurationError(f"--wait is {wait!r}.", "Use queued, sent or delivered.")
         if stdin + lines + bool(messages or files) != 1:
             raise ConfigurationError("Nothing to send, or too many sources.", "Give texts, --file, --stdin or --lines.")
         settings = invocation(context).settings()
