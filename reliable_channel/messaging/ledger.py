@@ -6,6 +6,7 @@ then are the events of its changes dispatched.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from reliable_channel.messaging.requests import RequestStore
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Task
+from reliable_channel.transport.forking import refuse_in_fork
 
 
 class Ledger:
@@ -32,6 +34,7 @@ class Ledger:
         self.events = EventSource()
         self._clock = clock
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._pending: list[Task] | None = None
 
     def now(self) -> int:
@@ -47,7 +50,8 @@ class Ledger:
     @contextmanager
     def step(self) -> Iterator[None]:
         """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and no event is
-        dispatched."""
+        dispatched. Raises ``ForkedError`` in a forked process."""
+        refuse_in_fork(self._process)
         with self._lock:
             if self._pending is not None:
                 yield

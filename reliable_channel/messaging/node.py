@@ -6,6 +6,7 @@ Assembles the parts; each rule is in the module named after it. Usable without t
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -91,6 +92,7 @@ class MessagingNode(RecordLookups):
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
         )
         self._started = False
+        self._process = os.getpid()
         background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -127,7 +129,10 @@ class MessagingNode(RecordLookups):
         self._feed.stop()
 
     def close(self) -> None:
-        """Stop, and close the database: the node cannot be started again. Closing twice does nothing."""
+        """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does
+        closing in a forked process."""
+        if os.getpid() != self._process:
+            return
         self.stop()
         self._ledger.records.close()
 

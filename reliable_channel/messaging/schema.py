@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.forking import close_in_fork
 from reliable_channel.transport.private_files import private_file
 
 VERSION = 1
@@ -77,6 +78,7 @@ class _OwnConnection(sqlite3.Connection):
         lock_path = path.with_name(f"{path.name}.lock")
         private_file(lock_path)
         self._lock_file = lock_path.open("w", encoding="ascii")
+        close_in_fork(self._lock_file)
         fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:

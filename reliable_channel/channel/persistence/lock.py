@@ -10,6 +10,7 @@ from pathlib import Path
 from reliable_channel.channel.errors import SenderLocked
 from reliable_channel.channel.persistence.base import ChannelKey
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.forking import close_in_fork
 
 
 def make_locked_error(key: ChannelKey) -> SenderLocked:
@@ -29,6 +30,7 @@ class SenderLock:
         path = database.with_name(f"{database.name}.{name}.lock")
         try:
             self._file = path.open("a+", encoding="ascii")
+            close_in_fork(self._file)
         except OSError as error:
             raise EnvironmentFault(
                 f"Sender {sender_id!r} cannot be locked: {path}: {error.strerror}.", "Make the file writable."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import uuid
@@ -15,6 +16,7 @@ from reliable_channel.channel.errors import DamagedStore, journal_of_another_ver
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.forking import refuse_in_fork
 from reliable_channel.transport.private_files import private_file
 
 _log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ _TABLES = (
 _shared: dict[Path, SqlitePersistence] = {}
 """The backends that :meth:`SqlitePersistence.share` has given out, by file."""
 _shared_lock = threading.Lock()
+os.register_at_fork(after_in_child=_shared.clear)
 
 
 class SqlitePersistence:
@@ -108,6 +111,7 @@ class SqlitePersistence:
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
         self.path = path if path == IN_MEMORY else Path(path).expanduser().resolve()
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._users = 1
         self._held: dict[str, tuple[SenderLock, int]] = {}
         self._open: set[ChannelKey] = set()
@@ -148,8 +152,11 @@ class SqlitePersistence:
                     f"The channel database {self.path} has schema {version}, this program knows {SCHEMA_VERSION}.",
                     "Use the program that wrote it.",
                 )
-            if 0 < version < SCHEMA_VERSION and do.execute("SELECT 1 FROM journal LIMIT 1").fetchone():
-                raise journal_of_another_version()  # not migrated: the version that wrote it must be able to open it
+            if 0 < version < SCHEMA_VERSION:
+                with_journal = "SELECT channel_id, sender_id FROM channel WHERE id IN (SELECT channel FROM journal)"
+                if left := do.execute(with_journal).fetchall():
+                    # Not migrated: the version that wrote it must be able to open it.
+                    raise journal_of_another_version(left)
             scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
             for statement in (statement for script in scripts for statement in script.split(";")):
                 do.execute(statement)
@@ -157,6 +164,7 @@ class SqlitePersistence:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        refuse_in_fork(self._process)
         with self._lock:
             try:
                 # IMMEDIATE: another process on another sender may write too, and a read that turns into a write
@@ -326,6 +334,8 @@ class SqlitePersistence:
             )
 
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # SQLite forbids even that
         with _shared_lock:
             self._users = max(0, self._users - 1)
             if self._users:

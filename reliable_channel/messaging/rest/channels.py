@@ -23,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.errors import SenderLocked
+from reliable_channel.channel.errors import ChangedConfigurationError, SenderLocked
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
@@ -160,8 +160,8 @@ class ChannelSessions:
                 clock=self._clock,
                 threaded=self._threaded,
             )
-        except EnvironmentFault as error:
-            # Its text names files and processes of this machine, which are no client's business.
+        except (EnvironmentFault, ChangedConfigurationError) as error:
+            # Its text names files, processes and channels of this machine, which are no client's business.
             _log.error("channel %s was not opened: %s", channel_id, error)
             if isinstance(error, SenderLocked):
                 raise SenderInUseError(

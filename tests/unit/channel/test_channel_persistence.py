@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import subprocess
@@ -26,6 +27,8 @@ from reliable_channel.channel import (
 )
 from reliable_channel.channel.persistence import StoredChannel
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.forking import ForkedError
+from tests.support.forks import fork
 from tests.unit.channel.channel_world import World, quick
 
 KEY = ChannelKey("/waku/2/rs/0/0", "/t/1/x/proto", "lobby", "alice")
@@ -123,7 +126,9 @@ def test_a_database_with_a_journal_of_an_older_schema_stays_as_it_is(tmp_path: P
     first.close()
     of_the_first_schema(path)
     for _ in range(2):
-        with pytest.raises(ChangedConfigurationError, match="another version of this program"):
+        with pytest.raises(
+            ChangedConfigurationError, match="another version of this program: channel 'lobby' of sender"
+        ):
             SqlitePersistence(path)
     assert sqlite3.connect(path).execute("PRAGMA user_version").fetchone() == (1,)
 
@@ -411,3 +416,35 @@ def test_a_disk_that_was_full_at_a_commit_is_used_again(tmp_path: Path) -> None:
         kept.append(KEY, [b"lost"], "f")
     kept.append(KEY, [b"kept"], "f")
     assert kept.load(KEY).journal == (b"kept",)
+
+
+def test_a_forked_process_cannot_use_a_channel_and_holds_no_lock_of_it(tmp_path: Path) -> None:
+    config = quick(persistence=SqlitePersistence(tmp_path / "alice.db"))
+    world = World()
+    channel = world.join("alice", config).channel
+    shared = SqlitePersistence.share(tmp_path / "shared.db")
+
+    def child() -> None:
+        for call in (
+            lambda: channel.send(b"x"),
+            lambda: channel.send_ephemeral(b"x"),
+            lambda: channel.find_send("label"),
+            channel.start,
+            channel.step,
+            shared.channels,
+        ):
+            with pytest.raises(ForkedError, match=str(os.getppid())):
+                call()
+        channel.close()
+        own = SqlitePersistence.share(tmp_path / "shared.db")
+        assert own is not shared
+        assert own.channels() == []
+
+    pid, end = fork(child)
+    channel.close()
+    again = SqlitePersistence(tmp_path / "alice.db")
+    again.acquire("alice")()  # the child is still there
+    again.close()
+    os.close(end)
+    assert os.waitpid(pid, 0)[1] == 0
+    shared.close()

@@ -21,6 +21,8 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageRecord
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.forking import ForkedError
+from tests.support.forks import fork
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 
@@ -228,6 +230,8 @@ CHILD = """
 import sys
 from tests.support.messaging_world import World
 from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.forking import ForkedError
+from tests.support.forks import fork
 world = World(sys.argv[1])
 world.transport.failing = FailureReason.UNREACHABLE
 while True:
@@ -310,3 +314,18 @@ def test_a_change_that_fails_leaves_nothing_behind(world: World) -> None:
         raise RuntimeError("half way")
     assert world.node.get_by_content_topic(CONTENT) == []
     assert world.names() == ["health:change"]
+
+
+def test_a_forked_process_cannot_use_a_node_and_holds_no_lock_of_it(tmp_path: Path) -> None:
+    world = World(tmp_path / "messages.sqlite")
+
+    def child() -> None:
+        with pytest.raises(ForkedError, match=str(os.getppid())):
+            world.send()
+        world.node.close()
+
+    pid, end = fork(child)
+    world.node.close()
+    world.make_node().close()  # the child is still there
+    os.close(end)
+    assert os.waitpid(pid, 0)[1] == 0
