@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 
 
@@ -38,12 +40,15 @@ class ChangedConfigurationError(LocalError):
     """The configuration differs from the one under which a killed process left its journal."""
 
 
-def journal_of_another_version() -> ChangedConfigurationError:
-    """The error for the journal of a killed process whose program had other rules: a replay would not produce the
-    messages that process sent."""
+def journal_of_another_version(channels: Iterable[tuple[str, str]]) -> ChangedConfigurationError:
+    """The error for the journals, by channel and sender id, of a killed process whose program had other rules: a replay
+    would not produce the messages that process sent."""
+    names = ", ".join(f"{channel_id!r} of sender {sender_id!r}" for channel_id, sender_id in channels)
     return ChangedConfigurationError(
-        "The process before this one did not stop cleanly, and was of another version of this program.",
-        "Open the channel once with that version and close it, then upgrade.",
+        "The process before this one did not stop cleanly, and was of another version of this program:"
+        f" channel {names}.",
+        "Open and close each channel with that version, then upgrade:"
+        " `reliable-channel listen CHANNEL --sender SENDER --seconds 1` (docs/howto/upgrade.md).",
     )
 
 

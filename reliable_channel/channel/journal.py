@@ -90,7 +90,7 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
     if stored.journal and stored.fingerprint != fingerprint:
         before, now = _settings_of(stored.fingerprint), _settings_of(fingerprint)
         if before.keys() != now.keys():
-            raise journal_of_another_version()
+            raise journal_of_another_version([(machine.channel_id, machine.sender_id)])
         changed = sorted(name for name, value in now.items() if before[name] != value)
         raise ChangedConfigurationError(
             f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
