@@ -21,7 +21,7 @@ from typer.models import CommandInfo, TyperInfo
 import reliable_channel.cli.commands
 from reliable_channel import __version__
 from reliable_channel.cli.commands import Invocation
-from reliable_channel.runtime.faults import UNFORESEEN, debugging, print_fault
+from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, print_fault
 from reliable_channel.runtime.interrupts import end_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 from reliable_channel.transport.private_files import OWNERS_UMASK
@@ -125,7 +125,7 @@ def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line (``sys.argv`` by default) and exit; never shows a stack trace unless ``--debug``."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments or debugging()
+    debug = "--debug" in arguments or is_debugging()
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
     signal.signal(signal.SIGTERM, _raise_on_terminate)

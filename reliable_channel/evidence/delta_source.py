@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,10 +46,9 @@ class DeltaSource:
     :meth:`refresh`; :meth:`follow` refreshes in the background. A table that does not exist yet counts as empty.
     Queries raise ``EnvironmentFault`` before the first refresh, and while the table cannot be read."""
 
-    def __init__(self, location: str, index_path: Path | str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, location: str, index_path: Path | str) -> None:
         self._location = location
         self._index_path = index_path
-        self._storage_options = dict(storage_options or {})
         self._refreshing = threading.Lock()
         self._table: DeltaTable | None = None
         self._index: EnvelopeIndex | None = None
@@ -148,13 +147,12 @@ class DeltaSource:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
-        options = self._storage_options or None
         try:
-            if not DeltaTable.is_deltatable(self._location, storage_options=options):
+            if not DeltaTable.is_deltatable(self._location):
                 self._table = None
                 return MISSING if self._index is not None or Path(self._index_path).exists() else None
             if self._table is None:
-                self._table = DeltaTable(self._location, storage_options=options)
+                self._table = DeltaTable(self._location)
             else:
                 before = self._table.version()
                 self._table.update_incremental()

@@ -3,15 +3,14 @@ token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.config import Settings
-from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.runtime.messaging import messaging_node
@@ -31,7 +30,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
         require_own_broker(settings)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
-    with listening(api.host, api.port) as sock, messaging_node_closing(settings) as node:
+    with listening(api.host, api.port) as sock, closing(messaging_node(settings)) as node:
         app = create_app(
             node,
             token=token,
@@ -42,16 +41,6 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
         server = HttpServer(app, refusal=refusal, on_stop=app.state.poll.stop, lifespan="on")
         say(f"Messaging API at {url_of(api.host, sock)} (documented at /openapi.json), over {api.transport}")
         server.run(sockets=[sock])
-
-
-@contextmanager
-def messaging_node_closing(settings: Settings) -> Iterator[MessagingNode]:
-    """The configured node, closed at the end."""
-    node = messaging_node(settings)
-    try:
-        yield node
-    finally:
-        node.close()
 
 
 def channel_config(settings: Settings, content_topic: str) -> ReliableChannelConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from reliable_channel.config import Settings
 from reliable_channel.config.node import RestSettings
@@ -86,7 +86,6 @@ def dispatch_count(settings: Settings) -> CountFile:
 def kafka_node(
     settings: Settings,
     group_id: str | None = None,
-    start_at: Literal["latest", "earliest"] = "latest",
     *,
     topics: PubsubTopics | None = None,
     store: StoreClient | None = None,
@@ -102,7 +101,6 @@ def kafka_node(
         outgoing_topic=settings.kafka.topics.outgoing,
         dispatched_topic=settings.kafka.topics.dispatched,
         group_id=group_id,
-        start_at=start_at,
         store=store or store_client(settings),
     )
 

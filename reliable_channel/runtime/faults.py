@@ -31,7 +31,7 @@ _LONGEST = 300
 _ANOTHER_PLACE = "Choose another place with an option or paths.* in the configuration"
 
 
-def debugging() -> bool:
+def is_debugging() -> bool:
     """Whether the environment asks for stack traces."""
     return os.environ.get("RELIABLE_CHANNEL_DEBUG", "").lower() in {"1", "true", "yes"}
 
@@ -40,7 +40,7 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
     """Print an error as ``program: cause remedy`` on standard error; returns the exit code.
 
     1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: an unforeseen error."""
-    if debugging() if debug is None else debug:
+    if is_debugging() if debug is None else debug:
         traceback.print_exception(error)
     fault = as_fault(error)
     sys.stderr.write(f"{program}: {_printable(str(fault))}\n")

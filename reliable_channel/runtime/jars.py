@@ -109,7 +109,7 @@ def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
     return home
 
 
-def record(target: Path, cache_dir: str, ivy_settings: str | None = None) -> int:
+def record(target: Path, ivy_settings: str | None = None) -> int:
     """Download the jars again and write their checksums to ``target``; returns the number of jars. For maintainers."""
     with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
         fresh = Path(temporary) / "set"

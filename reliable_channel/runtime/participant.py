@@ -130,7 +130,7 @@ def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenPar
         persistence.close()
 
 
-def channel_keys(settings: Settings, who: ParticipantOptions, persistence: SqlitePersistence) -> list[ChannelKey]:
+def channel_keys(who: ParticipantOptions, persistence: SqlitePersistence) -> list[ChannelKey]:
     """Return the channels with this id in the database, of any sender and topic unless these are given."""
     return [
         key

@@ -32,7 +32,7 @@ class Backoff:
         self.faults = 0
 
 
-def retrying(
+def make_retrying(
     attempts: int,
     first_s: float,
     longest_s: float,

@@ -36,7 +36,7 @@ def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> Las
             for record in reader.poll(1_000):
                 if record.key != f"sightings:{vantage}".encode() or record.value is None:
                     continue
-                if (seen := sighting(record.value, node)) is not None:
+                if (seen := parse_sighting(record.value, node)) is not None:
                     at_ms = max(at_ms, seen.at_ms)
                     hashes.extend(seen.hashes)
     finally:
@@ -44,7 +44,7 @@ def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> Las
     return LastSeen(at_ms, tuple(hashes)) if at_ms else None
 
 
-def sighting(value: bytes, node: str) -> LastSeen | None:
+def parse_sighting(value: bytes, node: str) -> LastSeen | None:
     """The sightings at this node in a record; ``None`` for another node's, and for other records."""
     try:
         record = foreign_json.loads(value)

@@ -123,7 +123,6 @@ class OffsetReader:
         topic: str,
         group_id: str | None,
         start_at: Literal["latest", "earliest"] = "latest",
-        max_poll_records: int = 500,
         wait_for_topic_s: float = 30.0,
         on_gone: Callable[[GoneOffsets], None] | None = None,
         marker_topic: str | None = None,
@@ -140,7 +139,6 @@ class OffsetReader:
             "group_id": group_id,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",  # positions are always set here: a reset would skip records silently
-            "max_poll_records": max_poll_records,
             "fetch_max_wait_ms": 100,
             "allow_auto_create_topics": False,
             **clients.consumer,

@@ -40,7 +40,6 @@ class EnvelopeProducer:
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
-        linger_ms: int = 5,
     ) -> None:
         self._budget = ByteBudget(buffer_bytes)
         self._max_block_s = max_block_s
@@ -49,7 +48,7 @@ class EnvelopeProducer:
         all_options: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
-            "linger_ms": linger_ms,
+            "linger_ms": 5,
             "batch_size": BATCH_BYTES,
             "max_request_size": MAX_REQUEST_BYTES,
             "max_block_ms": int(max_block_s * 1000),

@@ -60,13 +60,13 @@ def judge_peers(peers: list[dict[str, Any]], mode: Mode) -> Health:
     """The admin API's list: nwaku ``connected: "Connected"``, go-waku ``connected: true``, ``protocols`` maybe null."""
     connected = [peer for peer in peers if _is_connected(peer.get("connected"))]
 
-    def serving(protocol: str) -> int:
+    def count_serving(protocol: str) -> int:
         return sum(
             any(isinstance(p, str) and p.startswith(protocol) for p in as_list(peer.get("protocols")))
             for peer in connected
         )
 
-    relay, lightpush, filters, store = (serving(p) for p in (RELAY, LIGHTPUSH, FILTER, STORE))
+    relay, lightpush, filters, store = (count_serving(p) for p in (RELAY, LIGHTPUSH, FILTER, STORE))
     state = judge_relay(relay) if mode is Mode.RELAY else judge_edge(lightpush, filters)
     return Health(state, f"{len(connected)} peers connected", relay, lightpush, filters, store)
 

@@ -51,7 +51,7 @@ def check(
     rules = load_rules(settings.alerts.rules) if rules is None else rules
     lake = TableSnapshot(settings.paths)
     if not any(lake.table(name) for name in BY_NAME):
-        raise delta.none_at_all(settings.paths.data_dir)
+        raise delta.no_tables_fault(settings.paths.data_dir)
     clock = as_of(lake)
     measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
     for _ in range(_ATTEMPTS):

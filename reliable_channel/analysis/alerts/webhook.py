@@ -18,7 +18,7 @@ import httpx
 from reliable_channel import __version__
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.backoff import retrying
+from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 
 PAGE = 100
@@ -41,7 +41,7 @@ class Webhook:
     def tell(self, changes: Sequence[dict[str, Any]]) -> None:
         """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
         body = json.dumps({"version": 1, "alerts": [_to_json(row) for row in changes]}, ensure_ascii=True).encode()
-        attempt = retrying(
+        attempt = make_retrying(
             self.settings.webhook_attempts,
             0.5,
             15.0,

@@ -96,7 +96,7 @@ class Answers:
 
         def render_page() -> bytes:
             nonlocal status
-            content = make(lake) if _anything(lake) else PageContent("start.html", {}, {})
+            content = make(lake) if _has_tables(lake) else PageContent("start.html", {}, {})
             status = content.status
             return self._renderer.page(
                 content.template,
@@ -198,7 +198,7 @@ def _add_channels(app: FastAPI, answers: Answers) -> None:
             numbers = {"page": page, "missing": missing, "refetch": refetch}
             parts = channel.page(lake, key, span, verdict, numbers)
             if parts is None:
-                return _nothing("No table tells of this channel.", "It may be older than the tables' retention.")
+                return _not_found("No table tells of this channel.", "It may be older than the tables' retention.")
             known = {**key.query, "last": last, "verdict": verdict, **numbers}
             return PageContent("channel.html", {**parts, "window": span, "key": key}, known)
 
@@ -229,7 +229,7 @@ def _add_messages(app: FastAPI, answers: Answers) -> None:
         def make(lake: TableSnapshot) -> PageContent:
             matches = lookup(lake, key, where, 1)
             if not matches:
-                return _nothing("No table tells of this message.", "Search for its id: it may be in another channel.")
+                return _not_found("No table tells of this message.", "Search for its id: it may be in another channel.")
             span = window(lake, "all")
             values = {**message.page(lake, span, matches[0]), "window": span, "message": matches[0], "key": where}
             return PageContent("message.html", values, {"key": key, **where.query})
@@ -305,12 +305,12 @@ def _has(request: Request, tag: str) -> bool:
     return request.headers.get("if-none-match", "").removeprefix("W/").strip('"') == tag
 
 
-def _anything(lake: TableSnapshot) -> bool:
+def _has_tables(lake: TableSnapshot) -> bool:
     """Whether there is one table, readable or not."""
     return any(lake.states([name])[name] != "absent" for name in BY_NAME)
 
 
-def _nothing(cause: str, remedy: str) -> PageContent:
+def _not_found(cause: str, remedy: str) -> PageContent:
     return PageContent("fault.html", {"title": "Not found", "cause": cause, "remedy": remedy}, {}, 404)
 
 

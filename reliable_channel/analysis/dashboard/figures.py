@@ -13,7 +13,7 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
-from reliable_channel.analysis.dashboard.picture import answering, link
+from reliable_channel.analysis.dashboard.picture import add_tooltips, link
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report import capacity, delivery
 from reliable_channel.analysis.report.channel_key import ChannelFilter
@@ -273,7 +273,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
         _one_column(spec)
     config.setdefault("header", {}).update(labelColor=ink, titleColor=ink)
     config.setdefault("text", {}).update(color=ink)
-    return answering(drawn(spec)).encode()
+    return add_tooltips(drawn(spec)).encode()
 
 
 def _prepare(value: Any, colours: Mapping[str, str]) -> Any:

@@ -34,7 +34,7 @@ def _key(message: MessageFacts) -> ChannelFilter:
     return ChannelFilter(message.pubsub_topic, message.content_topic, message.channel_id)
 
 
-def _mine(message: MessageFacts) -> dict[str, Any]:
+def _parameters(message: MessageFacts) -> dict[str, Any]:
     return {**_key(message).parameters, "ids": list(message.sds_ids)}
 
 
@@ -61,7 +61,7 @@ def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]
         FROM named n LEFT JOIN seen s USING (sds_id) LEFT JOIN came c USING (sds_id)
         ORDER BY segment_kind, segment_index, n.sds_id LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
-        _mine(message),
+        _parameters(message),
     )
 
 
@@ -90,7 +90,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
         FROM message_logs WHERE {_key(message).where()} AND message_key = $key
         ORDER BY is_log, vantage LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
-        {**_mine(message), "key": message.message_key},
+        {**_parameters(message), "key": message.message_key},
     )
 
 
@@ -106,5 +106,5 @@ def confirmations(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, 
         FROM acks WHERE {here} AND list_contains($ids, sds_id)
         GROUP BY acknowledged_by ORDER BY first_at, acknowledged_by LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
-        _mine(message),
+        _parameters(message),
     )

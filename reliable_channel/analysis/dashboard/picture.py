@@ -18,7 +18,7 @@ def link(path: str, **parameters: Any) -> str:
     return _HERE + address(path, **parameters)
 
 
-def answering(svg: str) -> str:
+def add_tooltips(svg: str) -> str:
     """The SVG document with a ``<title>`` in every mark that has a description, and links relative to this server."""
     titled = _MARK.sub(r"<\1 \2><title>\3</title></\1>", svg)
     return _LINK.sub(r'<a href="\1">', titled)

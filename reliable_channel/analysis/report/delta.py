@@ -51,7 +51,7 @@ def absent(data_dir: str, name: str) -> EnvironmentFault:
     return EnvironmentFault(f"There is no Delta table at {place_of(data_dir, name)}.", REMEDY)
 
 
-def none_at_all(data_dir: str) -> EnvironmentFault:
+def no_tables_fault(data_dir: str) -> EnvironmentFault:
     """The error when no table of the pipeline exists: a wrong location must not look like an idle pipeline."""
     return EnvironmentFault(f"There are no Delta tables under {data_dir}.", REMEDY)
 

@@ -83,7 +83,8 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     heard since. ``named`` messages are known by the causal histories of others only, and their verdict blames a gap:
     the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
     meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled."""
-    lacking = _lacking(source)
+    # the envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window
+    lacking = count_lacking(last_rows(source.read_whole), source.read_whole)
     gaps = source.query(
         """WITH gaps AS (
                SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset,
@@ -122,11 +123,6 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
         return gaps.assign(**dict.fromkeys(chains, 0))
     merged = gaps.merge(source.query(_CHAINS), on="name", how="left")
     return merged.assign(**{name: merged[name].fillna(0).astype(int) for name in chains})
-
-
-def _lacking(source: TableWindow) -> dict[str, int]:
-    """The envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window."""
-    return count_lacking(last_rows(source.read_whole), source.read_whole)
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:

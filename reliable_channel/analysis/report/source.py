@@ -137,7 +137,7 @@ class TableWindow:
     def require_any(self) -> None:
         """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
         if not any(self.exists(name) for name in BY_NAME):
-            raise delta.none_at_all(self.data_dir)
+            raise delta.no_tables_fault(self.data_dir)
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of

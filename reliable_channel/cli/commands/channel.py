@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
         if who.database_path(settings).exists():
             persistence = SqlitePersistence(who.database_path(settings))
             try:
-                for key in channel_keys(settings, who, persistence):
+                for key in channel_keys(who, persistence):
                     shown += 1
                     here = replace(who, content_topic=key.content_topic)
                     numbers = inspect_channel(key, channel_config(settings, here, persistence), persistence)

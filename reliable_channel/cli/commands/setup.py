@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
         paths = invocation(context).settings().paths
         if record is not None:
-            count = jars.record(record, paths.cache_dir, paths.ivy_settings)
+            count = jars.record(record, paths.ivy_settings)
             typer.echo(f"{count} checksums written to {record}")
         else:
             home = jars.ensure(paths.cache_dir, paths.ivy_settings)

@@ -101,7 +101,7 @@ class RequestLimit:
             return
         started = False
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal started
             started = True
             with waiting():  # until the client has read what was sent before
@@ -110,7 +110,7 @@ class RequestLimit:
         seat = _RequestSlot(self._running, client)
         token = _PLACE.set(seat)
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:
             if not started:
                 await self._refuse(TOOK_LONG if seat.gave_way else _STOPPING)(scope, receive, send)

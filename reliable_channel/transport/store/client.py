@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from reliable_channel.transport.backoff import retrying
+from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.base import StoreUnavailable
 from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RETRIABLE, StoreFault, StoreNodeError
@@ -256,7 +256,7 @@ class StoreClient:
 
     def _page(self, node: StoreNode, query: StoreQuery) -> StorePage:
         policy = self._retry
-        attempt = retrying(
+        attempt = make_retrying(
             policy.attempts,
             policy.first_wait_s,
             policy.longest_wait_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reliable_channel.transport.backoff import Backoff, delay, retrying
+from reliable_channel.transport.backoff import Backoff, delay, make_retrying
 
 
 def test_the_wait_doubles_up_to_the_longest() -> None:
@@ -31,7 +31,7 @@ def test_attempts_end_with_the_last_error_and_wait_between() -> None:
         calls.append(len(calls))
         raise OSError(len(calls))
 
-    attempt = retrying(3, 1.0, 8.0, retry_if=lambda error: isinstance(error, OSError), sleep=waits.append)
+    attempt = make_retrying(3, 1.0, 8.0, retry_if=lambda error: isinstance(error, OSError), sleep=waits.append)
     with pytest.raises(OSError, match="3"):
         attempt(fail)
     assert len(calls) == 3
@@ -43,6 +43,6 @@ def test_other_errors_are_raised_at_once() -> None:
     def fail() -> None:
         raise ValueError
 
-    attempt = retrying(3, 1.0, 8.0, retry_if=lambda error: isinstance(error, OSError), sleep=pytest.fail)
+    attempt = make_retrying(3, 1.0, 8.0, retry_if=lambda error: isinstance(error, OSError), sleep=pytest.fail)
     with pytest.raises(ValueError):
         attempt(fail)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.transport.bridge_recall import LastSeen, sighting
+from reliable_channel.transport.bridge_recall import LastSeen, parse_sighting
 
 NODE = "http://127.0.0.1:8645"
 
 
 def test_a_sighting_at_this_node_is_taken() -> None:
     value = json.dumps({"node": NODE, "at_ms": 5, "hashes": ["0a" * 32]}).encode()
-    assert sighting(value, NODE) == LastSeen(5, (b"\x0a" * 32,))
-    assert sighting(value, "http://127.0.0.1:1") is None
+    assert parse_sighting(value, NODE) == LastSeen(5, (b"\x0a" * 32,))
+    assert parse_sighting(value, "http://127.0.0.1:1") is None
 
 
 @pytest.mark.parametrize(
@@ -41,5 +41,5 @@ def test_a_sighting_at_this_node_is_taken() -> None:
     ],
 )
 def test_a_record_that_is_no_sighting_is_passed_over(value: bytes) -> None:
-    found: Any = sighting(value, NODE)
+    found: Any = parse_sighting(value, NODE)
     assert found is None

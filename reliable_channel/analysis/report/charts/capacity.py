@@ -20,7 +20,7 @@ NO_METRICS = "There is no row of pipeline_metrics in this window (it goes by the
 WALL_CLOCK = "wall clock (UTC)"
 
 
-def _lines(frame: pd.DataFrame, column: str, title: alt.TitleParams, y: alt.Y) -> Chart:
+def _lines(frame: pd.DataFrame, title: alt.TitleParams, y: alt.Y) -> Chart:
     names = list(dict.fromkeys(frame["query"]))
     chart = (
         alt.Chart(frame, title=title)
@@ -36,9 +36,7 @@ def throughput(frame: pd.DataFrame) -> Chart:
     if frame.empty:
         return nothing(title, NO_METRICS)
     y = alt.Y("rows_per_s:Q", title="rows/s (logarithmic)", scale=alt.Scale(type="log"))
-    return _lines(
-        frame, "rows_per_s", title_params(title, "While the micro-batch ran; small micro-batches cost more a row."), y
-    )
+    return _lines(frame, title_params(title, "While the micro-batch ran; small micro-batches cost more a row."), y)
 
 
 def lag(frame: pd.DataFrame) -> Chart:
@@ -74,9 +72,7 @@ def state(frame: pd.DataFrame) -> Chart:
         return nothing(title, NO_METRICS)
     shown = frame.assign(mib=(frame["memory_bytes"].fillna(0) + frame["disk_bytes"].fillna(0)) / 2**20)
     y = alt.Y("mib:Q", title="MiB, memory and disk")
-    return _lines(
-        shown, "mib", title_params(title, "It levels off when timers close keys as fast as new ones come."), y
-    )
+    return _lines(shown, title_params(title, "It levels off when timers close keys as fast as new ones come."), y)
 
 
 def phases(frame: pd.DataFrame) -> Chart:
