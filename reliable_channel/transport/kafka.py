@@ -30,22 +30,21 @@ from reliable_channel.transport.base import (
     SendDelayed,
     Sent,
     Source,
-    StoreUnavailable,
 )
 from reliable_channel.transport.bridge_health import BridgesHealth, read_bridge_health
 from reliable_channel.transport.byte_budget import ByteBudget
-from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
-from reliable_channel.transport.kafka_producer import DEFAULT_BUFFER_BYTES, RECORD_OVERHEAD, EnvelopeProducer
+from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer
 from reliable_channel.transport.kafka_records import headers_of, key_of, read_record, value_of
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
-from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.store.model import StoreQuerying
 from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 
 _log = logging.getLogger(__name__)
@@ -53,7 +52,8 @@ _log = logging.getLogger(__name__)
 POLL_MS = 200
 CHECK_INTERVAL_S = 10.0
 STOP_TIMEOUT_S = 30.0
-DEFAULT_AWAITED_BYTES = 64 * 1024 * 1024
+MAX_AWAITED_BYTES = 64 * 1024 * 1024
+"""The envelopes that wait for a bridge's report: beyond it ``send`` waits for room."""
 
 
 class AwaitedResults:
@@ -112,7 +112,6 @@ class KafkaNode(NodeBase):
     offsets are committed up to the first record that a listener holds (at least once: the same envelope may be reported
     again after a crash). A listener that never releases one keeps the group there; the health and the log name it.
     Without one, reading begins at ``start_at``. ``store`` answers ``query_store``.
-    ``awaited_bytes`` bounds the envelopes that wait for a bridge's report: beyond it ``send`` waits for room.
     """
 
     def __init__(
@@ -126,22 +125,18 @@ class KafkaNode(NodeBase):
         group_id: str | None = None,
         start_at: Literal["latest", "earliest"] = "latest",
         store: StoreQuerying | None = None,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        awaited_bytes: int = DEFAULT_AWAITED_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
         stop_timeout_s: float = STOP_TIMEOUT_S,
-        clock: Clock | None = None,
     ) -> None:
-        super().__init__(pubsub_topics, clock, "kafka-node")
+        super().__init__(pubsub_topics, name="kafka-node")
         self._clients = clients
         self._envelopes_topic = envelopes_topic
         self._outgoing_topic = outgoing_topic
         self._dispatched_topic = dispatched_topic
         self._group_id = group_id
         self._start_at: Literal["latest", "earliest"] = start_at
-        self._store = store
-        self._buffer_bytes = buffer_bytes
+        self.store = store
         self._max_block_s = max_block_s
         self._delivery_timeout_s = delivery_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -150,7 +145,7 @@ class KafkaNode(NodeBase):
         self._stopping = threading.Event()
         self._closing = False
         self._threads: list[threading.Thread] = []
-        self._awaited = AwaitedResults(awaited_bytes)
+        self._awaited = AwaitedResults(MAX_AWAITED_BYTES)
         self._kafka = self._health
         self._judging = threading.Lock()
         self._bridges = BridgesHealth(now_ms(self._clock))
@@ -189,7 +184,7 @@ class KafkaNode(NodeBase):
                 # Results of an earlier process belong to nobody: what it left unsettled is sent again.
                 readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
                 self._producer = EnvelopeProducer(
-                    self._clients.producer, self._buffer_bytes, self._max_block_s, self._delivery_timeout_s
+                    self._clients.producer, max_block_s=self._max_block_s, delivery_timeout_s=self._delivery_timeout_s
                 )
                 self._producer.know(self._outgoing_topic)
             except BaseException:
@@ -269,11 +264,6 @@ class KafkaNode(NodeBase):
             self._awaited.settle(request_id)
             raise
         return request_id
-
-    def query_store(self, query: StoreQuery) -> StorePage:
-        if self._store is None:
-            raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
-        return self._store.query(query)
 
     def _receive(self, reader: OffsetReader, stopping: threading.Event) -> None:
         committed: dict[int, int] = {}

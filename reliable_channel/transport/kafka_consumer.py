@@ -214,10 +214,6 @@ class OffsetReader:
         except KafkaError as error:
             raise unreachable(error) from None
 
-    def seek(self, partition: int, offset: int) -> None:
-        """Continue reading at ``offset``."""
-        self._consumer.seek(TopicPartition(self._topic, partition), offset)
-
     def rewind(self, count: int) -> None:
         """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
         try:
@@ -227,7 +223,7 @@ class OffsetReader:
         except KafkaError as error:
             raise unreachable(error) from None
 
-    def check(self, timeout_ms: int = 5_000) -> int:
+    def check(self) -> int:
         """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
         not answer."""
         try:

@@ -21,7 +21,6 @@ from reliable_channel.transport.base import (
     ReceivedEnvelope,
     RequestId,
     Source,
-    StoreUnavailable,
 )
 from reliable_channel.transport.clock import Clock, ManualClock, now_ms
 from reliable_channel.transport.health import Health, HealthState
@@ -29,7 +28,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import NamedTopic, PubsubTopics
 from reliable_channel.transport.store.memory_source import MemorySource
-from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.source import answer
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/0/0"
@@ -151,7 +150,7 @@ class MemoryNode(NodeBase):
         super().__init__(network.pubsub_topics, network.clock)
         self.name = name
         self.failing: FailureReason | None = None
-        self.store: StoreQuerying | None = _SourceStore(network.store, name)
+        self.store = _SourceStore(network.store, name)
         self.sent: list[WakuMessage] = []
         self._network = network
         self._started = False
@@ -194,11 +193,6 @@ class MemoryNode(NodeBase):
             0, lambda: self._follow(self._limit.submit(accepted, accepted.traffic, now_ms(self._clock)))
         )
         return accepted.request_id
-
-    def query_store(self, query: StoreQuery) -> StorePage:
-        if self.store is None:
-            raise StoreUnavailable("No store node is configured.")
-        return self.store.query(query)
 
     def arrive(self, message: WakuMessage, pubsub_topic: str) -> None:
         """One delivered copy."""

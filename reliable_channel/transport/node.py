@@ -28,12 +28,14 @@ from reliable_channel.transport.base import (
     SendDelayed,
     SendFailed,
     Sent,
+    StoreUnavailable,
 )
 from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import PubsubTopics
+from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
 
 MAX_DETAIL = 300
 """Characters of a peer's error text that are kept."""
@@ -61,7 +63,10 @@ class Accepted:
 
 class NodeBase:
     """Shared parts of a :class:`~reliable_channel.transport.base.Node`. Subclasses do the I/O and start the thread that
-    calls the listeners, named after ``name``; those that dispatch themselves do so within ``_limit``."""
+    calls the listeners, named after ``name``; those that dispatch themselves do so within ``_limit``. ``store`` answers
+    ``query_store``."""
+
+    store: StoreQuerying | None = None
 
     def __init__(self, pubsub_topics: PubsubTopics, clock: Clock | None = None, name: str = "node") -> None:
         self._pubsub_topics = pubsub_topics
@@ -85,6 +90,11 @@ class NodeBase:
                     "Give all channels of a node the same rate_limit: a membership has one.",
                 )
             self._limit = DispatchLimit(config, count)
+
+    def query_store(self, query: StoreQuery) -> StorePage:
+        if self.store is None:
+            raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
+        return self.store.query(query)
 
     def withdraw(self, request_id: RequestId) -> bool:
         return self._limit.withdraw(lambda one: one.request_id == request_id)

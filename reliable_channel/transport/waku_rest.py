@@ -24,7 +24,6 @@ from reliable_channel.transport.base import (
     Received,
     RequestId,
     SendBufferFull,
-    StoreUnavailable,
 )
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.health import Health, HealthState, Mode
@@ -32,7 +31,7 @@ from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
-from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
+from reliable_channel.transport.store.model import StoreQuerying
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
@@ -83,7 +82,7 @@ class WakuRestNode(NodeBase):
         super().__init__(pubsub_topics, clock, "waku-node")
         self._api = api
         self._mode = mode
-        self._store = store
+        self.store = store
         self._pace = pace or Pace()
         self._state = threading.Lock()
         self._running = False
@@ -148,11 +147,6 @@ class WakuRestNode(NodeBase):
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
             ) from None
         return accepted.request_id
-
-    def query_store(self, query: StoreQuery) -> StorePage:
-        if self._store is None:
-            raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
-        return self._store.query(query)
 
     def _send_loop(self, stopping: threading.Event) -> None:
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)

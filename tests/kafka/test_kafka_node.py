@@ -197,8 +197,11 @@ def test_what_a_bridge_reports_settles_a_send_and_names_the_envelope_that_went_o
     producer.close()
 
 
-def test_without_a_bridge_what_is_queued_is_bounded(broker: Settings, topic: str) -> None:
-    with Participant(broker, topic, awaited_bytes=3_000) as one:
+def test_without_a_bridge_what_is_queued_is_bounded(
+    broker: Settings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliable_channel.transport.kafka.MAX_AWAITED_BYTES", 3_000)
+    with Participant(broker, topic) as one:
         for _ in range(2):
             one.node.send(WakuMessage(bytes(1_000), TOPIC), max_wait_s=0)
         with pytest.raises(SendBufferFull, match="no bridge takes them"):

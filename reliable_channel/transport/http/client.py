@@ -95,9 +95,9 @@ class BoundedHttp:
         )
         self._client = end_at_deadlines(client)
 
-    def get(self, path: str, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> HttpResponse:
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> HttpResponse:
         """``path`` is already encoded; ``query`` is encoded here. Raises :class:`NodeUnreachable`."""
-        return self._ask("GET", path, query, None, timeout_s)
+        return self._ask("GET", path, query, None, None)
 
     def post(self, path: str, body: Any) -> HttpResponse:
         """Send ``body`` as JSON. Raises :class:`NodeUnreachable`."""
