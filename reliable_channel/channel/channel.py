@@ -107,6 +107,29 @@ ReliableSendId = NewType("ReliableSendId", str)
 send's first segment, so it is the same after a restart."""
 
 
+_joins: dict[threading.Thread, threading.Thread] = {}
+"""Which thread waits for the end of which channel's thread."""
+_joins_lock = threading.Lock()
+
+
+def _join(worker: threading.Thread) -> None:
+    """Wait until a channel's thread has ended, unless that thread waits for this one: callbacks of two channels may
+    close each other's."""
+    me = threading.current_thread()
+    with _joins_lock:
+        last: threading.Thread | None = worker
+        while last is not None and last is not me:
+            last = _joins.get(last)
+        if last is me:
+            return
+        _joins[me] = worker
+    try:
+        worker.join()
+    finally:
+        with _joins_lock:
+            del _joins[me]
+
+
 class ReliableChannel:
     """An open channel. Made by ``create_reliable_channel``; usable from any thread, and from asyncio.
 
@@ -416,8 +439,8 @@ class ReliableChannel:
         """Acknowledge received messages, then end timers and subscription.
 
         Unacknowledged messages are kept and sent again at the next start. Waits up to ``ACKNOWLEDGE_TIMEOUT_S`` for the
-        node to accept the acknowledgement. Stopping twice does nothing; from a callback, the thread ends when the
-        callback returns."""
+        node to accept the acknowledgement. Stopping twice does nothing; from a callback, also one that a callback of
+        this channel waits for, the thread ends when the callback returns."""
         if self._started and not self._closing and self._fault is None:
             self._closing = True
             self._acknowledge()
@@ -431,8 +454,8 @@ class ReliableChannel:
             worker, self._worker = self._worker, None
             self._work.set()
         self._retrieval.stop()
-        if worker is not None and worker is not threading.current_thread():
-            worker.join()
+        if worker is not None:
+            _join(worker)
         with self._lock:
             with contextlib.suppress(Exception):  # _guard has recorded and reported it
                 self._guard(self._keep_arrivals)

@@ -142,6 +142,24 @@ def test_closing_from_a_callback_and_from_many_threads_is_fine(pumped: Pumped) -
     end_of_callbacks()
 
 
+def test_callbacks_that_close_each_others_channel_at_once_both_end(pumped: Pumped) -> None:
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    both_run, done = threading.Barrier(2), threading.Semaphore(0)
+
+    def close(other: ReliableChannel) -> None:
+        both_run.wait(WAIT_S)
+        other.close()
+        done.release()
+
+    alice.on_message_received(lambda _: close(bob))
+    bob.on_message_received(lambda _: close(alice))
+    alice.send(b"go away")
+    bob.send(b"you too")
+    for _ in range(2):
+        assert done.acquire(timeout=WAIT_S)
+    end_of_callbacks()
+
+
 def test_closing_waits_for_the_callback_that_runs_and_for_its_thread(pumped: Pumped) -> None:
     alice, bob = pumped.channel("alice"), pumped.channel("bob")
     running, released, order = threading.Event(), threading.Event(), []
