@@ -135,7 +135,11 @@ class BoundedHttp:
                         raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
                     raise NodeUnreachable(f"{self.name} answered compressed, which it was asked not to do.")
-                return HttpResponse(response.status_code, bytes(received))
+                answer = HttpResponse(response.status_code, bytes(received))
+                if answer.ok and received.lstrip().startswith(b"<"):
+                    # The front page or login of a proxy. It would pass for the success of a call that returns nothing.
+                    raise NodeUnreachable(f"{self.name} answered with a page, which is no JSON of a Waku node.")
+                return answer
         except httpx.TimeoutException as error:
             raise NodeTimedOut(f"{self.name} did not answer in time ({type(error).__name__}).") from None
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, RuntimeError) as error:

@@ -7,6 +7,8 @@ import gzip
 import httpx
 import pytest
 
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import BoundedHttp, NodeTimedOut, NodeUnreachable
 from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 from reliable_channel.transport.waku_api import WakuApi
@@ -69,6 +71,31 @@ def test_a_read_that_is_no_json_is_a_fault_not_an_empty_one(body: bytes) -> None
         api = WakuApi(BoundedHttp(url, 60))
         with pytest.raises(NodeUnreachable, match="no JSON"):
             api.relay_read("/waku/2/rs/1/0")
+        api.http.close()
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"302 Found"])
+@pytest.mark.parametrize("call", ["relay_publish", "lightpush", "relay_subscribe", "filter_subscribe", "filter_ping"])
+def test_a_page_of_another_program_is_no_success(call: str, status: bytes) -> None:
+    """A proxy's front page or login, which it sends with 200 for every path."""
+    page = b"\n<!doctype html><title>Log in</title>"
+    head = b"HTTP/1.1 %b\r\nLocation: http://127.0.0.1:9/login\r\nContent-Length: %d\r\n\r\n" % (status, len(page))
+    message = WakuMessage(b"x", "/app/1/x/proto")
+    arguments = {
+        "relay_publish": ("/waku/2/rs/1/0", message),
+        "lightpush": ("/waku/2/rs/1/0", message),
+        "relay_subscribe": (["/waku/2/rs/1/0"],),
+        "filter_subscribe": ("/waku/2/rs/1/0", ["/app/1/x/proto"]),
+        "filter_ping": (),
+    }
+    with answering(*[lambda c: c.sendall(head + page)] * 2) as url:
+        api = WakuApi(BoundedHttp(url, 60))
+        try:
+            answer = getattr(api, call)(*arguments[call])
+            assert answer is not None
+            assert getattr(answer, "reason", FailureReason.UNREACHABLE) is FailureReason.UNREACHABLE
+        except NodeUnreachable as error:
+            assert "a page" in str(error)
         api.http.close()
 
 
