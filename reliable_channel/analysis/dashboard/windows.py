@@ -7,6 +7,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Literal
 
+from reliable_channel.analysis.report.dimensions import bin_width
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 Last = Literal["1h", "6h", "24h", "7d", "30d", "all"]
@@ -19,8 +20,7 @@ SPANS: dict[Last, tuple[str, int | None]] = {
     "all": ("all times", None),
 }
 """Label and length in seconds."""
-BINS_S = (15, 60, 300, 900, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400)
-MOST_BINS = 120
+LEAST_BIN_S = 15
 LIVE = dt.timedelta(minutes=2)
 """The maximum distance between the recorded clock of a live pipeline and the wall clock."""
 BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -51,9 +51,9 @@ class TimeWindow:
         return self.clock
 
     def bin_s(self, first: dt.datetime | None, last: dt.datetime | None) -> int:
-        """A bin width in seconds with which the time from ``first`` to ``last`` has at most :data:`MOST_BINS` bins."""
+        """The width in seconds of a bin of the time from ``first`` to ``last``."""
         length = 0.0 if first is None or last is None else (last - first).total_seconds()
-        return next((width for width in BINS_S if width * MOST_BINS >= length), BINS_S[-1])
+        return max(LEAST_BIN_S, bin_width(length))
 
 
 def window(lake: TableSnapshot, last: Last) -> TimeWindow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from reliable_channel.analysis.report.dimensions import BINS_S, MOST_BINS
+from reliable_channel.analysis.report.dimensions import bin_width
 from reliable_channel.analysis.report.source import TableWindow
 
 NEWEST = 100_000
@@ -58,8 +58,7 @@ def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:
     nothing."""
     if depths.empty:
         return depths[["time", "channel_id", "depth"]]
-    wanted = (depths["time"].max() - depths["time"].min()).total_seconds() / MOST_BINS
-    width = next((w for w in BINS_S if w >= wanted), BINS_S[-1])
+    width = bin_width((depths["time"].max() - depths["time"].min()).total_seconds())
     time = depths["time"].dt.floor(f"{width}s")
     return depths.assign(time=time).groupby(["time", "channel_id"], as_index=False)["depth"].max()
 

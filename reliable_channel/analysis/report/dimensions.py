@@ -32,8 +32,12 @@ def expression(by: str) -> str:
     return _FRAGMENTS[by]
 
 
+def bin_width(length_s: float) -> int:
+    """A bin width in seconds with which so long a time has at most :data:`MOST_BINS` bins."""
+    return next((width for width in BINS_S if width * MOST_BINS >= length_s), BINS_S[-1])
+
+
 def bin_seconds(source: TableWindow, table: str, column: str = "event_time") -> int:
     """A bin width in seconds with which the rows of ``table`` have at most :data:`MOST_BINS` bins."""
     span = source.query(f"SELECT coalesce(epoch(max({column}) - min({column})), 0) AS s FROM {table}")  # noqa: S608  our own names
-    wanted = float(span["s"][0]) / MOST_BINS
-    return next((width for width in BINS_S if width >= wanted), BINS_S[-1])
+    return bin_width(float(span["s"][0]))

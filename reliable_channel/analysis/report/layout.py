@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,11 @@ def _words(key: str, heading: str) -> ReportColumn:
     return ReportColumn(key, heading, text.words, right=False)
 
 
+def _counts(*names: str) -> Iterator[ReportColumn]:
+    """Columns of numbers, headed as they are called."""
+    return (ReportColumn(name, name, text.count) for name in names)
+
+
 _QUANTILES = tuple(
     ReportColumn(f"{k}_ms", h, text.duration) for k, h in (("p50", "half"), ("p90", "90 %"), ("p99", "99 %"))
 )
@@ -57,12 +62,7 @@ SECTIONS: tuple[ReportSection, ...] = (
         "Channels",
         (
             _name("channel_id", "channel"),
-            ReportColumn("messages", "messages", text.count),
-            ReportColumn("delivered", "delivered", text.count),
-            ReportColumn("late", "late", text.count),
-            ReportColumn("repaired", "repaired", text.count),
-            ReportColumn("missing", "missing", text.count),
-            ReportColumn("unknown", "unknown", text.count),
+            *_counts("messages", "delivered", "late", "repaired", "missing", "unknown"),
             ReportColumn("loss", "loss", text.percent),
             ReportColumn("payload_bytes", "payload", text.size),
             ReportColumn("last_seen", "last seen (UTC)", text.time),
@@ -72,7 +72,7 @@ SECTIONS: tuple[ReportSection, ...] = (
     ReportSection(
         "causes",
         "Why messages were not delivered",
-        (_words("verdict", "verdict"), _words("cause", "cause"), ReportColumn("messages", "messages", text.count)),
+        (_words("verdict", "verdict"), _words("cause", "cause"), *_counts("messages")),
         "No verdict names a loss.",
     ),
     ReportSection(
@@ -92,7 +92,7 @@ SECTIONS: tuple[ReportSection, ...] = (
     ReportSection(
         "latency_by_channel",
         "How long messages took, from their sender's timestamp to their delivery in causal order",
-        (_name("name", "channel"), ReportColumn("messages", "messages", text.count), *_QUANTILES),
+        (_name("name", "channel"), *_counts("messages"), *_QUANTILES),
         "Nothing was delivered.",
     ),
     ReportSection(
@@ -102,7 +102,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             _name("channel_id", "channel"),
             _name("sender_id", "sender"),
             _words("guessed_unit", "guessed unit"),
-            ReportColumn("messages", "messages", text.count),
+            *_counts("messages"),
             ReportColumn("least", "least, as sent", text.count),
             ReportColumn("most", "greatest, as sent", text.count),
         ),
@@ -111,7 +111,7 @@ SECTIONS: tuple[ReportSection, ...] = (
     ReportSection(
         "acknowledgements_by_channel",
         "How long acknowledgements took, from the first sight of the message",
-        (_name("name", "channel"), ReportColumn("acknowledgements", "acknowledgements", text.count), *_QUANTILES),
+        (_name("name", "channel"), *_counts("acknowledgements"), *_QUANTILES),
         "Nothing was acknowledged.",
     ),
     ReportSection(
@@ -120,7 +120,7 @@ SECTIONS: tuple[ReportSection, ...] = (
         (
             ReportColumn("parity_count", "parity segments", text.count),
             _words("outcome", "outcome"),
-            ReportColumn("messages", "messages", text.count),
+            *_counts("messages"),
         ),
         "No message of several segments is complete or given up.",
     ),
@@ -130,23 +130,14 @@ SECTIONS: tuple[ReportSection, ...] = (
         (
             _name("node", "node"),
             _words("purpose", "purpose"),
-            ReportColumn("asked", "asked", text.count),
-            ReportColumn("present", "present", text.count),
-            ReportColumn("absent", "absent", text.count),
-            ReportColumn("error", "error", text.count),
+            *_counts("asked", "present", "absent", "error"),
         ),
         "No store node was asked.",
     ),
     ReportSection(
         "refetch",
         "Asking for what is missing",
-        (
-            ReportColumn("attempt", "attempt", text.count),
-            ReportColumn("requests", "requests", text.count),
-            ReportColumn("answered", "answered", text.count),
-            ReportColumn("found", "found", text.count),
-            ReportColumn("failed", "failed", text.count),
-        ),
+        (*_counts("attempt", "requests", "answered", "found", "failed"),),
         "Nothing was asked for.",
     ),
     ReportSection(
@@ -156,7 +147,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             _words("stage", "stage"),
             _words("reason", "reason"),
             _words("disposition", "disposition"),
-            ReportColumn("records", "records", text.count),
+            *_counts("records"),
             ReportColumn("newest", "newest (UTC)", text.time),
         ),
         "No record was quarantined.",
@@ -187,7 +178,7 @@ SECTIONS: tuple[ReportSection, ...] = (
         (
             _name("vantage", "vantage point"),
             _name("nodes", "its node"),
-            ReportColumn("seen", "seen", text.count),
+            *_counts("seen"),
             ReportColumn("not_seen", "not seen", text.count),
             ReportColumn("from_a_store", "of these a store had", text.count),
             ReportColumn("newest", "newest (UTC)", text.time),
@@ -200,10 +191,10 @@ SECTIONS: tuple[ReportSection, ...] = (
         (
             _words("query", "query"),
             ReportColumn("micro_batches", "micro-batches", text.count),
-            ReportColumn("rows", "rows", text.count),
+            *_counts("rows"),
             ReportColumn("rows_per_s", "rows/s", text.number),
             ReportColumn("p95_ms", "95 % took", text.duration),
-            ReportColumn("lag", "lag", text.count),
+            *_counts("lag"),
             ReportColumn("state_bytes", "state", text.size),
         ),
         "There are no metrics in this window; they go by the wall clock.",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from reliable_channel.analysis.dashboard import render, windows
+from reliable_channel.analysis.dashboard import render
 from reliable_channel.analysis.dashboard.figures import MOST_ROWS
 from reliable_channel.analysis.report.acks_matrix import MOST_NAMES
+from reliable_channel.analysis.report.dimensions import MOST_BINS
 from reliable_channel.analysis.report.snapshot import MEMORY_LIMIT, PATIENCE_S
 from reliable_channel.config import load
 from reliable_channel.config.fixed import FIXED
@@ -32,6 +33,6 @@ def test_every_page_of_the_navigation_is_described() -> None:
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    assert f"at most {windows.MOST_BINS} bins and {MOST_ROWS} rows" in TEXT
+    assert f"at most {MOST_BINS} bins and {MOST_ROWS} rows" in TEXT
     assert f"the matrix {MOST_NAMES} senders" in TEXT
     assert f"{PATIENCE_S:.0f} seconds and {MEMORY_LIMIT.replace('GB', ' GB')}" in TEXT
