@@ -1,5 +1,5 @@
-"""Measures the view ``participant_views`` and the search for splits over 100 000 SDS messages of one channel, all with
-Bloom filters: CPU seconds of one core, beside reading the filters alone."""
+"""Measures the view ``participant_views``, the search for splits and the budget of each sender over 100 000 SDS messages
+of one channel, all with Bloom filters: CPU seconds of one core, beside reading the filters alone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,15 @@ START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
 KEY = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/bench/1/views/proto", "channel_id": "views"}
 
 
+BUDGET = """
+    SELECT sender_id, sent_ms - sent_ms % 600000 AS epoch, count(*) AS used,
+           count(*) FILTER (role IN ('repeat', 'sync')) AS control
+    FROM dispatches GROUP BY ALL"""
+
+
 @bench
-def who_is_behind() -> Iterator[Result]:
-    """Measure both over a day of one channel: ten messages a minute and sender, everything heard by everybody."""
+def who_is_behind_and_who_sends() -> Iterator[Result]:
+    """Measure all three over a day of one channel: ten messages a minute and sender, everything heard by everybody."""
     messages = SIZES.scale_count(MESSAGES)
     with tempfile.TemporaryDirectory(prefix="bench-views-") as place:
         _make_tables(Path(place), messages)
@@ -51,6 +57,9 @@ def who_is_behind() -> Iterator[Result]:
             "participant_views / reading the filters", behind / reading, "ratio", 3.0, True, "reading the filters"
         )
         yield Result("splits / reading the filters", splits / reading, "ratio", 20.0, True, "reading the filters")
+        budget = _measure(lambda: lake.select(BUDGET))
+        yield Result(f"budget of each sender and epoch over {messages:,} messages", budget, "s")
+        yield Result("budget / reading the filters", budget / reading, "ratio", 0.5, True, "reading the filters")
 
 
 def _measure(run: Callable[[], Any]) -> float:
@@ -74,6 +83,7 @@ def _make_tables(place: Path, messages: int) -> None:
             common = {**KEY, "sds_id": ids[number], "sender_id": sender, "event_time": at, "kafka_topic": "t"}
             common |= {"kafka_partition": 0, "kafka_offset": number, "sds_kind": "content", "segment_kind": "bare"}
             lamport = int(at.timestamp() * 1000)
+            common |= {"envelope_hash": number.to_bytes(32, "big"), "sender_timestamp_ns": lamport * 1_000_000}
             rows[SDS_MESSAGES].append({**common, "bloom_filter": own.encode(), "lamport_timestamp": lamport})
             rows[ACKS] += [
                 {**common, "sds_id": named, "sender_id": f"sender {(number - back) % SENDERS}",
