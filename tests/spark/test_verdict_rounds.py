@@ -86,6 +86,7 @@ class Story:
             lambda: self.sender(m, n),
             lambda: self.lost(m, n),
             lambda: self.store(m, n),
+            lambda: self.logged(m, n),
             lambda: self.refused(m, n),
             lambda: self.expired(m),
         ]
@@ -162,7 +163,7 @@ class Story:
             sds_id=m["ids"][n],
             event=event,
             entire_message_hash=m["payload"] if event == "queued" else None,
-            envelope_hash=m["envelopes"][n] if event == "sent" else None,
+            envelope_hash=m["envelopes"][n] if event in ("sent", "failed") else None,
             event_time=self.time(m["at_s"] + 0.01 * n),
         )
 
@@ -182,6 +183,11 @@ class Story:
             asked_at=self.time(),
             **known,
         )
+
+    def logged(self, m: Row, n: int) -> None:
+        source = self.random.choice(["received", "failed", "relay"])
+        seen = {"vantage": self.random.choice(["amber", "birch"]), "source": source, "seen_at": self.time()}
+        self.put(tables.SIGHTINGS, message_hash=m["envelopes"][n], **seen)
 
     def refused(self, m: Row, n: int) -> None:
         name = m["ids"][n].encode()

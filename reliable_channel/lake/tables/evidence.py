@@ -95,6 +95,9 @@ SIGHTINGS = Table(
 BRIDGE_SOURCES = ("relay", "filter", "store", "sender")
 """The values of ``sightings.source`` that bridges write; all others are of logs."""
 
+NOT_SEEN_SOURCES = ("publishing", "failed")
+"""The values of ``sightings.source`` of logs that do not show that the network had the envelope."""
+
 UNPROVEN = "unproven"
 """The ``store_presence.detail`` of an encrypted envelope found by a hint: it may contain another message."""
 

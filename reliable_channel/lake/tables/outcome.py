@@ -109,7 +109,11 @@ DELIVERY_STATUS = Table(
             example="segment_missing",
         ),
         Column(
-            "detail", "STRING", "human-readable detail; null if delivered", example="2 of 3 needed segments arrived"
+            "detail",
+            "STRING",
+            "how many segments arrived, which evidence would show the cause, and which nodes' logs have it; null if"
+            " delivered",
+            example="2 of 3 needed segments arrived",
         ),
         Column("data_missing", "ARRAY<INT>", "indices of the missing data segments; null if unknown", example="[1]"),
         Column(

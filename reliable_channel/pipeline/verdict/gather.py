@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
-from reliable_channel.lake.tables.evidence import UNPROVEN
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, NOT_SEEN_SOURCES, UNPROVEN
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
 
@@ -42,6 +42,7 @@ READ: dict[Table, tuple[str, ...]] = {
     tables.ACKS: (*_BY_ID, "acknowledged_by", "certainty"),
     tables.REPAIR_REQUESTS: _BY_ID,
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
+    tables.SIGHTINGS: ("message_hash", "vantage", "source"),
     tables.QUARANTINE: ("message_hash", "reason", "stage", "raw"),
 }
 """The columns of each view that these queries read."""
@@ -64,6 +65,7 @@ _FACT_TYPES = {
     # Other facts about the id.
     "acknowledged_by": "string",
     "lost_by": "string",
+    "logged_by": "string",
     "store_error": "string",
     "asked_for": "boolean",
     "sent": "boolean",
@@ -128,6 +130,10 @@ _SENDER_RECORDS = """(select * from v_sender_events left join (
             union all select message_hash, null, outcome = 'present', outcome = 'absent' from v_store_presence)
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """The senders' records, with the outcome of the envelopes that they name."""
+
+_LOGGED = f"""(select * from v_sender_events join (select distinct message_hash as envelope_hash, vantage
+        from v_sightings where source not in {BRIDGE_SOURCES + NOT_SEEN_SOURCES}) using (envelope_hash))"""
+"""The nodes whose logs have an envelope that its sender names, however the send ended."""
 
 MAX_WITNESSED = 10
 """Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
@@ -250,6 +256,7 @@ FACTS = "\nunion all ".join(
             present="present",
             absent="absent",
         ),
+        _facts_from(_LOGGED, sent="true", logged_by="vantage"),
         _facts_from(
             "v_store_presence",
             present=_PROVEN,
@@ -275,7 +282,7 @@ _FACTS = (
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
         collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
-        max(store_error) as store_error, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+        collect_set(logged_by) as logged_by, max(store_error) as store_error, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
@@ -311,8 +318,8 @@ EVIDENCE = f"""
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
             sort_array(collect_set(sds_id)) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements,
-            flatten(collect_list(lost_by)) as lost_by, bool_or(undecodable) as undecodable,
-            max(store_error) as store_error,
+            flatten(collect_list(lost_by)) as lost_by, flatten(collect_list(logged_by)) as logged_by,
+            bool_or(undecodable) as undecodable, max(store_error) as store_error,
             {", ".join(f"bool_or({name}) as {name}" for name in _FACTS if name != "present")},
             -- A store that has only received segments cannot provide a missing one.
             bool_or(present and segment is null) as present

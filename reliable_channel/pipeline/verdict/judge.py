@@ -70,6 +70,7 @@ def judge_message(
         followed=followed,
         store_error=row["store_error"],
         witnessed=row["source"] != "named" or bool(row["witnessed"]),
+        logged_by=tuple(sorted({*row["logged_by"]})),
     )
     verdict, cause = decide(evidence)
     return {
@@ -110,8 +111,22 @@ STORE_ERRORS = {
 """What ``store_presence.detail`` says of an attempt that decided nothing (``StoreFault``, or no proof)."""
 
 
+MAX_NAMED = 3
+"""How many nodes ``delivery_status.detail`` names."""
+
+
 def describe(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
-    """How much of the message was received, and without a cause, which evidence would show it."""
+    """How much of the message was received, and without a cause, which evidence would show it; then the nodes whose
+    logs have it."""
+    what = _describe_arrival(evidence, cause, ask_stores)
+    if not evidence.logged_by:
+        return what
+    more = len(evidence.logged_by) - MAX_NAMED
+    nodes = [*evidence.logged_by[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
+    return f"{what}; in the log of {', '.join(nodes)}"
+
+
+def _describe_arrival(evidence: VerdictEvidence, cause: Cause | None, ask_stores: bool) -> str:
     came = f"{evidence.received} of {evidence.needed} needed segments arrived"
     if cause is Cause.PROPAGATED_NOT_STORED:
         return f"{came}; no store node that was asked has it"

@@ -17,6 +17,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.tables import Table
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.verdict.file_index import FileIndex
 from reliable_channel.pipeline.verdict.touched import ids_within
 
@@ -33,11 +34,12 @@ INDEXED: dict[Table, tuple[str, ...]] = {
     tables.ACKS: ("sds_id",),
     tables.REPAIR_REQUESTS: ("sds_id",),
     tables.STORE_PRESENCE: ("sds_id", "message_hash"),
+    tables.SIGHTINGS: ("message_hash", "source"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),
     tables.DELIVERY_STATUS: ("sds_ids", "message_key", "entire_message_hash", "settled"),
 }
-"""The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in undecodable records, ``settled`` for
-:data:`UNSETTLED`."""
+"""The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in undecodable records, ``source`` for the
+rows of logs alone, ``settled`` for :data:`UNSETTLED`."""
 
 
 class Lookup:
@@ -65,6 +67,8 @@ class Lookup:
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
     """The values by which rows of a table, with its columns ``INDEXED``, are looked up."""
     values: list[pa.Array] = []
+    if table is tables.SIGHTINGS:
+        rows = rows.filter(pc.invert(pc.is_in(rows["source"], pa.array(BRIDGE_SOURCES))))
     for name in INDEXED[table]:
         column = rows[name].combine_chunks()
         if name == "settled":
@@ -74,7 +78,7 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
             values.append(pa.array(sorted(ids), pa.binary()))
         elif name == "causal_history":
             values.append(ids_in(column).cast(pa.binary()))
-        elif name != "stage":
+        elif name not in ("stage", "source"):
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             values.append(flat.cast(pa.binary()))
     return pa.concat_arrays(values)

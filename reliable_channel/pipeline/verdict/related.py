@@ -49,6 +49,7 @@ def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict
     )
     envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
     by_envelope = is_among("message_hash", envelopes)
+    view(tables.SIGHTINGS, envelopes, by_envelope)
     view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
     view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(["envelope", "sds"]))
     return related

@@ -17,6 +17,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.follow import AddedFile, list_added_files, list_files, read_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -38,6 +39,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     tables.ACKS: _BY_ID,
     tables.REPAIR_REQUESTS: _BY_ID,
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash"),
+    tables.SIGHTINGS: ("message_hash", "source"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),
 }
 """The tables with evidence about messages, and their columns that identify the messages."""
@@ -59,7 +61,8 @@ _channel = itemgetter(*CHANNEL_KEY)
 class Touched:
     """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
     channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``rebuilt``: the
-    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores or of ingest; ``lamport``: the
+    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores, of ingest
+    or of logs; ``lamport``: the
     lowest Lamport timestamp of the new messages of a channel."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
@@ -76,6 +79,9 @@ class Touched:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
                 if row["raw"] is not None and row["stage"] in ("envelope", "sds"):
                     self.texts |= ids_within(row["raw"])
+                continue
+            if table is tables.SIGHTINGS:
+                self.envelopes.update([row["message_hash"]] if row["source"] not in BRIDGE_SOURCES else ())
                 continue
             channel: Channel = _channel(row)
             ids = {row.get("sds_id"), row.get("first_sds_id"), *(row.get("sds_ids") or ())}

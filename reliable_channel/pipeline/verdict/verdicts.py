@@ -34,7 +34,7 @@ from reliable_channel.pipeline.verdict.position import USER_METADATA, last_posit
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, ids_within, read_touched
 
-TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SIGHTINGS, tables.SOURCE_GAPS)
+TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SOURCE_GAPS)
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""

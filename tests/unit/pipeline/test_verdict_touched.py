@@ -78,6 +78,9 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     delivered = {"sds_id": "g", "first_sds_id": "h", "row_kind": "message", "entire_message_hash": PAYLOAD}
     append(settings, tables.DELIVERIES, {**delivered, "first_lamport_timestamp": 5})
     append(settings, tables.STORE_PRESENCE, {"sds_id": "i", "node": "n", "message_hash": PAYLOAD})
+    logged = {"vantage": "amber", "source": "received", "seen_at": AT}
+    append(settings, tables.SIGHTINGS, {**logged, "message_hash": b"l" * 32})
+    append(settings, tables.SIGHTINGS, {**logged, "message_hash": b"b" * 32, "source": "relay"})
     garbled = b"\x0a\x01a\x12\x05broke\xff"
     append_rows(
         settings.paths, tables.QUARANTINE, as_arrow([{**place, "stage": "sds", "raw": garbled}], tables.QUARANTINE)
@@ -85,7 +88,8 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     found = since(settings, position)
     assert found is not None
     assert names(found) == [*"abcdefghi"]
-    assert found.payloads == found.rebuilt == found.envelopes == {b"h" * 32}
+    assert found.payloads == found.rebuilt == {PAYLOAD}
+    assert found.envelopes == {PAYLOAD, b"l" * 32}, "bridges' sightings are of records that ingest has"
     assert found.texts == {f"{b'h'.hex() * 32}-5", "broke"}, "the key of the delivery, and what a broken record holds"
     assert found.lamport == {HERE: 7}
 
