@@ -1,5 +1,5 @@
-"""Measures the view ``participant_views``, the search for splits and the budget of each sender over 100 000 SDS messages
-of one channel, all with Bloom filters: CPU seconds of one core, beside reading the filters alone."""
+"""Measures the view ``participant_views``, the search for splits and the budget of each sender over 100 000 SDS
+messages of one channel, all with Bloom filters: CPU seconds of one core, beside reading the filters alone."""
 
 from __future__ import annotations
 

@@ -282,7 +282,8 @@ _FACTS = (
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
         collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
-        collect_set(logged_by) as logged_by, max(store_error) as store_error, {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
+        collect_set(logged_by) as logged_by, max(store_error) as store_error,
+        {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 

@@ -43,8 +43,9 @@ class VerdictEvidence:
     """The evidence about one message, from all tables.
 
     ``needed``: k; ``received``: the number of its received segments; ``sent``: a sender's record shows that it was
-    dispatched, or the log of a node that the network had it (``logged_by``, names of nodes); ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send
-    it; ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
+    dispatched, or the log of a node that the network had it (``logged_by``: the names of these nodes);
+    ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send it;
+    ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
     an envelope of it, ``False`` if no queried store has one, ``None`` if none was queried or could say;
     ``store_error``: why a queried one could not; ``in_gap``: it may have been sent while no bridge listened;
     ``witnessed``: it left a trace of its own, or two participants name it, or its own sender does; ``followed``:
