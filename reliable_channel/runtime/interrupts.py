@@ -32,7 +32,7 @@ def end_at_once() -> Iterator[None]:
             sys.stderr.flush()
         os._exit(128 + number)
 
-    with _handle_signals(end):
+    with handle_signals(end):
         yield
 
 
@@ -49,13 +49,14 @@ def note_interrupts() -> Iterator[RaiseIfInterrupted]:
         if noted:
             raise KeyboardInterrupt if noted[0] == signal.SIGINT else SystemExit(143)
 
-    with _handle_signals(note):
+    with handle_signals(note):
         yield raise_if_interrupted
     raise_if_interrupted()
 
 
 @contextmanager
-def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let ``handler`` handle SIGINT and SIGTERM inside the block. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -95,19 +95,19 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
 
 
 def test_a_continuous_run_takes_evidence_at_every_interval_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds, said, found = Rounds(4, 0, [0.0]), list[str](), iter([3, OSError("no broker"), 0, 2])
+    rounds, said, found = Rounds(4, 0, [0.0]), list[str](), iter([3, EnvironmentFault("No broker."), 0, 2])
 
     def collect(_: Any) -> int:
         taken = next(found)
-        if isinstance(taken, OSError):
+        if isinstance(taken, EnvironmentFault):
             raise taken
         return taken
 
     monkeypatch.setattr("reliable_channel.evidence.collecting.collect_evidence", collect)
     settings = load("local", spark={"trigger_interval_ms": 2_000})
-    run.collect_until(settings, cast(threading.Event, rounds), said.append)
+    run.repeat_until("evidence", run.run_collection, settings, cast(threading.Event, rounds), said.append)
     assert rounds.pauses == [2] * 5
-    assert said == ["evidence: 3 records", "evidence: no broker", "evidence: 2 records"]
+    assert said == ["evidence: 3 records", "evidence: No broker.", "evidence: 2 records"]
 
 
 def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails(monke
         said.append("asked")
 
     monkeypatch.setattr(run, "run_refetch", ask)
-    run.refetch_until(load("local"), cast(threading.Event, rounds), said.append)
+    run.repeat_until("refetch", run.run_refetch, load("local"), cast(threading.Event, rounds), said.append)
     assert said[0] == "refetch: No store answers."
     assert said[1].startswith("refetch: The disk is full writing /tables.")
     assert said[2:] == ["asked"]

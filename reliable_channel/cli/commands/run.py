@@ -41,18 +41,6 @@ def run_refetch(settings: Settings, say: Callable[[str], None]) -> bool:
     return outcome.written > 0
 
 
-def refetch_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Query the store nodes at every trigger interval until ``stop``; a fault is printed and the next round tries
-    again."""
-    from reliable_channel.runtime.faults import as_fault
-
-    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
-        try:
-            run_refetch(settings, say)
-        except Exception as fault:  # whatever it is, the pipeline goes on without what stores have
-            say(f"refetch: {as_fault(fault)}")
-
-
 def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence of senders and the bridge into ``sender_events`` and ``source_gaps``."""
     from reliable_channel.evidence.collecting import collect_evidence
@@ -61,13 +49,21 @@ def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
         say(f"evidence: {count} records")
 
 
-def collect_until(settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Read evidence at every trigger interval until ``stop``; a fault is printed and the next round tries again."""
+def repeat_until(
+    name: str,
+    work: Callable[[Settings, Callable[[str], None]], object],
+    settings: Settings,
+    stop: threading.Event,
+    say: Callable[[str], None],
+) -> None:
+    """Do this work at every trigger interval until ``stop``; a fault is printed and the next round tries again."""
+    from reliable_channel.runtime.faults import as_fault
+
     while not stop.wait(settings.spark.trigger_interval_ms / 1000):
         try:
-            run_collection(settings, say)
-        except Exception as fault:  # whatever it is, the pipeline goes on without evidence
-            say(f"evidence: {fault}")
+            work(settings, say)
+        except Exception as fault:  # whatever it is, the pipeline goes on without
+            say(f"{name}: {as_fault(fault)}")
 
 
 def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
@@ -179,19 +175,18 @@ def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: boo
 def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *, terminal: bool = False) -> None:
     """Run the chain, evidence, refetch, verdicts and alerts until SIGTERM or SIGINT; only in the main thread. Raises
     ``EnvironmentFault`` if a query of the chain fails. ``terminal``: the status goes into one line."""
-    import signal
     import threading
 
     from reliable_channel.analysis.alerts.heartbeat import Heartbeat
     from reliable_channel.pipeline.runner.metrics import record_metrics
     from reliable_channel.pipeline.runner.run import run_continuously
+    from reliable_channel.runtime.interrupts import handle_signals
 
     stop = threading.Event()
-    previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        threading.Thread(target=collect_until, args=(settings, stop, say), daemon=True).start()
-        if settings.store.nodes:
-            threading.Thread(target=refetch_until, args=(settings, stop, say), daemon=True).start()
+    repeated = [("evidence", run_collection), *([("refetch", run_refetch)] if settings.store.nodes else [])]
+    with handle_signals(lambda *_: stop.set()):
+        for name, work in repeated:
+            threading.Thread(target=repeat_until, args=(name, work, settings, stop, say), daemon=True).start()
         with record_metrics(spark, settings, serve=True) as metrics:
             threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
             heartbeat = Heartbeat(settings.paths)
@@ -209,9 +204,6 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
                     spark.sparkContext.cancelJobGroup(VERDICTS)
                     judge.join(LAST_ROUND_S)
             heartbeat.record(0)  # not after a fault: the run was to go on
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def register(app: typer.Typer) -> None:
