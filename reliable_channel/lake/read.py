@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
+import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.tables import BY_NAME, Table
 
 if TYPE_CHECKING:
@@ -33,14 +34,28 @@ TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (19
 9999."""
 _LONGEST = 300
 """The number of characters of a delta-rs error that are shown."""
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f\ud800-\udfff]")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
 
+def refuse_location(location: str) -> None:
+    """Raise ``ConfigurationError`` for a local path that delta-rs reads as another one (it decodes percent signs, and
+    takes a backslash for a slash, so a table would be in two places), or with which some of its functions panic."""
+    if "://" not in location and _MISREAD.search(location):
+        named = location.encode("utf-8", "backslashreplace").decode()
+        raise ConfigurationError(
+            f"Delta tables cannot be in {named}: delta-rs takes no path with"
+            " \\ [ ] ^ |, a control character, or %20 and the like.",
+            "Rename the directory, or set paths.data_dir to another one.",
+        )
+
+
 def open_at(location: str) -> DeltaTable | None:
-    """Open the table at ``place`` through delta-rs, without Spark; ``None`` if there is none. Raises
-    ``EnvironmentFault`` if its log cannot be read."""
+    """Open the table at ``location`` through delta-rs, without Spark; ``None`` if there is none. Raises
+    ``EnvironmentFault`` if its log cannot be read, and as :func:`refuse_location`."""
+    refuse_location(location)
     try:
         return DeltaTable(location)
     except TableNotFoundError:

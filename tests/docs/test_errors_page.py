@@ -184,6 +184,8 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             log.mkdir(parents=True)
             (log / "00000000000000000000.json").write_text("{")
             return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "tables"))
+        case "A directory that tables cannot be in":
+            return shell("status", "--no-kafka", PATHS__DATA_DIR=str(shell.place / "feature%2Fx"))
         case "A table that is missing":
             with pytest.raises(EnvironmentFault) as fault:
                 open_table(PathSettings(data_dir=str(shell.place)), SDS_MESSAGES)
