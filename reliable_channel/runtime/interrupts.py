@@ -14,11 +14,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 RaiseIfInterrupted = Callable[[], None]
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -34,6 +36,20 @@ def end_at_once() -> Iterator[None]:
 
     with handle_signals(end):
         yield
+
+
+def run_interruptibly(call: Callable[[], Result], interrupt: Callable[[], None]) -> Result:
+    """Return the result of ``call``, which runs in another thread if this is the main one. SIGINT and SIGTERM then
+    raise here at once, and ``interrupt`` ends the call. For libraries that lose what a signal's handler raises inside
+    them, or run for long without letting one run (DuckDB)."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            return pool.submit(call).result()
+        except (KeyboardInterrupt, SystemExit):
+            interrupt()
+            raise
 
 
 @contextmanager

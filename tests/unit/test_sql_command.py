@@ -6,7 +6,14 @@ import csv
 import datetime as dt
 import io
 import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,6 +24,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import QUERYABLE
+from tests.support.waiting import WAIT_S
 
 COUNTED = (
     "SELECT verdict, count(*) AS messages, max(first_seen) AS newest FROM delivery_status GROUP BY ALL ORDER BY ALL"
@@ -142,6 +150,63 @@ def test_the_prompt_goes_on_after_a_fault(
     assert "answer\n42" in out
     assert out.endswith("last\n7\n")
     assert "This is not valid SQL" in err
+
+
+ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(1000) b"
+
+
+@contextmanager
+def interrupted_while_querying(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> Iterator[None]:
+    """Send this process a signal when DuckDB has begun a query."""
+    began = threading.Event()
+
+    def interrupt() -> None:
+        began.wait(WAIT_S)
+        time.sleep(0.2)  # DuckDB does not tell that it runs
+        os.kill(os.getpid(), number)
+
+    real = threading.Timer
+
+    def timer(*arguments: Any) -> threading.Timer:
+        began.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(threading, "Timer", timer)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        yield
+    finally:
+        began.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_ends_a_long_query(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, raised: type[BaseException]
+) -> None:
+    def terminate(*_: object) -> NoReturn:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)), patience_s=2 * WAIT_S)
+    try:
+        with interrupted_while_querying(monkeypatch, number), pytest.raises(raised):
+            lake.ask(ENDLESS)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert lake.ask("SELECT 7 AS last").to_pylist() == [{"last": 7}]
+
+
+def test_ctrl_c_gives_up_the_query_and_not_the_prompt(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{ENDLESS};\nSELECT 7 AS last;\n"))
+    with interrupted_while_querying(monkeypatch, signal.SIGINT):
+        prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables)), patience_s=2 * WAIT_S), Form.CSV)
+    out, err = capsys.readouterr()
+    assert out == "last\n7\n"
+    assert err == "Stopped.\n"
 
 
 def test_a_map_is_an_object() -> None:

@@ -30,6 +30,7 @@ from reliable_channel.lake.read import in_our_time, open_at
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import DUCKDB_MACROS, FUNCTIONS, VIEWS, View
+from reliable_channel.runtime.interrupts import run_interruptibly
 
 MEMORY_LIMIT = "1GB"
 PATIENCE_S = 20.0
@@ -80,10 +81,14 @@ def _register(sources: Mapping[str, Any], views: Iterable[View]) -> Iterator[duc
     except IndexError:
         connection = _connect()
     try:
-        for name, source in sources.items():
-            connection.register(name, source)
-        for view in views:
-            connection.execute(view.create())
+
+        def prepare() -> None:
+            for name, source in sources.items():
+                connection.register(name, source)
+            for view in views:
+                connection.execute(view.create())
+
+        run_interruptibly(prepare, connection.interrupt)
         yield connection
         for view in views:
             connection.execute(f"DROP VIEW {view.name}")
@@ -146,7 +151,11 @@ class TableSnapshot:
                 timer = threading.Timer(self._patience_s, connection.interrupt)
                 timer.start()
                 try:
-                    return in_our_time(connection.sql(sql, params=dict(parameters or {})).to_arrow_table())
+                    query = connection.sql
+                    rows = run_interruptibly(
+                        lambda: query(sql, params=dict(parameters or {})).to_arrow_table(), connection.interrupt
+                    )
+                    return in_our_time(rows)
                 finally:
                     timer.cancel()
                     timer.join()  # so that it interrupts no other query of this connection

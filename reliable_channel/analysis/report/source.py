@@ -25,6 +25,7 @@ from reliable_channel.analysis.report import delta
 from reliable_channel.lake.read import in_our_time, open_at, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME, Table
+from reliable_channel.runtime.interrupts import run_interruptibly
 
 _WORD = re.compile(r"[a-z_]+")
 _TEXT = re.compile(r"'[^']*'")
@@ -152,7 +153,7 @@ class TableWindow:
                 for column in have.column_names:
                     read = read.append_column(have.schema.field(column), have[column])
             self._loaded[name] = read
-            self._engine.register(name, read)
+            self._run(lambda: self._engine.register(name, read))
         return self._loaded[name]
 
     def read_whole(self, table: Table, columns: Sequence[str], where: ds.Expression | None = None) -> pa.Table:
@@ -167,22 +168,27 @@ class TableWindow:
         if question in self._answers:
             return self._answers[question].copy()
         self._load_what_is_named(sql)
-        frame: pd.DataFrame = self._engine.execute(sql, values or None).df()
+        frame: pd.DataFrame = self._run(lambda: self._engine.execute(sql, values or None).df())
         self._answers[question] = frame
         return frame.copy()
 
     def select(self, sql: str, /, **values: Any) -> list[dict[str, Any]]:
         """The rows of ``sql`` as Python values; it names tables and takes ``values`` as for :meth:`query`."""
         self._load_what_is_named(sql)
-        rows: list[dict[str, Any]] = self._engine.sql(sql, params=values).to_arrow_table().to_pylist()
+        rows: list[dict[str, Any]] = self._run(
+            lambda: self._engine.sql(sql, params=values).to_arrow_table().to_pylist()
+        )
         return rows
 
     def keep(self, name: str, sql: str) -> None:
         """Run ``sql`` once; later queries can refer to its rows as ``name``."""
         if name not in self._kept:
             self._load_what_is_named(sql)
-            self._engine.execute(f"CREATE TEMP TABLE {name} AS {sql}")
+            self._run(lambda: self._engine.execute(f"CREATE TEMP TABLE {name} AS {sql}"))
             self._kept.add(name)
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        return run_interruptibly(call, self._engine.interrupt)
 
     def _load_what_is_named(self, sql: str) -> None:
         words = set(_WORD.findall(_TEXT.sub("", sql)))

@@ -154,7 +154,7 @@ def cell(value: Any) -> str:
 
 def prompt(lake: TableSnapshot, form: Form) -> None:
     """Run queries until the end of the input. Each reads the newest tables; a fault is printed and the prompt
-    continues."""
+    continues. Ctrl-C gives up the query that runs."""
     import sys
 
     from reliable_channel.core.errors import ReliableChannelError
@@ -176,6 +176,8 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
                 answer(lake.newest(), question, form)
             except ReliableChannelError as fault:
                 typer.echo(str(fault), err=True)
+            except KeyboardInterrupt:
+                typer.echo("Stopped.", err=True)
             question = ""
     if question:
         answer(lake.newest(), question, form)
