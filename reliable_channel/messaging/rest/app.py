@@ -68,6 +68,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a redirect has no body, and names the address that the client did not use
         generate_unique_id_function=lambda route: to_camel(route.name),
     )
     errors.install(app)

@@ -63,6 +63,8 @@ class AccessGuard:
     def _check(self, method: str, headers: Headers) -> Response | None:
         """The refusal of a request; None for one that is allowed."""
         rules = self._rules
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return self._refuse(400, "A request has one length, not two.", {"Connection": "close"})
         if rules.hosts is not None and not _allows_host(rules.hosts, headers):
             return self._refuse(403, f"This host name is not served here. See {rules.setting}.")
         if _comes_from_another_site(headers):

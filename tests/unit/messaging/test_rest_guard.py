@@ -55,6 +55,11 @@ def test_unknown_paths_and_methods_answer_in_json(client: TestClient) -> None:
     assert (client.get("/send").status_code, set(client.get("/send").json())) == (405, {"error"})
 
 
+def test_a_path_with_a_slash_at_its_end_is_another_one(client: TestClient) -> None:
+    answer = client.get("/health/", follow_redirects=False)
+    assert (answer.status_code, set(answer.json())) == (404, {"error"})
+
+
 def test_only_json_is_taken_so_that_no_web_form_can_send(client: TestClient) -> None:
     answer = client.post("/send", content="{}", headers={"Content-Type": "text/plain"})
     assert answer.status_code == 415

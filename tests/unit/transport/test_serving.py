@@ -312,6 +312,20 @@ def test_what_no_handler_sees_is_refused_in_the_form_of_all_answers(
     assert words in json.loads(body)["error"]
 
 
+def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_read() -> None:
+    """RFC 9112 6.1: a proxy that believes the other length would take a part of the body for a request."""
+    smuggled = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    request = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    app = AccessGuard(PlainTextResponse("served"), AccessRules())
+    with running(app, limits=LIMITS, refusal=refusal) as url:
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=120) as connection:
+            connection.sendall(request + smuggled)
+            answers = everything(connection)
+    assert answers.startswith(b"HTTP/1.1 400 Bad Request")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
 def test_a_server_that_stops_ends_what_is_half_sent_and_lets_what_waits_answer() -> None:
     app, answers = App(), []
     with ExitStack() as held:
