@@ -73,11 +73,14 @@ from reliable_channel.transport.base import (
     HealthChanged,
     Node,
     NodeEvent,
+    Queued,
     RateLimitNear,
     Received,
     ReceivedEnvelope,
     RecordsGone,
     SendBufferFull,
+    SendDelayed,
+    SendFailed,
     Sent,
 )
 from reliable_channel.transport.clock import Clock, has_passed, now_ms
@@ -633,9 +636,16 @@ class ReliableChannel:
                 if not self._arrivals.offer(envelope):
                     self._release_holds([envelope])
                     return
+            # Every channel of a node hears of every envelope. With hundreds of channels, waking all of them for each
+            # took minutes of CPU.
             case Sent(message=message):
-                # Every channel of a node hears of every envelope: the payload of others is not kept here.
+                if message.content_topic != self._key.content_topic:  # those of this topic may also be in a store
+                    return
                 self._results.append(replace(event, message=replace(message, payload=b"")))
+                if not self._outgoing.may_await(event.request_id):
+                    return
+            case Queued() | SendDelayed() | SendFailed() if not self._outgoing.may_await(event.request_id):
+                return
             case _:
                 self._results.append(event)
         self._work.set()

@@ -50,6 +50,7 @@ class OutgoingQueue:
         self._encryption = encryption
         self._queue: deque[EncryptedMessage] = deque()
         self._blocked_until: int | None = None
+        self._is_sending = False
         self.queued_bytes = 0
         """Payload bytes of envelopes that wait for the node."""
         self.in_flight: dict[RequestId, SdsDispatch] = {}
@@ -94,15 +95,18 @@ class OutgoingQueue:
             ephemeral=True if dispatch.ephemeral else None,
         )
         traffic = self.rate_limit(dispatch)
+        self._is_sending = True
         try:
             # Never waits: the channel's lock is held, and a full node is tried again soon enough.
             request_id = self._node.send(message, self._key.pubsub_topic, max_wait_s=0, traffic=traffic)
+            self.in_flight[request_id] = dispatch
         except (SendBufferFull, NodeStoppedError):
             return False
         except LocalError as error:
             self._refuse(dispatch, "dispatch_failed", str(error), now, report)
             return True
-        self.in_flight[request_id] = dispatch
+        finally:
+            self._is_sending = False
         if dispatch.send_id is not None:
             report.events.append(
                 SendingMessage(
@@ -117,6 +121,11 @@ class OutgoingQueue:
                 )
             )
         return True
+
+    def may_await(self, request_id: RequestId) -> bool:
+        """Whether a report with this id may be on an envelope of this channel. Called from any thread: a report may
+        come before the node's ``send`` has returned the id."""
+        return self._is_sending or request_id in self.in_flight
 
     # ---- running them --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from reliable_channel.core.errors import ConfigurationError, EmptyMessage, Local
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
+from reliable_channel.transport.base import Queued
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, World, quick
 
 
@@ -188,6 +189,29 @@ def test_channels_of_one_topic_do_not_hear_each_others_messages(world: World) ->
     alice.channel.send(b"hello")
     world.run(1_000)
     assert bob.events == []
+
+
+def test_what_one_channel_of_a_node_sends_wakes_no_other(world: World) -> None:
+    """With 500 channels on a node, waking each for every envelope of the others took two minutes for one send each."""
+    alice = world.join("alice")
+    others = [
+        create_reliable_channel(
+            world.node("alice"), "other", topic, "alice", config=quick(), clock=world.network.clock, threaded=False
+        )
+        for topic in (TOPIC, "/reliable-channel/1/other/proto")
+    ]
+    for other in others:
+        other.step()
+        other._work.clear()
+    mine = alice.channel.send(b"hello")
+    alice.channel.step()
+    world.node("alice")._emit(Queued(next(iter(alice.channel._outgoing.in_flight)), world.now))
+    world.network.pump()
+    alice.channel.step()
+    assert alice.channel.send_state(mine) is SendState.SENT
+    assert [(other._work.is_set(), len(other._results)) for other in others] == [(False, 1), (False, 0)]
+    for other in others:
+        other.close()
 
 
 def test_closing_twice_is_fine_and_a_closed_channel_refuses(world: World) -> None:
