@@ -100,5 +100,5 @@ def moment(value: dt.datetime | None) -> str:
 
 
 def words(value: Any) -> str:
-    """A name of ours, such as a cause, without its underscores."""
+    """A name of this program, such as a cause, without its underscores."""
     return DASH if value is None else str(value).replace("_", " ")

@@ -1,4 +1,4 @@
-"""Applies the presets of the Reliable Channel API by name: their values stand where the configuration gives none."""
+"""Applies the presets of the Reliable Channel API by name: they replace defaults, not what the configuration sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares that a continuous job is to go on, so that a reader can tell one that died from one that ended."""
+"""Records that a continuous job has not ended, so that a reader can distinguish a crash from an orderly end."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Dispatcher(Generic[E]):
                     return
             try:
                 self.drain(wait=True)
-            except BaseException:  # sys.exit() in a listener would end this thread without a word
+            except BaseException:  # sys.exit() in a listener would end this thread silently
                 _log.exception("a listener of %s exited; the next task follows", self._name)
 
     def _next(self) -> Task | None:

@@ -352,7 +352,7 @@ class KafkaNode(NodeBase):
 
     def _judge(self) -> None:
         """Compute the health of this node from Kafka's, and from that of the bridges and their Waku nodes."""
-        with self._judging:  # or a thread that judged earlier would have the last word
+        with self._judging:  # else a thread that judged earlier could overwrite a newer health
             self._set_health(self._bridges.judge(self._kafka, now_ms(self._clock)))
 
     def _events_of(self, result: DispatchResult | None) -> list[NodeEvent]:

@@ -198,7 +198,7 @@ class OffsetReader:
             return
         try:
             self._refresh_if_due()
-            # What was read of a topic that is gone says nothing about the new one.
+            # Positions in a topic that is gone do not apply to the new one.
             offsets = {
                 tp: min(next_offsets[tp.partition], self._consumer.position(tp))
                 for tp in self._assigned

@@ -113,7 +113,7 @@ class WakuReceiver:
         self._filtered.clear()
 
     def _read_relay(self, pubsub_topic: str) -> tuple[Read, str]:
-        # Read first: on go-waku every subscription adds a queue, also after a restart of ours.
+        # Read first: on go-waku every subscription adds a queue, also after a restart of this process.
         read = self._api.relay_read(pubsub_topic)
         if read.subscribed:
             self._joined.add(pubsub_topic)

@@ -1,7 +1,7 @@
 """Computes which alerts are raised and which are cleared, from the open alerts and the measurements. Pure.
 
 Equal measurements give no change, so a run may be repeated at any time. An alert whose value can no longer be measured
-(no messages in the window, a channel forgotten, a rule removed) is cleared, and the detail says so.
+(no messages in the window, a channel forgotten, a rule removed) is cleared, with that as its detail.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ MOST_PAGES = 100
 @dataclass(frozen=True)
 class CheckResult:
     """``changed``: rows appended now. ``open_alerts``: alerts raised after it. ``sent``: how many changes the webhook
-    accepted; ``fault``: why it did not accept the rest. ``stopped``: the parts of the pipeline whose tables no longer
-    tell of what happens."""
+    accepted; ``fault``: why it did not accept the rest. ``stopped``: the parts of the pipeline that no longer
+    write their tables."""
 
     as_of: dt.datetime | None
     changed: tuple[AlertChange, ...]
@@ -77,7 +77,7 @@ def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault |
         if not page:
             break
         try:
-            webhook.tell(page)
+            webhook.send(page)
         except EnvironmentFault as fault:
             return sent, fault
         log.record_sent(page[-1]["sequence"])

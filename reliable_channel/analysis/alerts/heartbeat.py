@@ -1,7 +1,7 @@
-"""Detects that a pipeline stopped, with which alerts stop as well: the alerts of its tables say nothing any more.
+"""Detects that a pipeline stopped. The alerts of a continuous run stop with it, so they cannot report that.
 
-A continuous run records when the next round of verdicts and alerts is due, and that it ended; a continuous job of
-ingest that it is to go on (:mod:`reliable_channel.lake.live`). Only the reader can tell that the time has passed.
+A continuous run records when its next round of verdicts and alerts is due, and its orderly end. A continuous ingest job
+records that it has not ended (:mod:`reliable_channel.lake.live`). The reader compares these times with the clock.
 Tables of a run that ended, of a back-fill or of a demo never count as stopped.
 """
 

@@ -71,8 +71,8 @@ def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt
 
 
 def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
-    # What each channel's last judgement says; what is not settled may still come. No end: of what only its sender told,
-    # the first trace may be later than all that was read.
+    # By the newest verdicts. Messages that are not settled may still arrive. The window has no end, because the first
+    # trace of a message that only its sender recorded may be later than everything that was read.
     key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""

@@ -38,7 +38,7 @@ class Webhook:
     sleep: Callable[[float], None] = time.sleep
     transport: httpx.BaseTransport | None = None
 
-    def tell(self, changes: Sequence[dict[str, Any]]) -> None:
+    def send(self, changes: Sequence[dict[str, Any]]) -> None:
         """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
         body = json.dumps({"version": 1, "alerts": [_to_json(row) for row in changes]}, ensure_ascii=True).encode()
         attempt = make_retrying(
@@ -66,7 +66,7 @@ class Webhook:
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         try:
-            # Only the status is read: the receiver's words are nobody's business here.
+            # Only the status is read, because the body is the receiver's text.
             with (
                 deadline(self.settings.webhook_timeout_ms / 1000),
                 client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer,

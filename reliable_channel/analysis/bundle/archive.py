@@ -111,7 +111,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
     """The members by name. Their sizes add up to less than the file's, so they overlap nowhere and none expands."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
-    # The directory's length, which bounds what zipfile reads of it. No archive of ours has a comment or needs ZIP64.
+    # The directory's length, which bounds what zipfile reads of it. Bundles have no comment and need no ZIP64.
     end, length = data[-22:], int.from_bytes(data[-10:-6], "little")
     if end[:4] != b"PK\5\6" or end[-2:] != bytes(2) or data[-42:-38] == b"PK\6\7" or length > 200 * MAX_MEMBERS:
         raise ValueError("it has no directory as bundles have it")
@@ -130,7 +130,7 @@ def _unpack(data: bytes) -> dict[str, bytes]:
 
 
 def _find_altered(members: Mapping[str, bytes]) -> list[str]:
-    """The members that have other bytes than ``SHA256SUMS`` says, and those that only one of both has."""
+    """The members whose digests differ from ``SHA256SUMS``, and those that are missing from it or from the archive."""
     lines = [line.split("  ", 1) for line in members[SUMS].decode("ascii").splitlines()]
     sums = {name: digest for digest, name in lines}
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in members.items() if name != SUMS}

@@ -1,6 +1,6 @@
 """Checks a bundle of evidence, with nothing but its file and the code that made the tables: no table, Spark or network.
 
-A check says what was checked, and whether it holds (``ok``), ``differs``, or cannot be checked and why.
+A check has what was checked, and its outcome: ``ok``, ``differs``, or ``cannot be checked`` with the reason.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ class _Verification:
         )
 
     def statements(self) -> Iterator[EvidenceCheck]:
-        """What only those who say it can confirm."""
+        """List the rows that only their authors can confirm."""
         counts = {who: len(self._rows(table)) for table, who in _STATEMENTS.items()}
         said = ", ".join(f"{count} of {who}" for who, count in counts.items() if count)
         if said:
@@ -382,7 +382,7 @@ def _is_delivery(row: Mapping[str, Any], ids: set[str]) -> bool:
 
 
 def _shows(row: Mapping[str, Any], copy: Mapping[str, Any], decoded: Decoded | None) -> bool | None:
-    """Whether an SDS message acknowledges what a row of ``acks`` says; ``None`` if that cannot be read."""
+    """Whether an SDS message contains the acknowledgement of a row of ``acks``; ``None`` if that cannot be read."""
     if row["evidence"] == "causal_history":
         return any(entry["sds_id"] == row["sds_id"] for entry in copy["causal_history"] or ())
     absent = list_absent(decoded.bloom_filter if decoded else copy["bloom_filter"], [row["sds_id"]])

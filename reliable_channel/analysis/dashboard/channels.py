@@ -31,7 +31,7 @@ def page(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, numbe
 
 
 def channels(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, number: int) -> Rows:
-    """One row per channel key that was heard of in the window, with its verdicts and what was delivered."""
+    """One row per channel key that has verdicts or deliveries in the window, with both."""
     return Rows.of(
         lake,
         f"""

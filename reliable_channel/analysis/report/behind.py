@@ -14,7 +14,7 @@ from reliable_channel.lake.tables.views import participant_views_sql
 NAMED = 3
 """How many participants are named."""
 LOOKED_AT = dt.timedelta(hours=1)
-"""The time before the newest message: who was behind earlier is no news, and the view costs as much as it reads."""
+"""The time before the newest message that is examined. The cost of the view grows with it."""
 
 
 def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:

@@ -15,9 +15,9 @@ DARK = {
     "#8C8C8C": "#8a94a0",
     "white": "#1a2129",
 }
-"""Colours of ours, in light and in dark."""
+"""The colours of the charts, in light and in dark."""
 _VEGA = {"#000": "#e6edf3", "black": "#e6edf3", "#888": "#6b7683", "white": PAPER}
-"""Those that Vega draws text, axes and the ground in."""
+"""The colours in which Vega draws text, axes and the background."""
 
 
 def with_dark_scheme(svg: str) -> str:

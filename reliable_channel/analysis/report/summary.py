@@ -22,7 +22,7 @@ from reliable_channel.analysis.report.source import TableWindow
 
 SCHEMA = "reliable-channel-report/1"
 MOST_ROWS = 1_000
-"""Rows of a section; ``left_out`` says how many more there are."""
+"""Rows of a section; ``left_out`` counts the others."""
 
 _FRAMES: dict[str, Callable[[TableWindow], pd.DataFrame]] = {
     "channels": delivery.by_channel,

@@ -39,7 +39,7 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
                 console.print(Text(BY_ID, style="dim"))
         else:
             silent.append(section.empty)
-    # Where no message is known, that there is none of each kind is no news.
+    # Without a known message the sentences about empty sections are left out.
     for note in [
         *report["notes"],
         *(silent if report["totals"]["messages"] or report["totals"]["delivered_rows"] else []),

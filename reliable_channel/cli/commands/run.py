@@ -26,7 +26,7 @@ VERDICTS = "verdicts"
 """The job group of the verdict job while the pipeline runs."""
 LAST_ROUND_S = 20.0
 FIRST_ROUND_MS = 300_000
-"""How long the first round of a continuous run may take: it judges everything that came meanwhile."""
+"""How long the first round of a continuous run may take: it judges everything that arrived since the last run."""
 STATUS_S = 60.0
 LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 

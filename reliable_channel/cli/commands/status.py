@@ -1,4 +1,4 @@
-"""``reliable-channel status``: how the pipeline stands, in under two seconds, without Spark."""
+"""``reliable-channel status``: the state of the pipeline, in under two seconds, without Spark."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A long poll, a stream of events or a body that arrives slowly uses no processor 
 slot meanwhile with :func:`waiting`; so does one whose client does not read.
 
 When all slots are taken, the client with most of them gives one up to a client with fewer. Clients are told apart by
-address, on loopback by connection; where that does not tell who is greedy, the request that has run longest gives way
+address, on loopback by connection; if no client has more than the others, the request that has run longest gives way
 once it is slow.
 """
 

@@ -93,7 +93,7 @@ class _NodeWalk(threading.Thread):
             self._put(None)
         except StoreNodeError as error:
             self._put(error)
-        except Exception as error:  # of a caller's own node: a thread must not end without a word
+        except Exception as error:  # of a caller's own node: without this the thread would end silently
             self._put(StoreNodeError(self._node.name, StoreFault.PEER_FAILED, type(error).__name__))
 
     def stop(self) -> None:

@@ -276,7 +276,7 @@ def test_hostile_names_reach_the_webhook_as_json_strings_only(with_webhook: Sett
 def test_a_url_that_is_none_is_said_without_it(settings: Settings) -> None:
     alerts = load("local", alerts={"webhook_url": "http://[::secret"}).alerts
     with pytest.raises(EnvironmentFault) as refused:
-        Webhook(alerts).tell([{"sequence": 1}])
+        Webhook(alerts).send([{"sequence": 1}])
     assert "secret" not in str(refused.value)
 
 
@@ -288,14 +288,14 @@ def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, recei
 
     hook = replace(Webhook(with_webhook.alerts, sleep=lambda _: None), transport=httpx.MockTransport(silent))
     with pytest.raises(EnvironmentFault, match="ReadTimeout"):
-        hook.tell([{"sequence": 1}])
+        hook.send([{"sequence": 1}])
 
 
 def test_a_receiver_whose_headers_drip_is_given_up() -> None:
     with answering(drip(OK, b"X")) as url:
         alerts = load("local", alerts={"webhook_url": url, "webhook_timeout_ms": 300, "webhook_attempts": 1}).alerts
         with pytest.raises(EnvironmentFault, match="ReadTimeout"):
-            Webhook(alerts).tell([{"sequence": 1}])
+            Webhook(alerts).send([{"sequence": 1}])
 
 
 Cli = Callable[..., tuple[int, str, str]]

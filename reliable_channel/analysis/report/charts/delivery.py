@@ -107,7 +107,7 @@ def depth(frame: pd.DataFrame) -> Chart:
 
 
 def quantiles(frame: pd.DataFrame, title: str, what: str) -> Chart:
-    """Median, 90 % and 99 % as points on one line per name (:func:`delivery.latency` and its like)."""
+    """Median, 90 % and 99 % as points on one line per name (the frames of latencies in ``delivery``)."""
     if frame.empty:
         return nothing(title, "Nothing of this kind was seen in this window.")
     shown = readable(frame.head(MOST_CHANNELS), "name")

@@ -49,7 +49,7 @@ def keep_topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAM
 
 
 def title_params(text: str, *how_to_read: str) -> alt.TitleParams:
-    """A title, with a sentence below it that says how to read the chart."""
+    """A title, with a sentence below it that explains how to read the chart."""
     return alt.TitleParams(text, subtitle=list(how_to_read), anchor="start", frame="group")
 
 

@@ -1,4 +1,4 @@
-"""Defines the view ``peer_formats``: by which formats one tells which software a sender runs."""
+"""Defines the view ``peer_formats``: the formats of a sender's messages, which show what software it runs."""
 
 from __future__ import annotations
 
