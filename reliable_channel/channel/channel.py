@@ -110,6 +110,20 @@ ReliableSendId = NewType("ReliableSendId", str)
 send's first segment, so it is the same after a restart."""
 
 
+def _check_send(message: bytes, label: str | None = None) -> bytes:
+    """The bytes of a message. Raises ``LocalError``, because a caller's mistake must not stop the channel."""
+    try:
+        payload = memoryview(message).tobytes()
+    except TypeError:
+        raise LocalError(f"A message is bytes, not {type(message).__name__}.", "Encode it: text.encode().") from None
+    try:
+        if label is not None:
+            label.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise LocalError("The label of a send is not Unicode text.", "Give a text that UTF-8 can write.") from None
+    return payload
+
+
 _joins: dict[threading.Thread, threading.Thread] = {}
 """Which thread waits for the end of which channel's thread."""
 _joins_lock = threading.Lock()
@@ -221,18 +235,21 @@ class ReliableChannel:
         later one, is the same message. It is not sent twice, unless the send failed: then the same bytes are sent
         again.
 
-        Raises ``EmptyMessage``, ``MessageTooLarge`` (both sizes in its text), ``ChannelNotStartedError``,
-        ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for ``send_timeout_ms``."""
+        Raises ``LocalError`` for what is not bytes, ``EmptyMessage``, ``MessageTooLarge`` (both sizes in its text),
+        ``ChannelNotStartedError``, ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for
+        ``send_timeout_ms``."""
         self._check()
+        payload = _check_send(message, label)
         self._await_space()
-        return ReliableSendId(self._guard(lambda: self._submit(bytes(message), label)))
+        return ReliableSendId(self._guard(lambda: self._submit(payload, label)))
 
     def send_ephemeral(self, message: bytes) -> ReliableSendId:
         """Send an untracked message of one segment at most. It is dropped near the rate limit, with an event. Raises as
         :meth:`send`."""
         self._check()
+        payload = _check_send(message)
         with self._lock:
-            dispatch = self._machine.send_ephemeral(bytes(message), self._now())
+            dispatch = self._machine.send_ephemeral(payload, self._now())
             self._plan([dispatch])
         self._work.set()
         return ReliableSendId(dispatch.sds_id)
@@ -610,7 +627,7 @@ class ReliableChannel:
 
     def _guard(self, action: Callable[[], T]) -> T:
         if self._fault is not None:
-            raise self._fault
+            raise self._fault.with_traceback(None)  # or it would keep the frames of every call, messages included
         try:
             return action()
         except LocalError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ from reliable_channel.channel import (
     send,
     send_envelope,
 )
-from reliable_channel.core.errors import ConfigurationError, EmptyMessage, LocalError, MessageTooLarge
+from reliable_channel.core.errors import ConfigurationError, EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
@@ -189,6 +190,44 @@ def test_channels_of_one_topic_do_not_hear_each_others_messages(world: World) ->
     alice.channel.send(b"hello")
     world.run(1_000)
     assert bob.events == []
+
+
+@pytest.mark.parametrize("message", ["text", None, 5, [1, 2], {}])
+@pytest.mark.parametrize("call", ["send", "send_ephemeral"])
+def test_a_message_that_is_not_bytes_is_refused_and_the_channel_goes_on(
+    pair: tuple[Recorder, Recorder], call: str, message: object
+) -> None:
+    channel = pair[0].channel
+    with pytest.raises(LocalError, match=rf"is bytes, not {type(message).__name__}"):
+        getattr(channel, call)(message)
+    assert channel.send(bytearray(b"good"))
+
+
+@pytest.mark.parametrize("label", [5, b"bytes", "half a pair \ud800"])
+def test_a_label_that_is_no_text_is_refused_and_the_channel_goes_on(
+    pair: tuple[Recorder, Recorder], label: Any
+) -> None:
+    channel = pair[0].channel
+    with pytest.raises(LocalError, match="label"):
+        channel.send(b"x", label=label)
+    assert channel.send(b"good", label="good")
+
+
+def test_a_stopped_channel_keeps_nothing_of_what_it_refuses(
+    pair: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = pair[0].channel
+
+    def fail(*_: object) -> None:
+        raise EnvironmentFault("The disk is full.")
+
+    monkeypatch.setattr(channel._journal, "commit", fail)
+    depths = []
+    for _ in range(5):
+        with pytest.raises(EnvironmentFault) as caught:
+            channel.send(b"x")
+        depths.append(len(caught.traceback))
+    assert depths[1:] == [depths[1]] * 4, "each frame keeps a message"
 
 
 def test_what_one_channel_of_a_node_sends_wakes_no_other(world: World) -> None:
