@@ -117,6 +117,7 @@ lock:  ## resolve the dependencies anew into requirements*.lock
 	@$(COMPILE) pyproject.toml --extra pipeline --extra report --extra api --constraint requirements.lock --output-file requirements-runtime.lock
 	@$(COMPILE) tests/clients/requirements.in --output-file tests/clients/requirements.lock
 	@$(COMPILE) tests/object_store/requirements.in --output-file tests/object_store/requirements.lock
+	@$(COMPILE) tests/kubernetes/requirements.in --output-file tests/kubernetes/requirements.lock
 
 clean:  ## remove what was built and what ran here; the jar cache of the user stays
 	@if [ -x $(BIN)/reliable-channel ]; then $(BIN)/reliable-channel kafka stop >/dev/null 2>&1 || true; fi

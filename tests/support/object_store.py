@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from reliable_channel.config.model import default_cache_dir
 from reliable_channel.runtime.broker import HOST, free_port
 from reliable_channel.runtime.jars import sha256
+from tests.support.locked_venv import make_locked_venv
 from tests.support.waiting import WAIT_S
 
 HERE = Path(__file__).parents[1] / "object_store"
@@ -69,7 +69,12 @@ def object_store(home: Path) -> Iterator[ObjectStore]:
     port = free_port()
     store = ObjectStore(f"http://{HOST}:{port}", home)
     with (home / "server.out").open("wb") as output:
-        command = [str(_python()), str(HERE / "server.py"), str(port), str(home)]
+        command = [
+            str(make_locked_venv(HERE / "requirements.lock") / "python"),
+            str(HERE / "server.py"),
+            str(port),
+            str(home),
+        ]
         server = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + 60
@@ -86,20 +91,6 @@ def object_store(home: Path) -> Iterator[ObjectStore]:
     finally:
         server.terminate()
         server.wait(WAIT_S)
-
-
-def _python() -> Path:
-    """The Python that has moto."""
-    place, locked = HERE.parents[1] / "build" / "object-store-venv", HERE / "requirements.lock"
-    place.parent.mkdir(exist_ok=True)
-    with place.with_suffix(".lock").open("w") as alone:  # pytest's workers may need it at the same time
-        fcntl.flock(alone, fcntl.LOCK_EX)
-        if not (place / ".installed").is_file() or (place / ".installed").read_bytes() != locked.read_bytes():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-            install = [str(place / "bin" / "pip"), "install", "--quiet", "--require-hashes", "-r", str(locked)]
-            subprocess.run(install, check=True, timeout=WAIT_S)
-            (place / ".installed").write_bytes(locked.read_bytes())
-    return place / "bin" / "python"
 
 
 def s3_jars() -> list[Path]:
