@@ -246,7 +246,7 @@ class StoreRetrieval:
                 continue
             topic = entry.pubsub_topic or self._pubsub_topic
             digest = entry.message_hash or message_hash(topic, entry.message)
-            yield ReceivedEnvelope(entry.message, topic, digest, Source.STORE, 0)
+            yield ReceivedEnvelope(entry.message, topic, digest, Source.STORE)
 
 
 class StoreQueries:

@@ -171,7 +171,6 @@ def _judge_message(
         outcome=outcome.value,
         complete_at_ms=complete_at,
         arrived_data=data,
-        arrived_parity=parity,
         missing_data=missing,
         by_parity=any(i in seen.repaired for i in message.sds_ids[: message.data_count]),
         by_retransmission=complete_at is not None and any(dispatches[i] > 1 for i in message.sds_ids),

@@ -57,7 +57,6 @@ class TrueMessage:
     outcome: str
     complete_at_ms: int | None
     arrived_data: list[int]
-    arrived_parity: list[int]
     missing_data: list[int]
     by_parity: bool
     by_retransmission: bool

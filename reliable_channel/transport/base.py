@@ -45,7 +45,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEnvelope:
-    """An envelope as it arrived. ``received_at_ms`` is this machine's clock, Unix ms. ``source=sender`` marks a copy of
+    """An envelope as it arrived. ``source=sender`` marks a copy of
     an envelope dispatched by this or another participant on the same Kafka topic. ``hold``: what a listener takes that
     stores the envelope only later; ``None`` where the node has no offsets."""
 
@@ -53,7 +53,6 @@ class ReceivedEnvelope:
     pubsub_topic: str
     message_hash: bytes
     source: Source
-    received_at_ms: int
     hold: Hold | None = field(default=None, compare=False, repr=False)
 
 

@@ -402,6 +402,4 @@ class KafkaNode(NodeBase):
         if not self._recent.add(envelope_hash):
             return None
         source = record.source or Source.RELAY
-        return Received(
-            ReceivedEnvelope(record.message, record.pubsub_topic, envelope_hash, source, now_ms(self._clock), hold)
-        )
+        return Received(ReceivedEnvelope(record.message, record.pubsub_topic, envelope_hash, source, hold))

@@ -200,7 +200,7 @@ class MemoryNode(NodeBase):
             return
         envelope_hash = message_hash(pubsub_topic, message)
         if self._seen.add(envelope_hash):
-            envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, Source.RELAY, now_ms(self._clock))
+            envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, Source.RELAY)
             self._emit(Received(envelope))
 
     def _follow(self, events: list[RateLimitEvent[Accepted]]) -> None:

@@ -192,10 +192,9 @@ class WakuReceiver:
     def _keep(
         self, envelopes: list[ReceivedEnvelope], messages: tuple[WakuMessage, ...], pubsub_topic: str, source: Source
     ) -> None:
-        at = now_ms(self._clock)
         for message in messages:
             envelope_hash = hash_candidates(pubsub_topic, message)[0]
-            envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source, at))
+            envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source))
 
     @staticmethod
     def _batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:

@@ -10,7 +10,7 @@ from reliable_channel.transport.base import ReceivedEnvelope, Source
 
 
 def envelope(size: int) -> ReceivedEnvelope:
-    return ReceivedEnvelope(WakuMessage(bytes(size), "/t/1/x/proto"), "/waku/2/rs/0/0", b"h" * 32, Source.RELAY, 0)
+    return ReceivedEnvelope(WakuMessage(bytes(size), "/t/1/x/proto"), "/waku/2/rs/0/0", b"h" * 32, Source.RELAY)
 
 
 def test_beyond_the_number_or_the_bytes_nothing_is_taken_and_it_is_counted() -> None:

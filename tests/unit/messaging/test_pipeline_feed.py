@@ -70,7 +70,7 @@ def row(message: WakuMessage = MESSAGE, kind: SenderEventKind = SenderEventKind.
 
 
 def received(message: WakuMessage) -> ReceivedEnvelope:
-    return ReceivedEnvelope(message, PUBSUB, message_hash(PUBSUB, message), Source.FILTER, 1)
+    return ReceivedEnvelope(message, PUBSUB, message_hash(PUBSUB, message), Source.FILTER)
 
 
 def test_a_row_is_one_json_object_of_the_documented_names() -> None:

@@ -50,7 +50,6 @@ def message(
         "outcome": outcome.value,
         "complete_at_ms": 1_000 * number + 50 if delivered else None,
         "arrived_data": list(range(data)) if delivered else [],
-        "arrived_parity": [],
         "missing_data": [],
         "by_parity": False,
         "by_retransmission": False,
