@@ -134,6 +134,12 @@ class NodeBase:
         """Check an envelope while the caller can still change it; the timestamp is set at dispatch."""
         if not message.content_topic:
             raise LocalError("An envelope needs a content topic.")
+        try:
+            memoryview(message.payload)
+            encode_waku_message(replace(message, payload=b""))
+            (pubsub_topic or "").encode()
+        except (TypeError, ValueError, AttributeError) as error:  # where it is sent, it would end the thread
+            raise LocalError(f"This is no envelope: {type(error).__name__} in one of its fields.") from None
         if message.meta is not None and len(message.meta) > MAX_META_BYTES:
             raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
         # Far from the limit the fields' lengths are enough, and a segment is not encoded twice.

@@ -252,6 +252,32 @@ def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant)
         participant.node.send(WakuMessage(bytes(150_000), TOPIC))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"payload": "text"},
+        {"payload": 5},
+        {"content_topic": "/app/1/half a pair \ud800/proto"},
+        {"timestamp": "now"},
+        {"timestamp": 2**63},
+        {"version": -1},
+        {"meta": "text"},
+        {"meta": 5},
+        {"rate_limit_proof": 5},
+    ],
+    ids=lambda wrong: str(wrong)[:25].encode("ascii", "replace").decode(),
+)
+def test_an_envelope_that_is_none_is_refused_at_once_and_the_node_goes_on(wrong: dict[str, Any]) -> None:
+    """It ended the thread that sends, and nothing was sent any more."""
+    with FakeWakuNode("nwaku") as fake, Participant(fake, Mode.RELAY) as participant:
+        with pytest.raises(LocalError):
+            participant.node.send(WakuMessage(**{"payload": b"x", "content_topic": TOPIC, **wrong}))
+        with pytest.raises(LocalError):
+            participant.node.send(message(0), "half a pair \ud800")
+        request_id = participant.node.send(message(1))
+        until(lambda: [one.request_id for one in participant.of(Sent)] == [request_id])
+
+
 def test_the_largest_envelope_that_passes_the_check_passes_the_node(
     participant: Participant, fake: FakeWakuNode
 ) -> None:
