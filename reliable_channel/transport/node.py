@@ -109,6 +109,12 @@ class NodeBase:
         if isinstance(content_topics, str):
             raise LocalError("subscribe takes a collection of content topics, not one text.")
         for topic in content_topics:
+            try:
+                is_topic = bool(topic.encode())
+            except (AttributeError, UnicodeEncodeError):  # where it is read, it would end the thread
+                is_topic = False
+            if not is_topic:
+                raise LocalError("A content topic is a text that UTF-8 can write, and not empty.")
             self.pubsub_topic_for(topic)  # a topic without a place here is the caller's mistake, and told at once
         with self._lock:
             self._subscribed |= frozenset(content_topics)

@@ -278,6 +278,15 @@ def test_an_envelope_that_is_none_is_refused_at_once_and_the_node_goes_on(wrong:
         until(lambda: [one.request_id for one in participant.of(Sent)] == [request_id])
 
 
+@pytest.mark.parametrize("topic", ["half a pair \ud800", "", 5, None])
+def test_a_content_topic_that_is_none_is_refused_at_once(topic: Any) -> None:
+    """It ended the thread that reads, and the node stayed healthy."""
+    node = WakuRestNode(WakuApi(BoundedHttp("http://127.0.0.1:9")), NamedTopic(PUBSUB_TOPIC), Mode.RELAY, pace=FAST)
+    with pytest.raises(LocalError):
+        node.subscribe([TOPIC, topic])
+    assert node.subscribed == frozenset()
+
+
 def test_the_largest_envelope_that_passes_the_check_passes_the_node(
     participant: Participant, fake: FakeWakuNode
 ) -> None:
