@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from reliable_channel.messaging.rest.document import openapi_document
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.messaging.config import MessagingConfig
+from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.transport.memory import MemoryNetwork
 
 _HEAD = """# REST interface
 
@@ -26,7 +32,7 @@ _EVERYWHERE = ("400", "401", "403", "408", "413", "415", "500", "503")
 
 def markdown() -> str:
     """Every call with its parameters, body and answers; then the schemas that they name."""
-    api = openapi_document()
+    api = _make_document()
     answers = {status: answer for _, _, call in _calls(api) for status, answer in call["responses"].items()}
     everywhere = "\n".join(f"| {status} | {_line(answers[status]['description'])} |" for status in _EVERYWHERE)
     parts = [_HEAD.format(everywhere=everywhere)]
@@ -35,6 +41,19 @@ def markdown() -> str:
     for name, schema in sorted(api.get("components", {}).get("schemas", {}).items()):
         parts.append(_schema(name, schema))
     return "\n".join(parts)
+
+
+def _make_document() -> dict[str, Any]:
+    """The document of a server with reliable channels, as ``/openapi.json`` returns it. It starts nothing."""
+    config = MessagingConfig.of(mode="relay", cluster_id=0, shards=[0], bootstrap_nodes=[])
+    with TemporaryDirectory() as directory:
+        node = MessagingNode(config, MemoryNetwork().node("reference"), Path(directory) / "messages.sqlite")
+        try:
+            app = create_app(node, channels=lambda _: ReliableChannelConfig(), run_node=False)
+            document: dict[str, Any] = app.openapi()
+        finally:
+            node.close()
+    return document
 
 
 def _calls(api: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

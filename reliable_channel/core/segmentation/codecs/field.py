@@ -72,10 +72,6 @@ class Field:
         quotient: Elements = np.where(a == 0, 0, self.exp[self.log[a] - self.log[b] + self.order])
         return quotient
 
-    def product(self, a: Elements, b: Elements) -> Elements:
-        """Compute the matrix product."""
-        return np.stack([np.bitwise_xor.reduce(self.multiply(row[:, None], b), axis=0) for row in a])
-
     def combine(self, matrix: Elements, symbols: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """Multiply a matrix by rows of symbols with one look-up per coefficient and symbol, which is fastest for short
         rows. The logarithm of zero is so large that every sum with it maps to zero."""
