@@ -18,7 +18,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pandas as pd
@@ -239,20 +239,7 @@ _TIMELINE = f"""SELECT * FROM ({" UNION ALL ".join(_EVENTS)})
 def make_facts(row: Mapping[str, Any]) -> MessageFacts:
     """A message from a row with at least its channel, key, sender, hash, ids and time; without a verdict, the rest is
     left out."""
-    return MessageFacts(
-        pubsub_topic=row["pubsub_topic"],
-        content_topic=row["content_topic"],
-        channel_id=row["channel_id"],
-        message_key=row["message_key"],
-        sender_id=row["sender_id"],
-        payload_hash=row["payload_hash"],
-        sds_ids=tuple(filter(None, row["sds_ids"] or ())),
-        verdict=row.get("verdict"),
-        cause=row.get("cause"),
-        detail=row.get("detail"),
-        data_missing=tuple(row.get("data_missing") or ()),
-        acknowledged_by=tuple(row.get("acknowledged_by") or ()),
-        lost_by=tuple(row.get("lost_by") or ()),
-        first_seen=row["first_seen"],
-        delivered_at=row.get("delivered_at"),
-    )
+    values: dict[str, Any] = {field.name: row.get(field.name) for field in fields(MessageFacts)}
+    for name in ("data_missing", "acknowledged_by", "lost_by"):
+        values[name] = tuple(values[name] or ())
+    return MessageFacts(**values | {"sds_ids": tuple(filter(None, values["sds_ids"] or ()))})
