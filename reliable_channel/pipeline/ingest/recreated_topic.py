@@ -5,11 +5,13 @@ Spark would silently wait until the new topic has as many records as the old one
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import read_checkpoint, read_record, write_record
+from reliable_channel.pipeline.ingest.lost_offsets import PATIENCE_MS
 
 _TOPIC_ID = "kafka.topic_id"
 """The key of the topic's id in the record of the checkpoint."""
@@ -28,6 +30,27 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
     _compare_ends(consumer, settings)
     if topic_id and not known:
         write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
+
+
+def find_recreation(settings: Settings) -> ConfigurationError | None:
+    """Compare the id of the topic with the checkpoint of ingest, while ingest runs; returns the error to end with if
+    they differ. If Kafka does not answer, the next comparison decides."""
+    from kafka.errors import KafkaError
+
+    from reliable_channel.transport.kafka_consumer import describe_topic
+
+    clients = settings.kafka.clients()
+    patience = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS}
+    try:
+        topic_id = describe_topic(
+            replace(clients, admin={**patience, **clients.admin}), settings.kafka.topics.envelopes
+        ).id
+    except (KafkaError, OSError):
+        return None
+    known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
+    if topic_id and known and topic_id != known:
+        return _recreation_error(settings, f"its id is {topic_id}, and ingest has read {known}")
+    return None
 
 
 def _compare_ends(consumer: Any, settings: Settings) -> None:

@@ -17,10 +17,12 @@ from functools import partial
 from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import IngestClock, last_batch, read_progress
+from reliable_channel.pipeline.ingest.recreated_topic import find_recreation
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
 
@@ -106,9 +108,12 @@ class IdleTicker(threading.Thread):
         super().__init__(name="idle-ticker", daemon=True)
         self._settings, self._clock, self._lock, self._query = settings, writer.clock, writer.lock, query
         self._stopped = threading.Event()
+        self.refused: ConfigurationError | None = None
+        """Why ingest must not go on: its topic was recreated."""
 
     def run(self) -> None:
-        """Write ticks as :class:`IdleIntervals` decides, until stopped."""
+        """Write ticks as :class:`IdleIntervals` decides, until stopped, or until the topic has been recreated: to Spark
+        it looks idle until it is as long as the old one was."""
         intervals, wall_clock = IdleIntervals(), SteadyClock()
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
@@ -116,6 +121,8 @@ class IdleTicker(threading.Thread):
             last, now_us = self._query.lastProgress, wall_clock.now_us()
             if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                 continue
+            if self._is_recreated():
+                return
             if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
                     advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)
@@ -123,6 +130,13 @@ class IdleTicker(threading.Thread):
                     _LOG.warning("No idle tick: %s", as_fault(error))
                 finally:
                     self._lock.release()
+
+    def _is_recreated(self) -> bool:
+        try:
+            self.refused = find_recreation(self._settings)
+        except Exception as error:  # whatever failed, the next interval asks again
+            _LOG.warning("Kafka was not asked whether its topic was recreated: %s", as_fault(error))
+        return self.refused is not None
 
     def stop(self) -> None:
         """Stop after a running tick."""

@@ -83,7 +83,8 @@ def run_continuously(
 ) -> None:
     """Run every query, in turns, until ``stop`` is set; each then ends after its micro-batch.
 
-    Raises ``EnvironmentFault`` if a query fails; the others are then stopped."""
+    Raises ``EnvironmentFault`` if a query fails, and ``ConfigurationError`` if the topic was deleted and created again
+    meanwhile; the others are then stopped."""
     running: dict[str, StreamingQuery] = {}
     starts = Counter(query.name for query in queries)
     turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})
@@ -102,6 +103,8 @@ def run_continuously(
             begin(query)
             on_progress(f"{query.name} runs")
         while not stop.wait(0.5):
+            if ticker is not None and ticker.refused is not None:
+                raise ticker.refused
             for query in queries:
                 if not running[query.name].isActive:
                     try:

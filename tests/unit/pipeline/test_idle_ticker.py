@@ -8,8 +8,36 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings, load
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.pipeline.ingest import ticks
+
+
+def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    answers = iter([None, ValueError("of the client"), refused])
+
+    def find(_: Settings) -> ConfigurationError | None:
+        answer = next(answers)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    ticked: list[int] = []
+    monkeypatch.setattr(ticks, "find_recreation", find)
+    monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
+    monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
+    ticker = make_ticker()
+    ticker.start()
+    ticker.join(120)
+    assert (len(ticked), ticker.refused) == (2, refused)
+
+
+def make_ticker() -> ticks.IdleTicker:
+    settings = load("local", pipeline={"clock_interval_ms": 1}, spark={"trigger_interval_ms": 1})
+    query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status={"isDataAvailable": False})
+    writer = SimpleNamespace(clock=None, lock=threading.Lock())
+    return ticks.IdleTicker(settings, writer, query)  # type: ignore[arg-type]
 
 
 def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(
@@ -25,10 +53,8 @@ def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(
 
     monkeypatch.setattr(ticks, "advance", advance)
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
-    settings = load("local", pipeline={"clock_interval_ms": 1}, spark={"trigger_interval_ms": 1})
-    query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status={"isDataAvailable": False})
-    writer = SimpleNamespace(clock=None, lock=threading.Lock())
-    ticker = ticks.IdleTicker(settings, writer, query)  # type: ignore[arg-type]
+    monkeypatch.setattr(ticks, "find_recreation", lambda _: None)
+    ticker = make_ticker()
     ticker.start()
     try:
         assert again.wait(120)
