@@ -162,9 +162,9 @@ class Participants:
             for number in sorted(range(len(self._names)), key=self.messages):
                 self._by_count.setdefault(self._counts[number], {})[number] = None
         for count in sorted(self._by_count):
-            numbers = [number for number in self._by_count[count] if self._names[number] != but][:1]
-            if numbers:
-                return numbers[0]
+            for number in self._by_count[count]:
+                if self._names[number] != but:
+                    return number
         return None
 
     def _recount(self, number: int, count: int) -> None:
