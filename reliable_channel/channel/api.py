@@ -269,9 +269,9 @@ class NodeChannels:
         """Count one more channel that listens on a topic."""
         node = self._node()
         with self._lock:
+            if not self._topics[content_topic] and node is not None:
+                node.subscribe([content_topic])  # counted only if the node takes it
             self._topics[content_topic] += 1
-            if self._topics[content_topic] == 1 and node is not None:
-                node.subscribe([content_topic])
 
     def unsubscribe(self, content_topic: str) -> None:
         """Count one channel fewer; the last one unsubscribes."""

@@ -436,7 +436,12 @@ class ReliableChannel:
                 return
             self._retrieval.start()
             self._node.add_listener(self._on_node_event)
-            self._subscribe()
+            try:
+                self._subscribe()
+            except BaseException:
+                self._node.remove_listener(self._on_node_event)
+                self._retrieval.stop()
+                raise
             self._started = True
             self._guard(self._open)
             if self._threaded:

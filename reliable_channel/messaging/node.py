@@ -300,8 +300,12 @@ class MessagingNode(RecordLookups):
     def _add_subscription(self, subscription: Subscription) -> None:
         with self._topics:
             new = self._subscriptions.add(subscription)
-            if new:
-                self._transport.subscribe(new)
+            try:
+                if new:
+                    self._transport.subscribe(new)
+            except BaseException:
+                self._subscriptions.remove(subscription.subscription_id)
+                raise
         self._store_worker.wake()
 
     def _send_due(self) -> None:

@@ -230,6 +230,25 @@ def test_a_stopped_channel_keeps_nothing_of_what_it_refuses(
     assert depths[1:] == [depths[1]] * 4, "each frame keeps a message"
 
 
+def test_a_channel_whose_topic_the_node_refused_receives_once_it_can_be_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = world.node("bob")
+
+    def refuse(_: object) -> None:
+        raise LocalError("There are too many subscriptions.")
+
+    listeners = len(node._dispatcher._registrations)
+    with monkeypatch.context() as patch, pytest.raises(LocalError, match="too many"):
+        patch.setattr(node, "subscribe", refuse)
+        world.join("bob")
+    assert len(node._dispatcher._registrations) == listeners
+    alice, bob = world.join("alice"), world.join("bob")
+    alice.channel.send(b"hello")
+    world.run(1_000)
+    assert bob.payloads == [b"hello"]
+
+
 def test_what_one_channel_of_a_node_sends_wakes_no_other(world: World) -> None:
     """With 500 channels on a node, waking each for every envelope of the others took two minutes for one send each."""
     alice = world.join("alice")

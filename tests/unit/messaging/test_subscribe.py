@@ -6,6 +6,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 
@@ -291,3 +292,10 @@ def test_a_channel_receives_what_cannot_be_recorded(world: World, monkeypatch: p
     monkeypatch.setattr(world.node._receiver, "on_envelope", fail)
     message = world.arrives()
     assert [event.envelope.message for event in heard if isinstance(event, Received)] == [message]
+
+
+@pytest.mark.parametrize("topic", ["half a pair \ud800", "", 5])
+def test_a_topic_that_the_node_refuses_leaves_no_subscription(world: World, topic: Any) -> None:
+    with pytest.raises(LocalError):
+        world.node.subscribe(PlainDecoder(PUBSUB, topic))
+    assert world.node.get_active_subscriptions() == []
