@@ -47,8 +47,8 @@ ORDERED_SDS_MESSAGES = Table(
         Column(
             "id_scheme",
             "STRING",
-            "repaired rows: scheme of the recomputed id: keccak, keccak_joined, sha256, keccak_content"
-            " (docs/sds.md, Message ids)",
+            "scheme by which the SDS id was recomputed, also that of a repaired row: keccak, keccak_joined, sha256,"
+            " keccak_content (docs/sds.md, Message ids); null if by none",
             example="keccak",
         ),
         Column(

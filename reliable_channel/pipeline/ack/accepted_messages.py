@@ -15,6 +15,7 @@ from itertools import islice
 
 from reliable_channel.core.sds.shares import Shares
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
+from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 from reliable_channel.pipeline.ack.records import InputRow, base64_of, hash_of
 
@@ -109,10 +110,12 @@ def digest_of(row: InputRow) -> bytes:
 
 
 def binds_sender(row: InputRow) -> bool:
-    """Whether the SDS id of a row was recomputed from its sender, time and content. An id that is the SHA-256 of the
-    content alone (js-waku's) is recomputed too, but fits any sender."""
+    """Whether the SDS id of a row was recomputed from its sender, time and content. An id that is a hash of the content
+    alone (js-waku's, LIP-173's) is recomputed too, but fits any sender, and one of joined texts fits two."""
     recomputed = row.id_verified is True or row.repaired_by is not None
-    return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
+    if row.id_scheme is None:  # of a journal or table of before the scheme was recorded
+        return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
+    return recomputed and row.id_scheme == IdScheme.KECCAK
 
 
 Seniors = Callable[[], Collection[str]]

@@ -27,6 +27,7 @@ class InputRow(NamedTuple):
     repair_request: tuple[HistoryEntry, ...] = ()
     content_digest: bytes | None = None
     id_verified: bool | None = None
+    id_scheme: str | None = None
     content_bytes: int | None = None
     envelope_hash: bytes | None = None
     sender_timestamp_ns: int | None = None
@@ -91,11 +92,11 @@ def _entry(fields: dict[str, str]) -> HistoryEntry:
 
 
 def row_to_json(row: InputRow) -> str:
-    """Encode a completed row, which has no history and filter, as JSON."""
+    """Encode a completed row, which has no history, filter and id scheme, as JSON."""
     fields = row._asdict()
     for name in _BINARY:
         fields[name] = base64_of(fields[name])
-    for name in ("causal_history", "bloom_filter", "repair_request"):
+    for name in ("causal_history", "bloom_filter", "repair_request", "id_scheme"):
         del fields[name]
     return json.dumps(fields)
 

@@ -213,6 +213,9 @@ def test_every_delivered_message_is_one_that_its_own_record_carried(data: st.Dat
         ({"id_verified": True}, True),
         ({"id_verified": False}, False),
         ({"id_verified": None}, False),
+        ({"id_verified": True, "id_scheme": "keccak"}, True),
+        ({"id_verified": True, "id_scheme": "keccak_content"}, False),
+        ({"id_verified": True, "id_scheme": "sha256"}, False),
         ({"id_verified": True, "sds_id": sha256(ALICES).hex()}, False),
     ],
 )
