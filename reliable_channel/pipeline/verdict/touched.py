@@ -81,7 +81,8 @@ class Touched:
                     self.texts |= ids_within(row["raw"])
                 continue
             if table is tables.SIGHTINGS:
-                self.envelopes.update([row["message_hash"]] if row["source"] not in BRIDGE_SOURCES else ())
+                if row["source"] not in BRIDGE_SOURCES:
+                    self.envelopes.update(filter(None, [row["message_hash"]]))
                 continue
             channel: Channel = _channel(row)
             ids = {row.get("sds_id"), row.get("first_sds_id"), *(row.get("sds_ids") or ())}

@@ -81,6 +81,7 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     logged = {"vantage": "amber", "source": "received", "seen_at": AT}
     append(settings, tables.SIGHTINGS, {**logged, "message_hash": b"l" * 32})
     append(settings, tables.SIGHTINGS, {**logged, "message_hash": b"b" * 32, "source": "relay"})
+    append(settings, tables.SIGHTINGS, {**logged, "message_hash": None})
     garbled = b"\x0a\x01a\x12\x05broke\xff"
     append_rows(
         settings.paths, tables.QUARANTINE, as_arrow([{**place, "stage": "sds", "raw": garbled}], tables.QUARANTINE)
