@@ -22,6 +22,7 @@ from reliable_channel.core.wire.sds import (
     SdsKind,
     SdsMessage,
     WireFamily,
+    decode_in_families,
     decode_sds_message,
     encode_sds_message,
 )
@@ -101,6 +102,20 @@ def test_the_nim_family_round_trips_and_tells_the_same_kind(message: SdsMessage)
     assert decoded.kind == message.kind
     assert (decoded.lamport_timestamp, decoded.content or None) == (message.lamport_timestamp, message.content)
     assert (decoded.causal_history, decoded.repair_request) == (message.causal_history, message.repair_request)
+
+
+@pytest.mark.parametrize("family", WireFamily)
+def test_a_message_is_read_in_the_family_that_it_has(family: WireFamily) -> None:
+    message = SdsMessage("alice", "id", "talk", 7, (HistoryEntry("before"),), b"filter", (), b"content")
+    data = encode_sds_message(message, family)
+    assert decode_in_families(data, [family]) == (family, decode_sds_message(data, family))
+    assert decode_in_families(data, list(WireFamily)) == (family, decode_sds_message(data, family))
+
+
+def test_what_no_family_can_read_has_the_reason_of_the_one_that_read_most() -> None:
+    for data in (b"\xff\xff", encode_sds_message(SdsMessage("alice", "", "talk", 7, (), None, (), b"content"))):
+        refused = [decode_in_families(data, [family]) for family in WireFamily]
+        assert decode_in_families(data, list(WireFamily)) in refused
 
 
 @given(valid_messages, st.sampled_from([None, 0, 1, 127, 128, 16_384]), st.sampled_from(list(WireFamily)))

@@ -10,8 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.core.wire._pb import segment_pb2 as pb
+from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, encode_segment, lookalike
+from reliable_channel.core.wire.segment import (
+    Dialect,
+    Segment,
+    decode_segment,
+    encode_segment,
+    lookalike,
+    open_ephemeral,
+)
 
 HASH = bytes(range(32))
 V01 = {Dialect.V01}
@@ -302,3 +310,20 @@ def test_bytes_that_were_probably_meant_as_a_segment_are_told_from_an_honest_pay
     refused = decode_segment(content, V01)
     assert isinstance(refused, Malformed)
     assert (lookalike(content, refused) is not None) is strange
+
+
+@pytest.mark.parametrize(
+    ("content", "dialects", "expected"),
+    [
+        (wire(segments_count=1, entire_message_hash=keccak256(b"x")), LIP243, b"x"),
+        (b"no segment", V01, b"no segment"),
+        (b"no segment", LIP243, Reason.MALFORMED_SEGMENT),
+        (wire(segments_count=1), LIP243, Reason.SEGMENT_HASH_MISMATCH),
+        (wire(segments_count=2), LIP243, Reason.SEGMENT_COUNT),
+        (wire(parity_segments_count=2), V01, Reason.SEGMENT_COUNT),
+    ],
+    ids=["wrapped", "bare", "bare where v0.1 is not read", "another hash", "one of two", "parity"],
+)
+def test_an_ephemeral_message_has_exactly_one_segment(content, dialects, expected):
+    opened = open_ephemeral(content, dialects)
+    assert (opened.reason if isinstance(opened, Malformed) else opened) == expected
