@@ -494,3 +494,31 @@ def status_go(payload, chunk, parity_count, stated=None):
     from tests.unit.segmentation.feeding import Sent
 
     return [Sent(encode_segment(each), f"go-{n}", 50 + n) for n, each in enumerate([*data, *parity])]
+
+
+def test_a_send_of_a_segment_that_cannot_be_used_is_given_up_until_it_is_revived():
+    sent = send(bytes(range(200)), replace(SMALL, enable_reed_solomon=False))
+    reassembler = Reassembler(SMALL)
+    feed(reassembler, sent[1:2])
+
+    def lose(each):
+        return reassembler.lose(each.segment, 1, scope=ALICE, sds_id=each.sds_id, lamport=each.lamport)
+
+    lost = lose(sent[0])
+    assert [(held.is_parity, held.index) for held in lost.held] == [(False, 1)]
+    assert reassembler.has_room_for(lost)
+    assert not completed(feed(reassembler, sent)), "what arrives of a send that was given up completes nothing"
+    assert lose(sent[2]) is None, "it is finished"
+    reassembler.revive(ALICE, lost.entire_message_hash)
+    assert len(completed(feed(reassembler, sent))) == 1
+    assert lose(sent[0]) is None, "it is complete"
+
+
+def test_a_send_can_be_given_up_before_anything_of_it_is_held():
+    sent = send(bytes(range(200)), replace(SMALL, enable_reed_solomon=False))
+    reassembler = Reassembler(SMALL)
+    first = sent[0]
+    lost = reassembler.lose(first.segment, 1, scope=ALICE, sds_id=first.sds_id, lamport=first.lamport)
+    assert (lost.held, lost.lacking, len(lost.missing_data)) == ((), len(sent), len(sent))
+    assert not completed(feed(reassembler, sent))
+    assert reassembler.open_sets == 0
