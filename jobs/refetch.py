@@ -6,7 +6,6 @@ SIGTERM.
 """
 
 import argparse
-import signal
 import sys
 import threading
 
@@ -14,6 +13,7 @@ from reliable_channel.config import load
 from reliable_channel.evidence.refetching import refetch_once
 from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.faults import print_fault
+from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 
@@ -26,22 +26,21 @@ def main() -> int:
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     options = parser.parse_args()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    tame_kafka()
-    try:
-        settings = load(options.config)
-        require_own_broker(settings)
-        while not stop.is_set():
-            outcome = refetch_once(settings, store_client)
-            sys.stderr.write(
-                f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}; "
-                f"audited {outcome.audited}\n"
-            )
-            if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
-                break
-    except Exception as error:  # whatever it is, a person gets one sentence
-        return print_fault(error, "refetch")
+    with handle_signals(lambda *_: stop.set()):
+        tame_kafka()
+        try:
+            settings = load(options.config)
+            require_own_broker(settings)
+            while not stop.is_set():
+                outcome = refetch_once(settings, store_client)
+                sys.stderr.write(
+                    f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}; "
+                    f"audited {outcome.audited}\n"
+                )
+                if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
+                    break
+        except Exception as error:  # whatever it is, a person gets one sentence
+            return print_fault(error, "refetch")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
 from reliable_channel.runtime.faults import print_fault
+from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.spark import spark_session
@@ -26,24 +26,23 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
     """
     options = _parser(query).parse_args(arguments)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _signal, _frame: stop.set())
-    tame_kafka()
-    try:
-        settings = load(options.config)
-        if not isinstance(query.reads, Table):
-            require_own_broker(settings)
-        with (
-            spark_session(settings, f"reliable-channel {query.name}") as spark,
-            record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
-        ):
-            if options.continuous:
-                with declare_live(settings.paths, query.name, stop):
-                    run_continuously(spark, settings, stop, queries=(query,))
-            else:
-                run_to_end(spark, settings, query)
-    except Exception as error:  # whatever failed, the user gets one sentence
-        return print_fault(error, query.name)
+    with handle_signals(lambda *_: stop.set()):
+        tame_kafka()
+        try:
+            settings = load(options.config)
+            if not isinstance(query.reads, Table):
+                require_own_broker(settings)
+            with (
+                spark_session(settings, f"reliable-channel {query.name}") as spark,
+                record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+            ):
+                if options.continuous:
+                    with declare_live(settings.paths, query.name, stop):
+                        run_continuously(spark, settings, stop, queries=(query,))
+                else:
+                    run_to_end(spark, settings, query)
+        except Exception as error:  # whatever failed, the user gets one sentence
+            return print_fault(error, query.name)
     return 0
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from reliable_channel.pipeline.runner.job import main as job
+from reliable_channel.pipeline.runner.queries import INGEST
 from reliable_channel.runtime.interrupts import note_interrupts
 from tests.support.waiting import WAIT_S
 
@@ -54,6 +56,13 @@ def test_outside_the_main_thread_handlers_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+def test_a_job_puts_the_handlers_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert job(INGEST, ["--config", str(tmp_path / "missing.yaml")]) == 2
+    assert "missing.yaml" in capsys.readouterr().err
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
