@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -47,6 +47,7 @@ from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.check.tables import read_observed, read_verdicts
 from reliable_channel.simulation.check.verdicts import check_verdicts
 from reliable_channel.simulation.evidence import sender_events
+from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.presets import demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Scenario
 from reliable_channel.simulation.to_kafka import write_events, write_records
@@ -139,8 +140,8 @@ class Traffic:
         start = multiprocessing.get_context("spawn")
         longest_ms = days_ms + (load.records // RECORDS + 1) * SHORTEST_MS
         self._now_ms = start.Value("q", time.time_ns() // 1_000_000 - HOUR_MS - longest_ms)
-        self._records, self._conversations = start.Value("q", 0), start.Value("q", 0)
-        arguments = (settings, load, place, days_ms, self._now_ms, self._records, self._conversations)
+        self._records, self._conversations, self._rate = start.Value("q", 0), start.Value("q", 0), start.Value("d", 0)
+        arguments = (settings, load, place, days_ms, self._now_ms, self._records, self._conversations, self._rate)
         self.process = start.Process(target=_play, args=arguments, daemon=True)
 
     @property
@@ -154,30 +155,42 @@ class Traffic:
         return int(self._conversations.value)
 
     @property
+    def rate(self) -> float:
+        """The records/s that are asked for at present."""
+        return float(self._rate.value)
+
+    @property
     def now_ms(self) -> int:
         """The virtual time at which the newest conversation began."""
         return int(self._now_ms.value)
 
 
 def _play(
-    settings: Settings, load: Load, place: Path, days_ms: int, now_ms: Any, records: Any, conversations: Any
+    settings: Settings, load: Load, place: Path, days_ms: int, now_ms: Any, records: Any, conversations: Any, rate: Any
 ) -> None:
-    """What the process of :class:`Traffic` does. A conversation is played to its end."""
+    """What the process of :class:`Traffic` does. A conversation is played to its end. What it was late with, as the
+    next was simulated or the broker was down, follows at once."""
     tame_kafka()
     kafka, began, first_ms = settings.kafka, time.monotonic(), now_ms.value
     producer = {**kafka.clients().producer, "bootstrap_timeout_ms": BROKER_BACK_MS}
     truths: list[Truth] = []
+    due_s = 0.0
+
+    def pace(sent: Iterable[ObserverRecord]) -> Iterator[ObserverRecord]:
+        nonlocal due_s
+        for record in sent:
+            rate.value = load.rate_at(time.monotonic() - began)
+            due_s += 1 / rate.value
+            time.sleep(max(0.0, began + due_s - time.monotonic()))
+            yield record
+            records.value += 1
+
     while (passed_s := time.monotonic() - began) < load.seconds:
         if truths:
             now_ms.value = max(now_ms.value + SHORTEST_MS, first_ms + int(passed_s / load.seconds * days_ms))
-        world, before = simulate(conversation(len(truths), now_ms.value)), records.value
-
-        def count(written: int, before: int = before) -> None:
-            records.value = before + written
-
+        world = simulate(conversation(len(truths), now_ms.value))
         conversations.value += 1
-        rate, topic = load.rate_at(passed_s), kafka.topics.envelopes
-        coordinates = write_records(world.records, topic, producer, rate, count)
+        coordinates = write_records(pace(world.records), kafka.topics.envelopes, producer)
         write_events(sender_events(world.journals), settings.bridge.evidence_topic, producer)
         truths.append(world.truth.locate(coordinates))
     fields = [field.name for field in dataclasses.fields(Truth)]
@@ -284,7 +297,8 @@ def soak(place: Path, load: Load, judge_s: float) -> dict[str, Any]:
             """Look at everything; stop the queries when they have read all, after the traffic has ended."""
             read = count_read(there)
             counts = {"written": traffic.records, "read": read, "conversations": traffic.conversations}
-            looked = {"s": round(time.monotonic() - began, 1), **counts, "sizes": sizes(there, spark)}
+            at = {"s": round(time.monotonic() - began, 1), "rate": traffic.rate}
+            looked = {**at, **counts, "sizes": sizes(there, spark)}
             samples.append(looked)
             with (place / "samples.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(looked) + "\n")
@@ -374,26 +388,40 @@ def windows(samples: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[d
     return samples[count // 10 : max(2, count * 4 // 10)], samples[-max(2, count // 3) :]
 
 
-def throughput(samples: list[dict[str, Any]]) -> float:
-    """Records/s that ingest wrote between the first and the last of ``samples``."""
+def throughput(samples: list[dict[str, Any]], count: str = "read") -> float:
+    """Records/s that ingest read (or the traffic has ``written``) between the first and the last of ``samples``."""
     first, last = samples[0], samples[-1]
-    return round((last["read"] - first["read"]) / (last["s"] - first["s"]), 1)
+    return round((last[count] - first[count]) / (last["s"] - first["s"]), 1)
 
 
 def behind(samples: list[dict[str, Any]]) -> float:
     """How many records wait in Kafka: the median."""
-    return median(one["written"] - one["read"] for one in samples)
+    return median(map(count_waiting, samples))
 
 
 def measure_peak(samples: list[dict[str, Any]], load: Load) -> dict[str, Any]:
-    """How many records waited at most because of the peak, and how many seconds after its end no more waited than
-    before it (half as many again, and what comes between two looks); ``None``: not until the traffic ended."""
-    begin, end = load.peak_s
-    waiting = [(one["s"], one["written"] - one["read"]) for one in samples]
-    usual = 1.5 * max((count for s, count in waiting if s < begin), default=0) + load.rate * SAMPLE_S
-    after = (s - end for s, count in waiting if end < s <= load.seconds and count <= usual)
-    most = max((count for s, count in waiting if s >= begin), default=0)
-    return {"times": load.peak, "seconds": end - begin, "most_behind": most, "worked_off_s": next(after, None)}
+    """How many records/s came before and in the peak, how many records waited at most because of it, and how many
+    seconds after its end no more waited than before it (half as many again, and what comes between two looks);
+    ``None``: not until the traffic ended."""
+    in_peak = [number for number, one in enumerate(samples) if one["rate"] > load.rate]
+    if len(in_peak) < 2:
+        raise ValueError("The peak was too short to be seen: send for longer.")
+    begin, end = in_peak[0], in_peak[-1] + 1
+    before, peak, after = samples[:begin], samples[begin:end], samples[end:]
+    usual = 1.5 * max(map(count_waiting, before), default=0) + load.rate * SAMPLE_S
+    worked_off = (one["s"] - peak[-1]["s"] for one in after if one["s"] <= load.seconds and count_waiting(one) <= usual)
+    return {
+        "usual_per_s": throughput(before, "written"),
+        "peak_per_s": throughput(peak, "written"),
+        "seconds": peak[-1]["s"] - peak[0]["s"],
+        "most_behind": max(map(count_waiting, peak + after)),
+        "worked_off_s": next(worked_off, None),
+    }
+
+
+def count_waiting(sample: dict[str, Any]) -> int:
+    """How many records were written and not yet read."""
+    return int(sample["written"] - sample["read"])
 
 
 def growth(early: list[dict[str, Any]], late: list[dict[str, Any]], took_s: float) -> list[dict[str, Any]]:
@@ -424,8 +452,8 @@ def told(result: dict[str, Any]) -> Iterator[str]:
             "not worked off" if peak["worked_off_s"] is None else f"worked off {peak['worked_off_s']:.0f} s later"
         )
         yield (
-            f"{peak['times']:g} times the load for {peak['seconds']:.0f} s: {peak['most_behind']:,.0f} records behind,"
-            f" {worked_off}"
+            f"{peak['peak_per_s']:.0f} records/s instead of {peak['usual_per_s']:.0f} for {peak['seconds']:.0f} s: "
+            f"{peak['most_behind']:,.0f} records behind, {worked_off}"
         )
     yield f"rows deleted by retention: {result['rows_deleted']}"
     counts = (f"{result[name]:,.0f} {name}" for name in ("records", "messages", "verdicts", "alerts", "seconds"))

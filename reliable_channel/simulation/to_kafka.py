@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ MAX_REQUEST_BYTES = 16 * 1024 * 1024
 
 
 def write_records(
-    records: Sequence[ObserverRecord],
+    records: Iterable[ObserverRecord],
     topic: str,
     client: Mapping[str, Any],
     rate: float | None = None,
@@ -84,7 +84,7 @@ def _producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
 
 
 def _pace(
-    records: Sequence[ObserverRecord], rate: float | None, on_written: Callable[[int], None]
+    records: Iterable[ObserverRecord], rate: float | None, on_written: Callable[[int], None]
 ) -> Iterable[ObserverRecord]:
     begin = time.monotonic()
     for number, record in enumerate(records):

@@ -52,7 +52,7 @@ def test_what_grows_with_every_sample_is_found_and_what_comes_and_goes_is_not(na
     assert not grown(name, lambda n: per_sample * min(n, 10))
 
 
-@pytest.mark.parametrize(("left_at_s", "worked_off_s"), [(1_100, 300), (1_600, None)])
+@pytest.mark.parametrize(("left_at_s", "worked_off_s"), [(1_100, 400), (1_600, None)])
 def test_a_peak_is_worked_off_when_no_more_waits_than_before_it(left_at_s: int, worked_off_s: float | None) -> None:
     load = Load(rate=100, seconds=1_500, peak=10)
     begin, end = load.peak_s
@@ -63,10 +63,20 @@ def test_a_peak_is_worked_off_when_no_more_waits_than_before_it(left_at_s: int, 
             return 200
         return 20_000 if s < left_at_s else 250
 
-    samples = [{"s": s, "written": waiting(s), "read": 0} for s in range(0, 1_600, 100)]
+    samples = [
+        {"s": s, "rate": load.rate_at(s), "written": s * 100 + waiting(s), "read": s * 100}
+        for s in range(0, 1_600, 100)
+    ]
     result = measure_peak(samples, load)
     assert (result["most_behind"], result["worked_off_s"]) == (20_000, worked_off_s)
+    assert (result["usual_per_s"], result["peak_per_s"], result["seconds"]) == (100, 100, 200)
     assert failed({"differences": [], "growth": [], "peak": result}) is (worked_off_s is None)
+
+
+def test_a_peak_without_samples_is_an_error() -> None:
+    samples = [{"s": s, "rate": 100, "written": s, "read": 0} for s in range(0, 1_600, 100)]
+    with pytest.raises(ValueError, match="send for longer"):
+        measure_peak(samples, Load(rate=100, seconds=1_500, peak=10))
 
 
 def test_the_first_tenth_does_not_count() -> None:
