@@ -50,20 +50,17 @@ def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def repeat_until(
-    name: str,
-    work: Callable[[Settings, Callable[[str], None]], object],
-    settings: Settings,
-    stop: threading.Event,
-    say: Callable[[str], None],
+    name: str, work: Callable[[], object], pause_s: float, stop: threading.Event, say: Callable[[str], None]
 ) -> None:
-    """Do this work at every trigger interval until ``stop``; a fault is printed and the next round tries again."""
+    """Do this work after every pause until ``stop``; a fault is printed and the next round tries again."""
     from reliable_channel.runtime.faults import as_fault
 
-    while not stop.wait(settings.spark.trigger_interval_ms / 1000):
+    while not stop.wait(pause_s):
         try:
-            work(settings, say)
+            work()
         except Exception as fault:  # whatever it is, the pipeline goes on without
-            say(f"{name}: {as_fault(fault)}")
+            if not stop.is_set():
+                say(f"{name}: {as_fault(fault)}")
 
 
 def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
@@ -98,8 +95,7 @@ def judge_until(
     declare: Callable[[float], object],
 ) -> None:
     """Compute verdicts and check alerts until ``stop``, with a pause of ``pipeline.verdict_interval_ms`` after every
-    round, however long it took: so a verdict is late by an interval and its round at most. A fault is printed and the
-    next round tries again.
+    round, however long it took: so a verdict is late by an interval and its round at most.
 
     ``declare`` is called after each good round with the time, in ms, within which the next one must have ended."""
     from reliable_channel.analysis.alerts.heartbeat import due_ms
@@ -109,20 +105,18 @@ def judge_until(
     pause_s = settings.pipeline.verdict_interval_ms / 1000
     spark.sparkContext.setJobGroup(VERDICTS, "verdicts", interruptOnCancel=True)
     session = spark.newSession()  # its views and settings are its own
-    while not stop.wait(pause_s):
+
+    def judge() -> None:
         started = time.monotonic()
-        try:
-            metrics.record_alerts(run_new_verdicts(session, settings, say))
-            figures = outcome(TableSnapshot(settings.paths))
-            latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in figures.latency_ms.items()}
-            metrics.record_verdicts(figures.verdicts, figures.causes, latency, figures.newest)
-            round_s = time.monotonic() - started
-            due = due_ms(pause_s, round_s)
-            declare(due)
-            metrics.next_round(time.time() + due / 1000)
-        except Exception as fault:  # whatever it is, the pipeline goes on without verdicts
-            if not stop.is_set():
-                say(f"verdict: {str(fault).splitlines()[0]}")
+        metrics.record_alerts(run_new_verdicts(session, settings, say))
+        figures = outcome(TableSnapshot(settings.paths))
+        latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in figures.latency_ms.items()}
+        metrics.record_verdicts(figures.verdicts, figures.causes, latency, figures.newest)
+        due = due_ms(pause_s, time.monotonic() - started)
+        declare(due)
+        metrics.next_round(time.time() + due / 1000)
+
+    repeat_until("verdict", judge, pause_s, stop, say)
 
 
 def result(settings: Settings) -> str:
@@ -176,17 +170,19 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
     """Run the chain, evidence, refetch, verdicts and alerts until SIGTERM or SIGINT; only in the main thread. Raises
     ``EnvironmentFault`` if a query of the chain fails. ``terminal``: the status goes into one line."""
     import threading
+    from functools import partial
 
     from reliable_channel.analysis.alerts.heartbeat import Heartbeat
     from reliable_channel.pipeline.runner.metrics import record_metrics
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.interrupts import handle_signals
 
-    stop = threading.Event()
+    stop, pause_s = threading.Event(), settings.spark.trigger_interval_ms / 1000
     repeated = [("evidence", run_collection), *([("refetch", run_refetch)] if settings.store.nodes else [])]
     with handle_signals(lambda *_: stop.set()):
         for name, work in repeated:
-            threading.Thread(target=repeat_until, args=(name, work, settings, stop, say), daemon=True).start()
+            rounds = (name, partial(work, settings, say), pause_s, stop, say)
+            threading.Thread(target=repeat_until, args=rounds, daemon=True).start()
         with record_metrics(spark, settings, serve=True) as metrics:
             threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
             heartbeat = Heartbeat(settings.paths)
