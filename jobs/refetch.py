@@ -10,7 +10,7 @@ import sys
 import threading
 
 from reliable_channel.config import load
-from reliable_channel.evidence.refetching import refetch_once
+from reliable_channel.evidence.refetch import refetch_once
 from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.interrupts import handle_signals
@@ -33,10 +33,7 @@ def main() -> int:
             require_own_broker(settings)
             while not stop.is_set():
                 outcome = refetch_once(settings, store_client)
-                sys.stderr.write(
-                    f"asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written}; "
-                    f"audited {outcome.audited}\n"
-                )
+                sys.stderr.write(f"{outcome}\n")
                 if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                     break
         except Exception as error:  # whatever it is, a person gets one sentence

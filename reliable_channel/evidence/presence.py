@@ -8,6 +8,9 @@ from typing import Any
 from reliable_channel.lake.tables.evidence import UNPROVEN
 from reliable_channel.transport.store.client import NodeAnswer
 
+ANOTHER_MESSAGE = "another message"
+"""The ``detail`` of an answer with an envelope that does not contain the requested message."""
+
 
 def make_row(
     node: str, message_hash: bytes | None, outcome: str, purpose: str, detail: str | None, **more: Any
@@ -32,7 +35,7 @@ def row_of_hash(
     outcome = {True: "present", False: "absent", None: "error"}[answer.has(message_hash)]
     detail = answer.error.fault.value if answer.error is not None else None
     if holds is False:
-        outcome, detail = "error", detail or "another message"
+        outcome, detail = "error", detail or ANOTHER_MESSAGE
     elif holds is None and outcome == "present":
         detail = UNPROVEN
     return make_row(answer.node, message_hash, outcome, purpose, detail, **more)

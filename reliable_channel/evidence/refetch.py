@@ -12,46 +12,79 @@ and the pipeline removes the duplicates.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.arrivals import MESSAGE
 from reliable_channel.evidence.audit import Audited, to_audit
 from reliable_channel.evidence.fill import WriteBack, fill_gap, open_gaps
 from reliable_channel.evidence.look_ups import fetch_by_hash, fetch_by_range
 from reliable_channel.evidence.overdue_sets import PURPOSE, open_sets
-from reliable_channel.evidence.presence import row_of_hash
+from reliable_channel.evidence.presence import ANOTHER_MESSAGE, row_of_hash
 from reliable_channel.evidence.requests import MAX_REQUESTS, find_sent_and_not_seen, open_requests
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.read import dataset_of, in_our_time, open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import STORE_PRESENCE
+from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.store.client import StoreClient
+from reliable_channel.transport.store.model import StoreEntry
+
+FLUSH_S = 60.0
+MAX_PAUSE = dt.timedelta(minutes=5)
+"""How long store nodes are left alone, at most, while none of them answers."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """No node has answered ``since``, and none is asked ``until``."""
+
+    since: dt.datetime
+    until: dt.datetime
 
 
 @dataclass(frozen=True, slots=True)
 class RefetchResult:
-    """The result of one run: queries by hash, queries for gaps, envelopes written back, envelopes audited."""
+    """The result of one run: queries by hash, queries for gaps, envelopes written back, envelopes audited. ``pause``:
+    why nothing was queried."""
 
     requests: int = 0
     gaps: int = 0
     written: int = 0
     audited: int = 0
+    pause: Pause | None = None
+
+    def __str__(self) -> str:
+        if self.pause is not None:
+            since, until = (f"{at:%H:%M:%S}" for at in (self.pause.since, self.pause.until))
+            return f"no store node has answered since {since} UTC; they are asked again at {until}"
+        asked = f"asked for {self.requests} messages and {self.gaps} gaps"
+        return f"{asked}, got {self.written} envelopes; audited {self.audited}"
 
 
 def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> RefetchResult:
-    """Query all open requests and gaps once. Does nothing if no store node is configured."""
+    """Query all open requests and gaps once. Does nothing if no store node is configured, and while they are left
+    alone (:func:`find_pause`)."""
     if not client.nodes:
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
     answers = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
-        columns=["purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome"]
+        columns=["purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome", "asked_at"]
     )
+    if (pause := find_pause(answers, dt.datetime.now(dt.UTC))) is not None:
+        return RefetchResult(pause=pause)
     refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
     every = open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
@@ -67,6 +100,65 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
     _audit(settings, client, sample)
     return RefetchResult(len(requests) + len(unhinted) + len(sets), len(gaps), written, len(sample))
+
+
+def find_pause(answers: pa.Table, now: dt.datetime) -> Pause | None:
+    """Whether the store nodes are left alone at ``now`` (wall clock), by their ``answers``: rows of ``store_presence``.
+
+    While every query fails, the pause grows with the time since the first failure, so the distance between two rounds
+    doubles, up to :data:`MAX_PAUSE`. The table is all the memory that this needs: a job for cron pauses likewise."""
+    has_failed = pc.and_(
+        pc.equal(answers["outcome"], "error"), pc.not_equal(answers["detail"].fill_null(""), ANOTHER_MESSAGE)
+    )
+    asked = in_our_time(answers.select(["asked_at"]))["asked_at"]
+    answered_at, failures = pc.max(asked.filter(pc.invert(has_failed))), asked.filter(has_failed)
+    if answered_at.is_valid:
+        failures = failures.filter(pc.greater(failures, answered_at))
+    first, last = (pc.min_max(failures)[name].as_py() for name in ("min", "max"))
+    if first is None or now < last:  # a time of the future is one of a clock that was set back since
+        return None
+    until = last + min(last - first, MAX_PAUSE)
+    return Pause(first, until) if now < until else None
+
+
+def refetch_once(settings: Settings, connect: Callable[[Settings], StoreClient]) -> RefetchResult:
+    """Query store nodes for all open requests and write the returned envelopes to the envelopes topic. ``connect``
+    creates the client of the configured store nodes, which is closed at the end.
+
+    Raises ``EnvironmentFault`` if Kafka does not accept them; nothing is then recorded as queried."""
+    with closing(connect(settings)) as client:
+        return refetch(settings, client, partial(write_back, settings))
+
+
+def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
+    """Write entries (with data) to Kafka as records with ``source=store``; returns when all replicas have them. An
+    entry too large for Kafka would fail again at every run, so it is skipped and logged."""
+    if not entries:
+        return
+    failures: list[FailureReason] = []
+    producer = EnvelopeProducer(settings.kafka.clients().producer)
+    try:
+        for entry in entries:
+            if entry.message is not None and entry.pubsub_topic is not None:
+                producer.send(
+                    settings.kafka.topics.envelopes,
+                    entry.message,
+                    entry.pubsub_topic,
+                    Source.STORE,
+                    lambda reason, _detail: failures.append(reason) if reason is not None else None,
+                )
+        producer.flush(FLUSH_S)
+    finally:
+        producer.close()
+    too_large = failures.count(FailureReason.TOO_LARGE)
+    if too_large:
+        _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)
+    others = [reason for reason in failures if reason is not FailureReason.TOO_LARGE]
+    if others:
+        raise EnvironmentFault(
+            f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
+            "Check that the brokers and the topic are there; the next run asks again.",
+        )
 
 
 def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:

@@ -33,11 +33,11 @@ LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
 def run_refetch(settings: Settings, say: Callable[[str], None]) -> bool:
     """Query the store nodes once; returns whether they returned envelopes, so that the chain has more to read."""
-    from reliable_channel.evidence.refetching import refetch_once
+    from reliable_channel.evidence.refetch import refetch_once
     from reliable_channel.runtime.build import store_client
 
     outcome = refetch_once(settings, store_client)
-    say(f"refetch: asked for {outcome.requests} messages and {outcome.gaps} gaps, got {outcome.written} envelopes")
+    say(f"refetch: {outcome}")
     return outcome.written > 0
 
 

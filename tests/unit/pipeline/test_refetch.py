@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
@@ -25,7 +27,7 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
 from reliable_channel.evidence.audit import threshold_of
 from reliable_channel.evidence.delta_source import DeltaSource
-from reliable_channel.evidence.refetch import RefetchResult, refetch
+from reliable_channel.evidence.refetch import RefetchResult, find_pause, refetch
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -301,6 +303,73 @@ def test_a_gap_for_which_every_store_failed_is_asked_for_again(settings: Setting
     assert [entry.message for entry in written] == [STORED]
     assert outcome == RefetchResult(gaps=1, written=1)
     assert run(settings, *down)[0] == RefetchResult(), "one node has answered"
+
+
+def answer_at(settings: Settings, *rows: tuple[float, str, str | None]) -> None:
+    """Rows of ``store_presence``: how many seconds ago, outcome and detail."""
+    now_us = time.time_ns() // 1000
+    made = [
+        {
+            "node": "a",
+            "purpose": "refetch",
+            "outcome": outcome,
+            "detail": detail,
+            "asked_at": now_us - int(ago_s * 10**6),
+        }
+        for ago_s, outcome, detail in rows
+    ]
+    create_tables(settings.paths, (tables.STORE_PRESENCE,))
+    append_rows(settings.paths, tables.STORE_PRESENCE, as_arrow(made, tables.STORE_PRESENCE))
+
+
+def test_stores_that_fail_for_an_hour_are_asked_every_five_minutes(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    answer_at(settings, (7_200, "absent", None), (3_600, "error", "busy"), (60, "error", "unreachable"))
+    node = MemoryNode("a", STORED)
+    outcome, written = run(settings, node)
+    assert (node.asked, written, outcome.requests) == (0, [], 0)
+    assert outcome.pause is not None
+    assert outcome.pause.until - outcome.pause.since == dt.timedelta(seconds=3_600 - 60 + 300)
+    assert str(outcome).startswith("no store node has answered since ")
+
+
+def test_after_the_pause_stores_are_asked_for_all_that_is_open(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    answer_at(settings, (3_600, "error", "busy"), (301, "error", "unreachable"))
+    outcome, written = run(settings, MemoryNode("a", STORED))
+    assert (outcome, [entry.message for entry in written]) == (RefetchResult(requests=1, written=1), [STORED])
+    request(settings, "m2", LOST)
+    assert run(settings, MemoryNode("a"))[0] == RefetchResult(requests=1), "one has answered"
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [(40, "error", "busy"), (10, "absent", None), (5, "error", "busy")],
+        [(40, "error", "busy"), (10, "error", "another message"), (5, "error", "busy")],
+        [(40, "error", "busy"), (20, "error", "busy"), (-7_200, "error", "busy")],
+    ],
+    ids=["an answer in between", "an envelope that is another message", "a clock that was set back"],
+)
+def test_nobody_waits_after_one_failure(settings: Settings, answers: list[tuple[float, str, str | None]]) -> None:
+    request(settings, "m1", STORED)
+    answer_at(settings, *answers)
+    assert run(settings, MemoryNode("a", STORED))[0] == RefetchResult(requests=1, written=1)
+
+
+def test_the_pause_doubles_while_nobody_answers() -> None:
+    begin, failures, asked_at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC), list[dt.datetime](), list[int]()
+    for second in range(3_600):
+        now = begin + dt.timedelta(seconds=second)
+        rows = {"outcome": ["error"] * len(failures), "detail": ["busy"] * len(failures)}
+        times = pa.array(failures, pa.timestamp("us", "UTC"))
+        schema = pa.schema([("outcome", pa.string()), ("detail", pa.string()), ("asked_at", times.type)])
+        answers = pa.table({**rows, "asked_at": times}, schema=schema)
+        if second % 10 == 0 and find_pause(answers, now) is None:
+            asked_at.append(second)
+            failures.append(now)
+    assert asked_at[:7] == [0, 10, 20, 40, 80, 160, 320]
+    assert {later - one for one, later in pairwise(asked_at[7:])} == {300}
 
 
 def test_without_store_nodes_nothing_happens(settings: Settings) -> None:

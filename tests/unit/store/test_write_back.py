@@ -9,7 +9,7 @@ import pytest
 from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.evidence import refetching
+from reliable_channel.evidence import refetch
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.store.model import StoreEntry
 
@@ -34,7 +34,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(refetching, "EnvelopeProducer", Producer)
+    monkeypatch.setattr(refetch, "EnvelopeProducer", Producer)
     return found
 
 
@@ -43,10 +43,10 @@ def entries(*payloads: bytes) -> list[StoreEntry]:
 
 
 def test_an_envelope_that_is_too_large_is_left_out(taken: list[bytes]) -> None:
-    refetching.write_back(load("local"), entries(b"one", b"large", b"two"))
+    refetch.write_back(load("local"), entries(b"one", b"large", b"two"))
     assert taken == [b"one", b"two"]
 
 
 def test_any_other_refusal_lets_the_next_run_ask_again(taken: list[bytes]) -> None:
     with pytest.raises(EnvironmentFault, match=r"refused 1 of 3"):
-        refetching.write_back(load("local"), entries(b"one", b"large", b"refused"))
+        refetch.write_back(load("local"), entries(b"one", b"large", b"refused"))
