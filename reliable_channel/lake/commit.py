@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -63,9 +64,10 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
 def append_rows_to(table: DeltaTable, rows: pa.Table, transaction: Transaction | None = None) -> None:
     """Append rows that are in the driver. Raises ``CommitFailedError`` like :func:`append_files`."""
     properties = None if transaction is None else CommitProperties(app_transactions=[transaction])
+    whole = _add_unknown_columns(rows, table)
     _append(
         table,
-        lambda: write_deltalake(table, rows, mode="append", commit_properties=properties),
+        lambda: write_deltalake(table, whole, mode="append", commit_properties=properties),
         None if transaction is None else transaction.app_id,
     )
 
@@ -128,12 +130,20 @@ def replace_rows(table: DeltaTable, predicate: str, rows: pa.Table, transaction:
     ``CommitFailedError`` if another writer changed such rows since the table was opened."""
     write_deltalake(
         table,
-        rows,
+        _add_unknown_columns(rows, table),
         mode="overwrite",
         predicate=predicate,
         writer_properties=WriterProperties(compression="ZSTD"),
         commit_properties=None if transaction is None else CommitProperties(app_transactions=[transaction]),
     )
+
+
+def _add_unknown_columns(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """``rows`` with nulls in the columns that only the table has, because somebody added them: delta-rs wants all."""
+    for field in pa.schema(table.schema().to_arrow()):
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def delete_rows(table: DeltaTable, predicate: str, *, dry_run: bool = False) -> int:
@@ -151,6 +161,16 @@ def discard(paths: PathSettings, files: Sequence[WrittenFile]) -> None:
     for file in files:
         there, root = filesystem(paths.table(file.table))
         there.delete_file(f"{root}/{file.path}")
+
+
+@contextmanager
+def discard_on_conflict(paths: PathSettings, files: Sequence[WrittenFile]) -> Iterator[None]:
+    """Delete ``files``, which are committed within the block, if another writer makes that impossible."""
+    try:
+        yield
+    except CommitFailedError:
+        discard(paths, files)
+        raise
 
 
 def _commit(

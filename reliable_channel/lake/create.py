@@ -7,11 +7,11 @@ constraint, a renamed column, a deletion vector), so such tables are refused whe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings
@@ -83,8 +83,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
             continue
         refuse_empty_commits(paths, table.name)
         refuse_features(table.name, existing)
-        fields = existing.schema().fields
-        refuse_another_version(table.name, {f.name: getattr(f.type, "type", "") for f in fields}, table)
+        refuse_another_version(table, existing.schema().fields)
         _set_indexed_columns(paths, table)
 
 
@@ -126,20 +125,24 @@ def refuse_empty_commits(paths: PathSettings, name: str) -> None:
             )
 
 
-def refuse_another_version(name: str, types: Mapping[str, str], table: Table) -> None:
-    """Compare the columns of an existing table (name → Delta's own type) with its definition.
+def refuse_another_version(table: Table, fields: Sequence[Field]) -> None:
+    """Compare the columns of an existing table with its definition.
 
-    Raises ``ConfigurationError`` if columns are missing or of another type, because an append would then fail in the
-    middle of a micro-batch. Additional columns do no harm."""
-    missing = [column.name for column in table.columns if column.name not in types]
-    other = [
-        c.name for c in table.columns if c.name in types and types[c.name] != _DELTA_TYPES.get(c.type, types[c.name])
-    ]
-    if missing or other:
-        differs = [f"{', '.join(missing)} missing"] if missing else []
-        differs += [f"{', '.join(other)} of another type"] if other else []
+    Raises ``ConfigurationError`` if columns are missing or of another type, or if further ones may not be null, because
+    an append would then fail in the middle of a micro-batch. Other additional columns do no harm."""
+    types = {field.name: getattr(field.type, "type", "") for field in fields}
+    columns = table.by_name()
+    differs = {
+        "missing": [name for name in columns if name not in types],
+        "of another type": [
+            name for name, c in columns.items() if types.get(name) not in (None, _DELTA_TYPES.get(c.type, types[name]))
+        ],
+        "unknown to this one and never null": [f.name for f in fields if f.name not in columns and not f.nullable],
+    }
+    if any(differs.values()):
+        what = " and ".join(f"{', '.join(names)} {how}" for how, names in differs.items() if names)
         raise ConfigurationError(
-            f"The table {name} was made by another version of this program: {' and '.join(differs)}.", _REBUILD
+            f"The table {table.name} was made by another version of this program: {what}.", _REBUILD
         )
 
 

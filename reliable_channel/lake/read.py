@@ -12,6 +12,7 @@ import datetime as dt
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
@@ -24,6 +25,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.tables import BY_NAME, Table
 
 if TYPE_CHECKING:
@@ -54,23 +56,42 @@ def refuse_location(location: str) -> None:
 
 def open_at(location: str) -> DeltaTable | None:
     """Open the table at ``location`` through delta-rs, without Spark; ``None`` if there is none. Raises
-    ``EnvironmentFault`` if its log cannot be read, and as :func:`refuse_location`."""
+    ``EnvironmentFault`` if its log cannot be read or is gone, and as :func:`refuse_location`."""
     refuse_location(location)
     try:
         return DeltaTable(location)
     except TableNotFoundError:
+        if _has_data_files(location):
+            # A new table in its place would hide them, and the next vacuum would remove them.
+            raise EnvironmentFault(f"{_cannot_be_read(location)}: it has files and no log.", _CHECK_LOG) from None
         return None
     except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
-        raise unreadable(location.rstrip("/").rpartition("/")[2], error) from error
+        raise unreadable(location, error) from error
 
 
-def unreadable(name: str, error: BaseException) -> EnvironmentFault:
-    """The error for a table whose log or files cannot be read."""
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+_CHECK_LOG = "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again."
+
+
+def unreadable(location: str, error: BaseException) -> EnvironmentFault:
+    """The error for a table whose log or files cannot be read. ``location``, or its name."""
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(": ParsedLogPath {")[0]
+    newer = "Upgrade this package, or read it with the engine that wrote it last."
     return EnvironmentFault(
-        f"The Delta table {name} cannot be read: {first_line[:_LONGEST].rstrip('.')}.",
-        "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
+        f"{_cannot_be_read(location)}: {first_line[:_LONGEST].rstrip('.')}.",
+        newer if "Unsupported" in first_line else _CHECK_LOG,
     )
+
+
+def _cannot_be_read(location: str) -> str:
+    return f"The Delta table {location.rstrip('/').rpartition('/')[2]} cannot be read"
+
+
+def _has_data_files(location: str) -> bool:
+    with suppress(OSError):
+        files, root = filesystem(location)
+        infos = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        return any(info.base_name.endswith(".parquet") for info in infos)
+    return False
 
 
 def open_table(paths: PathSettings, table: Table) -> DeltaTable:

@@ -7,17 +7,14 @@ Appends never conflict. Delta's own UPDATE and MERGE fail on any append between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.commit import append_files, data_files, discard, replace_files
-from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.commit import append_files, data_files, discard_on_conflict, replace_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import Table
@@ -53,7 +50,7 @@ def rewrite(
         old = [file for file in data_files(to).values() if file.path.rpartition("/")[2] in names]
         whole = spark.read.schema(rows.schema).parquet(*(f"{location}/{file.path}" for file in old))
         new = write_rows(instead(whole).select(*table.names()), paths, table)
-        with _discard_on_failure(paths, new):
+        with discard_on_conflict(paths, new):
             replace_files(to, old, new)
     return sum(row["count"] for row in by_file)
 
@@ -77,14 +74,5 @@ def insert_missing(
     there = read_table(spark, paths, table, to.version()).where(among).select(*key)
     new = write_rows(rows.join(there, [*key], "left_anti").select(*table.names()), paths, table)
     if new:
-        with _discard_on_failure(paths, new):
+        with discard_on_conflict(paths, new):
             append_files(to, new, (by, 0 if before is None else before + 1))
-
-
-@contextmanager
-def _discard_on_failure(paths: PathSettings, new: Sequence[WrittenFile]) -> Iterator[None]:
-    try:
-        yield
-    except CommitFailedError:
-        discard(paths, new)
-        raise

@@ -71,17 +71,17 @@ def as_fault(error: Exception) -> ReliableChannelError:
             "Install what this needs: pip install 'reliable-channel[all]'; or [report] to look at tables, [api] to "
             "serve, [pipeline] to run jobs.",
         )
-    module = type(error).__module__.partition(".")[0]
+    module, text = type(error).__module__.partition(".")[0], text_of(error)
+    by_arrow = isinstance(error, OSError) and "Failed to open local file" in text  # it names no file but in its text
     # A class of a missing jar is a TypeError in Python: 'JavaPackage' object is not callable.
-    if module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text_of(error):
+    if by_arrow or module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text:
         from reliable_channel.runtime.failures import explain_known_error, last_exception
 
-        if (
-            fault := explain_known_error("Writing a table" if module in _DELTA_RS else "Spark", text_of(error))
-        ) is not None:
+        who = "Writing a table" if by_arrow or module in _DELTA_RS else "Spark"
+        if (fault := explain_known_error(who, text)) is not None:
             return fault
         if module not in _DELTA_RS:
-            return _describe_unforeseen(error, last_exception(text_of(error)))
+            return _describe_unforeseen(error, last_exception(text))
     if type(error).__name__ == "CommitFailedError":
         return EnvironmentFault(
             "Another writer changed a table at the same time.",

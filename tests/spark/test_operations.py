@@ -208,6 +208,9 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     older.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(messages)
     for name in ("acks", "clock"):
         spark.sql(f"ALTER TABLE delta.`{eager.paths.table(name)}` ADD COLUMNS (legacy STRING)")
+    # A power failure cut a commit off.
+    torn = open_table(eager.paths, tables.REPAIR_REQUESTS).version() + 1
+    (Path(eager.paths.table("repair_requests")) / "_delta_log" / f"{torn:020d}.json").write_text("{")
     # Somebody clusters these.
     for table in (tables.ENVELOPES, tables.SDS_MESSAGES, tables.DELIVERED_MESSAGES):
         spark.sql(f"ALTER TABLE delta.`{eager.paths.table(table.name)}` CLUSTER BY (content_topic, event_time)")

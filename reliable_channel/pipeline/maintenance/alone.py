@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -79,9 +79,12 @@ def _held_error(location: str, until_ms: int) -> EnvironmentFault:
 def _open(location: str) -> DeltaTable:
     table = open_at(location)
     if table is None:
-        with suppress(DeltaError):  # another run has just created it
-            DeltaTable.create(location, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
-        table = DeltaTable(location)
+        try:
+            return DeltaTable.create(location, pa.schema([pa.field("nothing", pa.int64())]), mode="ignore")
+        except DeltaError:
+            table = open_at(location)
+            if table is None:  # else another run has just created it
+                raise
     return table
 
 

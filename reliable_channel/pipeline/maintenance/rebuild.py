@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, open_table
+from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
 from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admit, kafka_coordinates, limit_record_time
@@ -79,24 +80,41 @@ def rebuild(
     elif exists(beside, tables.ENVELOPES):
         raise LocalError(f"There are tables in {beside.data_dir} already.", "Choose an empty place.")
     there = settings.model_copy(update={"paths": beside})
-    create_tables(beside, [table for table in tables.TABLES if table in INGEST.tables or exists(paths, table)])
+    is_readable = find_tables(paths, say)
+    create_tables(beside, {*INGEST.tables, *(table for table in CARRIED_OVER if is_readable.get(table))})
     rows = read_table(spark, paths, tables.ENVELOPES, version)
     # A row without these is not a Kafka record.
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
     say("carrying over what cannot be derived")
-    _carry_over(spark, paths, beside, snapshot)
-    count = _decode_again(spark, settings, beside, snapshot, say)
+    _carry_over(spark, paths, beside, snapshot, is_readable)
+    count = _decode_again(spark, settings, beside, snapshot, _ticks(spark, paths, is_readable), say)
     for query in CHAIN[1:]:
         say(query.name)
         wait_for(start(spark, there, query, once=True))
-    if exists(paths, tables.DELIVERY_STATUS):
+    if tables.DELIVERY_STATUS in is_readable:
         say("verdict")
         verdicts.run(spark, there)
     _copy_checkpoint(paths, beside, INGEST.name)
     if open_table(paths, tables.ENVELOPES).version() != version:
         raise EnvironmentFault("Ingest wrote while the tables were rebuilt.", "Stop the jobs, and rebuild again.")
-    older = _older_rows(spark, paths, snapshot)
+    older = _older_rows(spark, paths, snapshot) if is_readable.get(tables.DELIVERED_MESSAGES) else 0
     return RebuildResult(count, older, swap(paths, beside) if target is None else None)
+
+
+def find_tables(paths: PathSettings, say: Callable[[str], None]) -> dict[Table, bool]:
+    """The tables that exist → whether they can be read. A damaged one is derived again where that is possible, and
+    stays with the old tables. Raises ``EnvironmentFault`` if it is one from which the others are derived."""
+    is_readable = {}
+    for table in tables.TABLES:
+        try:
+            if exists(paths, table):
+                is_readable[table] = True
+        except EnvironmentFault as fault:
+            if table in (tables.ENVELOPES, tables.CLOCK):
+                raise
+            is_readable[table] = False
+            say(f"{fault.cause} It stays with the old tables.")
+    return is_readable
 
 
 def staging(paths: PathSettings) -> PathSettings:
@@ -137,11 +155,13 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
     return version
 
 
-def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame) -> None:
+def _carry_over(
+    spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame, is_readable: Mapping[Table, bool]
+) -> None:
     for table in CARRIED_OVER:
-        if exists(old, table):
+        if is_readable.get(table):
             append_frame(new, table, conform(read_table(spark, old, table), table))
-    if exists(old, tables.QUARANTINE):
+    if is_readable.get(tables.QUARANTINE):
         never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
             snapshot.select(*tables.RECORD_KEY), [*tables.RECORD_KEY], "left_anti"
         )
@@ -149,7 +169,12 @@ def _carry_over(spark: SparkSession, old: PathSettings, new: PathSettings, snaps
 
 
 def _decode_again(
-    spark: SparkSession, settings: Settings, new: PathSettings, snapshot: DataFrame, say: Callable[[str], None]
+    spark: SparkSession,
+    settings: Settings,
+    new: PathSettings,
+    snapshot: DataFrame,
+    ticks: DataFrame,
+    say: Callable[[str], None],
 ) -> int:
     """Write ``envelopes``, ``sds_messages`` and ``quarantine`` again, in commits of whole ingested micro-batches.
 
@@ -157,7 +182,6 @@ def _decode_again(
     count = snapshot.count()
     at = F.unix_micros("ingest_time")
     cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
-    ticks = _ticks(spark, settings.paths)
     admission = QuotaGate(settings.quotas, settings.channels)
     for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
         say(f"decoding {number + 1} of {len(cuts) + 1}")
@@ -201,11 +225,11 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     return records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
 
 
-def _ticks(spark: SparkSession, paths: PathSettings) -> DataFrame:
+def _ticks(spark: SparkSession, paths: PathSettings, is_readable: Mapping[Table, bool]) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
     existing = None
     directory = [*tables.RECORD_KEY, "event_time"]
-    if exists(paths, tables.SDS_MESSAGES):
+    if is_readable.get(tables.SDS_MESSAGES):
         existing = read_table(spark, paths, tables.SDS_MESSAGES).where("sds_kind = 'tick'")
         existing = conform(existing, tables.SDS_MESSAGES)
     recorded = read_table(spark, paths, tables.CLOCK).where("next_offset >= 0")
@@ -236,8 +260,6 @@ def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:
 
 
 def _older_rows(spark: SparkSession, paths: PathSettings, snapshot: DataFrame) -> int:
-    if not exists(paths, tables.DELIVERED_MESSAGES):
-        return 0
     oldest = snapshot.agg(F.min("event_time").alias("oldest"))
     delivered = read_table(spark, paths, tables.DELIVERED_MESSAGES).select("event_time")
     return delivered.join(oldest, F.col("event_time") < F.col("oldest")).count()

@@ -16,13 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import write_log_checkpoint
-from reliable_channel.lake.commit import TableFile, data_files, discard, replace_files
+from reliable_channel.lake.commit import TableFile, data_files, discard_on_conflict, replace_files
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.read import in_our_time
@@ -121,11 +120,8 @@ def _commit(
     files: Sequence[WrittenFile],
     metadata: Mapping[str, str],
 ) -> None:
-    try:
+    with discard_on_conflict(paths, files):
         replace_files(to, dirty, files, metadata, attempts=1)
-    except CommitFailedError:
-        discard(paths, files)
-        raise
     write_log_checkpoint(paths, DELIVERY_STATUS, to.version())
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
@@ -27,6 +27,7 @@ from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from reliable_channel.pipeline.maintenance import alone, maintain, maintain_plan
 from reliable_channel.pipeline.maintenance.alone import LEASE_MS, hold_lease
+from reliable_channel.runtime.faults import as_fault
 from tests.support.error_page import pattern_of
 
 NOW_MS = 1_800_000_000_000
@@ -141,6 +142,18 @@ def test_a_maintenance_run_keeps_others_out_until_it_ends_and_no_longer_than_its
         maintained(settings)
     log = Path(settings.paths.table("_maintenance")) / "_delta_log"
     assert len([*log.glob("*.checkpoint.parquet")]) == 1
+
+
+def test_a_lock_that_cannot_be_written_is_named_by_its_cause(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise DeltaError("Generic LocalFileSystem error: /srv/run/tables: Permission denied (os error 13)")
+
+    monkeypatch.setattr(DeltaTable, "create", refuse)
+    with pytest.raises(DeltaError) as error, hold_lease(settings.paths):
+        pass
+    assert "it has no permission to write its tables" in str(as_fault(error.value))
 
 
 def test_a_run_on_a_full_disk_does_not_keep_the_next_run_of_its_process_out(

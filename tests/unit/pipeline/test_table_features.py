@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SDS_MESSAGES, SOURCE_GAPS, TABLES, Table
+from reliable_channel.lake.tables import ACKS, ENVELOPES, SDS_MESSAGES, SOURCE_GAPS, TABLES, Column, Table
+from reliable_channel.pipeline.maintenance.rebuild import find_tables
 from tests.support import error_page
 from tests.support.bad_rows import bad_rows
 
@@ -75,6 +78,70 @@ def test_a_table_with_comments_of_another_version_is_written_and_keeps_them(tmp_
         opened = open_table(found, table)
         assert dataset_of(opened).count_rows() == rows.num_rows
         assert [field.metadata["comment"] for field in opened.schema().fields] == [c.comment for c in earlier.columns]
+
+
+def newer(table: Table, nullable: bool = True) -> Table:
+    """The table as a version defines it that has a column more."""
+    return replace(table, columns=(*table.columns, Column("era", "STRING", "of a newer version", nullable)))
+
+
+def test_rows_are_appended_to_tables_that_have_a_column_more(tmp_path: Path) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, map(newer, TABLES))
+    create_tables(found, TABLES)
+    for table in TABLES:
+        rows = as_arrow(bad_rows(table), table)
+        append_rows(found, table, rows)
+        opened = open_table(found, table)
+        assert dataset_of(opened).to_table()["era"].null_count == rows.num_rows
+    replace_rows(opened := open_table(found, SOURCE_GAPS), "kafka_partition < 0", as_arrow([], SOURCE_GAPS))
+    assert "era" in dataset_of(opened).schema.names
+
+
+def test_a_column_more_that_may_not_be_null_is_refused(tmp_path: Path) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, [newer(SDS_MESSAGES, nullable=False)])
+    with pytest.raises(ConfigurationError, match=r"another version .*: era unknown to this one and never null\. Run"):
+        create_tables(found, (SDS_MESSAGES,))
+
+
+def test_a_table_whose_log_is_gone_is_no_empty_table(paths: PathSettings) -> None:
+    """A new one in its place would hide its rows, and the next vacuum would remove their files."""
+    append_rows(paths, SDS_MESSAGES, as_arrow(bad_rows(SDS_MESSAGES), SDS_MESSAGES))
+    log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log"
+    shutil.rmtree(log)
+    for _ in ("without the directory", "with an empty one"):
+        for access in (
+            lambda: create_tables(paths, (SDS_MESSAGES,)),
+            lambda: TableSnapshot(paths).select("FROM sds_messages"),
+        ):
+            with pytest.raises(EnvironmentFault) as fault:
+                access()
+            assert error_page.pattern_of("A table that cannot be read").fullmatch(
+                f"reliable-channel: {fault.value}".replace("sds_messages", "quarantine")
+            )
+        log.mkdir(exist_ok=True)
+
+
+def test_a_rebuild_goes_by_what_can_be_read(paths: PathSettings) -> None:
+    create_tables(paths, (ENVELOPES, ACKS))
+    for damaged in (SDS_MESSAGES, ENVELOPES):
+        (Path(paths.table(damaged.name)) / "_delta_log" / f"{1:020d}.json").write_text("{")
+        said = list[str]()
+        if damaged is ENVELOPES:
+            with pytest.raises(EnvironmentFault, match="envelopes cannot be read"):
+                find_tables(paths, said.append)
+        else:
+            assert find_tables(paths, said.append) == {ENVELOPES: True, SDS_MESSAGES: False, ACKS: True}
+            (line,) = said
+            assert line.startswith("The Delta table sds_messages cannot be read: ")
+            assert line.endswith(". It stays with the old tables.")
+
+
+def test_a_protocol_that_is_not_known_yet_is_no_damage(paths: PathSettings) -> None:
+    changed(paths, {"protocol": {"minReaderVersion": 4, "minWriterVersion": 9}})
+    with pytest.raises(EnvironmentFault, match=r"cannot be read: .*reader version 4\. Upgrade this package"):
+        create_tables(paths, (SDS_MESSAGES,))
 
 
 def test_a_check_constraint_is_refused_by_name(paths: PathSettings) -> None:

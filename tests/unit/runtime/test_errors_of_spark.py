@@ -127,6 +127,16 @@ SENTENCES = (
 )
 
 
+def test_an_error_of_arrow_in_the_driver_is_one_sentence() -> None:
+    """Its attribute ``filename`` is empty: the name is in the text."""
+    text = "Failed to open local file '/srv/run/tables/clock/part-1.parquet'. Detail: [errno 13] Permission denied"
+    fault = str(as_fault(PermissionError(13, text)))
+    assert fault == (
+        "Writing a table failed: it has no permission to write its tables or checkpoints."
+        " Grant the permission and start it again; nothing is lost."
+    )
+
+
 def test_a_jvm_that_was_killed_is_one_sentence(jvm: Jvm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the call that found it gone raises."""
     with subprocess.Popen(["sleep", "60"]) as process:
