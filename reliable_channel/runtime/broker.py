@@ -8,6 +8,7 @@ duration of a ``with`` block and leaves no process behind, even if this process 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import secrets
 import signal
@@ -25,7 +26,7 @@ from reliable_channel.config import KafkaSettings, Settings
 from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
-from reliable_channel.runtime.java import java
+from reliable_channel.runtime.java import java, jvm_environment
 from reliable_channel.runtime.progress import progress
 from reliable_channel.runtime.topics import ensure_topics, probe
 from reliable_channel.transport.private_files import private_directory
@@ -87,7 +88,12 @@ def start(settings: Settings) -> int:
         command = _prepare(broker_files, settings, kafka.broker.port)
         with broker_files.output.open("wb") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=jvm_environment(),
             )
         pid = process.pid
         broker_files.pid.write_text(str(pid), encoding="ascii")
@@ -135,7 +141,12 @@ def running_broker(
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
     with broker_files.output.open("wb") as output:
         process = subprocess.Popen(
-            supervisor, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+            supervisor,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=jvm_environment(),
         )
     try:
         _until_ready(process, broker_files, there.kafka)
@@ -176,7 +187,9 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
         )  # never begins with -
         formatting = [*runtime, "-XX:TieredStopAtLevel=1", "-cp", classpath, "kafka.tools.StorageTool", "format"]
         formatting += ["--standalone", "--cluster-id", cluster, "--config", str(broker_files.properties)]
-        done = subprocess.run(formatting, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            formatting, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=jvm_environment()
+        )
         if done.returncode != 0:
             raise _explain_output(done.stdout + done.stderr, port, broker_files)
     heap = settings.kafka.broker.heap
@@ -185,6 +198,7 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
 
 
 def _properties(broker_files: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
+    # Java reads properties as Latin-1, with the escapes of JSON.
     largest = kafka.topics.max_message_bytes
     return f"""\
 # Written at every start of the development broker.
@@ -196,7 +210,7 @@ controller.listener.names=CONTROLLER
 controller.quorum.bootstrap.servers={HOST}:{controller_port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
-log.dirs={broker_files.data}
+log.dirs={json.dumps(str(broker_files.data))[1:-1]}
 auto.create.topics.enable=false
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1

@@ -8,7 +8,6 @@ set, and concurrent set-ups do not interfere.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.runtime.java import java
+from reliable_channel.runtime.java import java, jvm_environment
 from reliable_channel.runtime.progress import progress
 
 CONFIGURATIONS = ("spark", "kafka")
@@ -161,7 +160,7 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
 
 def _environment() -> dict[str, str]:
     """Return our environment without variables that make the JVM print more or load agents."""
-    return {key: value for key, value in os.environ.items() if key != "JAVA_TOOL_OPTIONS"}
+    return {key: value for key, value in jvm_environment().items() if key != "JAVA_TOOL_OPTIONS"}
 
 
 def _explain_output(output: deque[str]) -> EnvironmentFault:

@@ -35,6 +35,13 @@ def java() -> str:
     return program
 
 
+def jvm_environment() -> dict[str, str]:
+    """Return the environment of this process for a JVM. With ``LC_ALL=C`` a JVM opens no file whose name is not ASCII,
+    and no option changes that; Python uses UTF-8 there."""
+    locale = os.environ.get("LC_ALL")
+    return {**os.environ, **({"LC_ALL": "C.UTF-8"} if locale in {"C", "POSIX"} else {})}
+
+
 @cache
 def _version(path: str) -> int:
     """Return the feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""

@@ -22,7 +22,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.faults import as_fault
 from reliable_channel.runtime.interrupts import note_interrupts
-from reliable_channel.runtime.java import java
+from reliable_channel.runtime.java import java, jvm_environment
 from reliable_channel.runtime.jvm import end_jvm, is_submitted, jvm_exit_code, leave_out_trace_of_killed_jvm, stderr_to
 from reliable_channel.runtime.scratch import enter_scratch
 from reliable_channel.transport.private_files import private_directory
@@ -162,6 +162,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         # Spark's own scripts print where the JVM prints; with SPARK_HOME set, another installation would be started.
         os.environ.pop("SPARK_HOME", None)
+        os.environ.update(jvm_environment())
         leave_out_trace_of_killed_jvm()
         run = Path(settings.paths.run_dir)
         for part in ("logs", "spark"):
