@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from reliable_channel.config import Settings
-from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, write
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
 from reliable_channel.transport.kafka_producer import unreachable
@@ -27,22 +26,14 @@ def collect_evidence(settings: Settings) -> int:
 
     A second collector on the same run directory (a job beside ``run``) waits for the first. Raises ``EnvironmentFault``
     if Kafka cannot be reached or a record cannot be decoded."""
-    topic = settings.bridge.evidence_topic
+    topic, clients = settings.bridge.evidence_topic, settings.kafka.clients()
+    options = {"max_poll_records": BATCH_RECORDS, **clients.consumer}
     try:
-        options = {"max_poll_records": BATCH_RECORDS, **settings.kafka.clients().consumer}
         consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
-    except KafkaError as error:
-        raise EnvironmentFault(
-            f"No Kafka broker answers at {settings.kafka.servers} ({type(error).__name__}).",
-            "Start one with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
-        ) from error
-    try:
-        with _hold_lock(settings):
-            return _read(settings, consumer, topic, describe_topic(settings.kafka.clients(), topic).id)
+        with closing(consumer), _hold_lock(settings):
+            return _read(settings, consumer, topic, describe_topic(clients, topic).id)
     except KafkaError as error:
         raise unreachable(error) from None
-    finally:
-        consumer.close()
 
 
 @contextmanager

@@ -28,8 +28,7 @@ from deltalake import Transaction
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.evidence.node_logs import LogSighting, Unread, may_matter, parse_line
-from reliable_channel.lake.append import write_log_checkpoint
-from reliable_channel.lake.commit import append_rows_to
+from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.retry import retry_on_conflict
@@ -164,8 +163,7 @@ def _append_new(paths: PathSettings, rows: pa.Table) -> int:
         new = rows.take(numbered.join(_comparable(known), [*_KEY], join_type="left anti")["number"])
     if new.num_rows:
         last = table.transaction_version(_APPLICATION) or 0
-        append_rows_to(table, new, Transaction(_APPLICATION, last + 1))
-        write_log_checkpoint(paths, SIGHTINGS, table.version())
+        append_rows(paths, SIGHTINGS, new, Transaction(_APPLICATION, last + 1), table)
     return int(new.num_rows)
 
 

@@ -78,7 +78,7 @@ class BatchSink:
         if _has(to, self.query_id, self.batch_id):
             return
         self.announce(table.name)
-        _append(self.paths, table, to, rows, Transaction(self.query_id, self.batch_id))
+        append_rows(self.paths, table, rows, Transaction(self.query_id, self.batch_id), to)
 
 
 def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
@@ -86,12 +86,15 @@ def _has(table: DeltaTable, query_id: str, batch_id: int) -> bool:
     return last is not None and last >= batch_id
 
 
-def append_rows(paths: PathSettings, table: Table, rows: pa.Table, transaction: Transaction | None = None) -> None:
-    """Append rows that are in the driver."""
-    _append(paths, table, open_table(paths, table), rows, transaction)
-
-
-def _append(paths: PathSettings, table: Table, to: DeltaTable, rows: pa.Table, transaction: Transaction | None) -> None:
+def append_rows(
+    paths: PathSettings,
+    table: Table,
+    rows: pa.Table,
+    transaction: Transaction | None = None,
+    opened: DeltaTable | None = None,
+) -> None:
+    """Append rows that are in the driver, to the table as it was ``opened``, if it was."""
+    to = open_table(paths, table) if opened is None else opened
     append_rows_to(to, rows, transaction)
     write_log_checkpoint(paths, table, to.version())
 

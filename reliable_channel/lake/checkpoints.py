@@ -86,13 +86,11 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         return None
     committed = max(_numbers(files, f"{root}/commits"), default=None)
     planned = max(batches, default=None)
+    plan = Offsets() if planned is None else _read_offsets(files, f"{root}/offsets/{planned}")
     if committed is not None and committed in batches:
-        offsets = parse_offsets(read_text(files, f"{root}/offsets/{committed}") or "")
-    elif planned is not None:
-        first = parse_offsets(read_text(files, f"{root}/offsets/{planned}") or "")
-        offsets = Offsets(dict.fromkeys(first.delta, 0), {}, first.conf, first.batch_time_ms)
+        offsets = plan if committed == planned else _read_offsets(files, f"{root}/offsets/{committed}")
     else:
-        offsets = Offsets()
+        offsets = Offsets(dict.fromkeys(plan.delta, 0), {}, plan.conf, plan.batch_time_ms)
     return Checkpoint(
         query,
         as_object(metadata or "").get("id"),
@@ -100,7 +98,7 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         planned,
         len(_numbers(files, f"{root}/state")),
         offsets,
-        None if planned is None or planned == committed else _read_planned_ms(files, f"{root}/offsets/{planned}"),
+        None if planned == committed else plan.batch_time_ms,
     )
 
 
@@ -109,7 +107,7 @@ def read_start(paths: PathSettings, query: str, batch_id: int) -> Offsets:
     Empty if the checkpoint does not say."""
     files, root = filesystem(paths.checkpoint(query))
     entry = f"offsets/{batch_id - 1}" if batch_id else "sources/0/0"
-    return parse_offsets(read_text(files, f"{root}/{entry}") or "")
+    return _read_offsets(files, f"{root}/{entry}")
 
 
 def read_record(paths: PathSettings, query: str) -> dict[str, str]:
@@ -126,8 +124,8 @@ def write_record(paths: PathSettings, query: str, record: Mapping[str, str]) -> 
         stream.write(json.dumps(dict(record), indent=1, sort_keys=True).encode())
 
 
-def _read_planned_ms(files: Any, entry: str) -> int | None:
-    return parse_offsets(read_text(files, entry) or "").batch_time_ms
+def _read_offsets(files: Any, entry: str) -> Offsets:
+    return parse_offsets(read_text(files, entry) or "")
 
 
 def read_checkpoints(paths: PathSettings) -> list[Checkpoint]:

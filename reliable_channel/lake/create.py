@@ -108,7 +108,6 @@ def create_table(location: str | PathLike[str], table: Table) -> None:
         arrow_schema(table),
         mode="ignore",
         description=table.comment,
-        partition_by=list(table.partition_by) or None,
         configuration=properties(table),
     )
 

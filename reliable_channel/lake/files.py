@@ -211,8 +211,7 @@ class Bounds:
 def columns_with_statistics(table: Table) -> list[Column]:
     """The columns with statistics: only those of which every writer records both bounds. Spark records none of flags,
     no writer one of NaN, and delta-rs takes a bound that is missing for one that excludes every row."""
-    columns = [column for column in table.columns[:INDEXED_COLUMNS] if column.name not in table.partition_by]
-    return [column for column in columns if column.type in _WITH_BOUNDS]
+    return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_BOUNDS]
 
 
 def _least(value: Any, type_: str) -> Any:

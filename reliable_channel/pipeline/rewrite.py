@@ -32,7 +32,7 @@ def rewrite(
     instead: Callable[[DataFrame], DataFrame],
 ) -> int:
     """Replace the files that contain ``concerned`` rows by ``instead`` of all their rows; returns the number of
-    concerned rows. For tables without partitions.
+    concerned rows.
 
     Raises ``ConfigurationError`` if the table has undefined columns, which would be lost, and ``EnvironmentFault``
     after repeated conflicts."""

@@ -56,14 +56,14 @@ BEYOND = ({"TIMESTAMP": -(2**60)}, {"TIMESTAMP": 2**60})
 
 
 def bad_rows(table: Table, beyond: bool = False) -> list[dict[str, Any]]:
-    """The rows for a table; with times :data:`BEYOND` if asked for. Its partitions are directories, which have no such
-    names. What ``clock`` says is what time it is, for every reader: there the time stays."""
+    """The rows for a table; with times :data:`BEYOND` if asked for. What ``clock`` says is what time it is,
+    for every reader: there the time stays."""
     nulls = {column.name: None if column.nullable else EMPTY[column.type] for column in table.columns}
     least, most = (LEAST | BEYOND[0], MOST | BEYOND[1]) if beyond else (LEAST, MOST)
     rows = [nulls, *({c.name: values[c.type] for c in table.columns} for values in (least, most))]
     if table is CLOCK:
         rows = [row | {"event_time": EPOCH, "recorded_at": EPOCH} for row in rows]
-    return [row | dict.fromkeys(table.partition_by, "other") for row in rows]
+    return rows
 
 
 def spoil(place: Path, beyond: bool = False) -> None:

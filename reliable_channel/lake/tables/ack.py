@@ -89,10 +89,7 @@ DELIVERIES = Table(
         EARLIEST_SENDER_TIMESTAMP,
         SENDER_VERIFIED,
         Column(
-            "repaired_by",
-            "STRING",
-            "parity or message if the segment was repaired; null if received",
-            example="parity",
+            "repaired_by", "STRING", "parity or message if the segment was repaired; null if received", example="parity"
         ),
         Column("repaired_segments", "INT", "message rows: number of data segments rebuilt from parity", example="1"),
         LATE,
@@ -125,12 +122,7 @@ ACKS = Table(
             "certain (named in a causal history), implied, or probable (in enough filters); see docs/sds.md",
             example="certain",
         ),
-        Column(
-            "evidence_sds_id",
-            "STRING",
-            "SDS id of the message that carried the evidence",
-            example=ANOTHER_ID,
-        ),
+        Column("evidence_sds_id", "STRING", "SDS id of the message that carried the evidence", example=ANOTHER_ID),
         ENTIRE_HASH,
         Column("event_time", "TIMESTAMP", "event time of the evidence", example="2026-01-01T00:01:12.455Z"),
         Column(
@@ -165,12 +157,7 @@ REFETCH_REQUESTS = Table(
             example=AN_ENVELOPE,
         ),
         Column("attempt", "INT", "number of the attempt, from 1", example="1"),
-        Column(
-            "needed_by",
-            "STRING",
-            "SDS id of a message that depends on it",
-            example=ANOTHER_ID,
-        ),
+        Column("needed_by", "STRING", "SDS id of a message that depends on it", example=ANOTHER_ID),
         Column("event_time", "TIMESTAMP", "event time at which it was due", example="2026-01-01T00:01:12.455Z"),
     ),
     (*CHANNEL_KEY, "sds_id", "attempt"),
@@ -192,12 +179,7 @@ LOST_DEPENDENCIES = Table(
             example=AN_ENVELOPE,
         ),
         Column("status", "STRING", "lost, before_observation, or recovered (arrived late)", example="lost"),
-        Column(
-            "needed_by",
-            "STRING",
-            "SDS id of a message that depends on it",
-            example=ANOTHER_ID,
-        ),
+        Column("needed_by", "STRING", "SDS id of a message that depends on it", example=ANOTHER_ID),
         Column(
             "missing_since",
             "TIMESTAMP",
@@ -219,12 +201,7 @@ REPAIR_REQUESTS = Table(
         SDS_ID,
         Column("sender_id", "STRING", "sender of the requested message; null if not stated", example="alice"),
         Column("requested_by", "STRING", "participant that requests it", example="carol"),
-        Column(
-            "request_sds_id",
-            "STRING",
-            "SDS id of the message that carried the request",
-            example=ANOTHER_ID,
-        ),
+        Column("request_sds_id", "STRING", "SDS id of the message that carried the request", example=ANOTHER_ID),
         Column("held_here", "BOOLEAN", "the message had been received here when the request arrived", example="false"),
         Column("event_time", "TIMESTAMP", "event time of the request", example="2026-01-01T00:01:12.455Z"),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
@@ -244,12 +221,7 @@ CHANNEL_EVENTS = Table(
         Column("event", "STRING", "name of the event, from SDS or reassembly", example="saturated_filter"),
         SDS_ID,
         SENDER,
-        Column(
-            "detail",
-            "STRING",
-            "human-readable detail, no payload bytes",
-            example="0.731 of the bits are set",
-        ),
+        Column("detail", "STRING", "human-readable detail, no payload bytes", example="0.731 of the bits are set"),
         Column("event_time", "TIMESTAMP", "event time at which it happened", example="2026-01-01T00:01:12.455Z"),
         Column(
             "kafka_topic",

@@ -66,12 +66,7 @@ SOURCE = Column("source", "STRING", "how it arrived: relay, filter, store, repai
 
 SENDER = Column("sender_id", "STRING", "SDS sender id", example="alice")
 
-SDS_ID = Column(
-    "sds_id",
-    "STRING",
-    "SDS message id, opaque",
-    example=AN_ID,
-)
+SDS_ID = Column("sds_id", "STRING", "SDS message id, opaque", example=AN_ID)
 
 LAMPORT = Column(
     "lamport_timestamp",
@@ -82,19 +77,11 @@ LAMPORT = Column(
 )
 
 ENVELOPE_HASH = Column(
-    "envelope_hash",
-    "BINARY",
-    "Waku message hash; equals envelopes.message_hash",
-    unit="32 bytes",
-    example=AN_ENVELOPE,
+    "envelope_hash", "BINARY", "Waku message hash; equals envelopes.message_hash", unit="32 bytes", example=AN_ENVELOPE
 )
 
 ENTIRE_HASH = Column(
-    "entire_message_hash",
-    "BINARY",
-    "Keccak-256 of the payload (Segmentation 0.1)",
-    unit="32 bytes",
-    example=A_HASH,
+    "entire_message_hash", "BINARY", "Keccak-256 of the payload (Segmentation 0.1)", unit="32 bytes", example=A_HASH
 )
 
 DATA_COUNT = Column("data_count", "INT", "number of data segments (k); null if unknown", example="3")
@@ -102,10 +89,7 @@ DATA_COUNT = Column("data_count", "INT", "number of data segments (k); null if u
 PARITY_COUNT = Column("parity_count", "INT", "number of parity segments (m); null if unknown", example="1")
 
 WRITTEN_AT = Column(
-    "written_at",
-    "TIMESTAMP",
-    "wall clock of the write; differs after a rebuild",
-    example="2026-11-21T14:26:26.834148Z",
+    "written_at", "TIMESTAMP", "wall clock of the write; differs after a rebuild", example="2026-11-21T14:26:26.834148Z"
 )
 
 INGEST_TIME = Column(
@@ -156,10 +140,7 @@ SENDER_VERIFIED = Column(
 LATE = Column("late", "BOOLEAN", "arrived after it was declared lost or before_observation", example="false")
 
 LOST_IDS = Column(
-    "lost_dependencies",
-    "ARRAY<STRING>",
-    "SDS ids of its dependencies declared lost",
-    example=f'["{A_PAST_ID}"]',
+    "lost_dependencies", "ARRAY<STRING>", "SDS ids of its dependencies declared lost", example=f'["{A_PAST_ID}"]'
 )
 
 MISSING_SENDER = Column("sender_id", "STRING", "sender of the missing message; null if not stated", example="alice")
@@ -179,21 +160,11 @@ SDS_METADATA = (
         example="content",
     ),
     LAMPORT,
-    Column(
-        "causal_history",
-        HISTORY_TYPE,
-        "messages it depends on (LIP-109), with hints",
-        example=AN_ENTRY,
-    ),
+    Column("causal_history", HISTORY_TYPE, "messages it depends on (LIP-109), with hints", example=AN_ENTRY),
     Column(
         "bloom_filter", "BINARY", "Bloom filter (LIP-109) as on the wire", example="0x00000040000000000000100000000000"
     ),
-    Column(
-        "repair_request",
-        HISTORY_TYPE,
-        "messages that the sender wants rebroadcast (SDS-R)",
-        example=AN_ENTRY,
-    ),
+    Column("repair_request", HISTORY_TYPE, "messages that the sender wants rebroadcast (SDS-R)", example=AN_ENTRY),
     Column(
         "content_digest",
         "BINARY",

@@ -50,8 +50,6 @@ def _section(table: Table) -> str:
     facts = [("written by", _writer(table)), ("key", _names(table.key))]
     if table.z_order_by:
         facts.append(("ordered by z-order of", _names(table.z_order_by)))
-    if table.partition_by:
-        facts.append(("partitioned by", _names(table.partition_by)))
     kept = "rows are kept" if table.retention_ms is None else f"{table.retention_ms // DAY_MS} days"
     facts.append(("retention", kept + (f", by `{table.retention_column}`" if table.retention_ms is not None else "")))
     lines = [

@@ -123,12 +123,7 @@ STORE_PRESENCE = Table(
         PUBSUB_TOPIC,
         Column("content_topic", "STRING", "Waku content topic", example="/reliable-channel/1/chat/proto"),
         Column("channel_id", "STRING", "SDS channel id; null if unknown", example="talk"),
-        Column(
-            "sds_id",
-            "STRING",
-            "SDS message id; null if unknown",
-            example=AN_ID,
-        ),
+        Column("sds_id", "STRING", "SDS message id; null if unknown", example=AN_ID),
         Column(
             "attempt",
             "INT",

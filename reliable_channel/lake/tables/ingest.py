@@ -32,13 +32,7 @@ ENVELOPES = Table(
         Column(
             "content_topic", "STRING", "Waku content topic, from the envelope", example="/reliable-channel/1/chat/proto"
         ),
-        Column(
-            "message_hash",
-            "BINARY",
-            "Waku message hash (14/WAKU2-MESSAGE)",
-            unit="32 bytes",
-            example=AN_ENVELOPE,
-        ),
+        Column("message_hash", "BINARY", "Waku message hash (14/WAKU2-MESSAGE)", unit="32 bytes", example=AN_ENVELOPE),
         Column("value", "BINARY", "WakuMessage as received, in protobuf", example="0x0a9e95010a03626f62"),
         Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
         SENDER_TIMESTAMP,

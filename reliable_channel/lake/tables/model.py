@@ -47,7 +47,6 @@ class Table:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     z_order_by: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
     retention_ms: int | None = None
     retention_column: str = "event_time"
     clock_rows: str = ""
@@ -63,8 +62,3 @@ class Table:
     def by_name(self) -> dict[str, Column]:
         """Name → column."""
         return {column.name: column for column in self.columns}
-
-    def types(self, *names: str) -> dict[str, str]:
-        """Map some columns, in this order, to their Spark SQL types."""
-        type_by_name = {c.name: c.type for c in self.columns}
-        return {name: type_by_name[name] for name in names}

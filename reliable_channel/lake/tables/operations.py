@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    KAFKA_TOPIC,
-    RECORDED_AT,
-)
+from reliable_channel.lake.tables.columns import KAFKA_TOPIC, RECORDED_AT
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 CLOCK = Table(

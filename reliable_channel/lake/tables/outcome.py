@@ -49,12 +49,7 @@ DELIVERED_MESSAGES = Table(
             unit="ms since 1970",
             example="1767226185235",
         ),
-        Column(
-            "causal_sds_id",
-            "STRING",
-            "causal position, part 2: SDS id of the first segment",
-            example=AN_ID,
-        ),
+        Column("causal_sds_id", "STRING", "causal position, part 2: SDS id of the first segment", example=AN_ID),
         POSITION_EXACT,
         PAYLOAD,
         PAYLOAD_BYTES,
@@ -93,12 +88,7 @@ DELIVERY_STATUS = Table(
         ),
         SENDER,
         ENTIRE_HASH,
-        Column(
-            "sds_ids",
-            "ARRAY<STRING>",
-            "known SDS ids of its segments",
-            example=f'["{AN_ID}", "{ANOTHER_ID}"]',
-        ),
+        Column("sds_ids", "ARRAY<STRING>", "known SDS ids of its segments", example=f'["{AN_ID}", "{ANOTHER_ID}"]'),
         Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
         Column(
             "cause",

@@ -93,12 +93,7 @@ REASSEMBLED_MESSAGES = Table(
         FAMILY,
         SENDER,
         ENTIRE_HASH,
-        Column(
-            "first_sds_id",
-            "STRING",
-            "SDS id of the first segment, or of the first one known",
-            example=AN_ID,
-        ),
+        Column("first_sds_id", "STRING", "SDS id of the first segment, or of the first one known", example=AN_ID),
         Column(
             "first_lamport_timestamp",
             "BIGINT",
@@ -136,10 +131,7 @@ REASSEMBLED_MESSAGES = Table(
             example="0",
         ),
         Column(
-            "one_send",
-            "BOOLEAN",
-            "ids or equal timestamps prove one send; else segments may be of two",
-            example="true",
+            "one_send", "BOOLEAN", "ids or equal timestamps prove one send; else segments may be of two", example="true"
         ),
     ),
     RECORD_KEY,
@@ -186,17 +178,9 @@ INCOMPLETE_MESSAGES = Table(
         Column("data_held", "ARRAY<INT>", "indices of the data segments received", example="[0, 2]"),
         Column("parity_held", "ARRAY<INT>", "indices of the parity segments received", example="[0]"),
         Column(
-            "data_missing",
-            "ARRAY<INT>",
-            "indices of the missing data segments; null if k is unknown",
-            example="[1]",
+            "data_missing", "ARRAY<INT>", "indices of the missing data segments; null if k is unknown", example="[1]"
         ),
-        Column(
-            "sds_ids",
-            "ARRAY<STRING>",
-            "SDS ids of the segments received",
-            example=f'["{AN_ID}", "{ANOTHER_ID}"]',
-        ),
+        Column("sds_ids", "ARRAY<STRING>", "SDS ids of the segments received", example=f'["{AN_ID}", "{ANOTHER_ID}"]'),
         Column(
             "first_seen", "TIMESTAMP", "event time of the first segment received", example="2026-01-01T00:00:56.928Z"
         ),

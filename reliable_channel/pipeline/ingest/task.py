@@ -172,14 +172,9 @@ def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Record
         yield topic_partition, batch.take(pa.array(numbers, pa.int32()))
 
 
-def _place(batch: DecodedBatch) -> TopicPartition:
-    """The Kafka partition of a batch's rows."""
-    return batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
-
-
 def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
     """Update how far a Kafka partition was read, and which offsets are missing."""
-    topic_partition = _place(batch)
+    topic_partition = batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
     offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)
     times = batch.given["event_time"].cast(pa.int64()).to_numpy(zero_copy_only=False)
     first, first_us, ingest_us = int(offsets[0]), int(times[0]), batch.given["ingest_time"].cast(pa.int64())[-1].as_py()

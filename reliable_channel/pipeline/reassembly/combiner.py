@@ -35,7 +35,7 @@ reports pass through the keyed operator. Hashes are longer."""
 _TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "family", "sender_id", "sds_id", "lamport_timestamp", "segment_dialect", "content")
 INPUT_COLUMNS = {
     "state_key": "BINARY",
-    **SDS_MESSAGES.types(*_TAKEN, "encrypted"),
+    **{name: SDS_MESSAGES.by_name()[name].type for name in (*_TAKEN, "encrypted")},
     "event_us": "BIGINT",
 }
 """The input of the combiner: segments and ticks."""

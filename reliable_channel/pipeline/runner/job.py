@@ -24,7 +24,11 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
     ``--once`` processes the available rows and ends (cron, back-fill); ``--continuous`` runs until SIGTERM or Ctrl-C.
     """
-    options = _parser(query).parse_args(arguments)
+    parser = _parser(query.name)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    options = parser.parse_args(arguments)
     stop = threading.Event()
     with handle_signals(lambda *_: stop.set()):
         tame_kafka()
@@ -48,9 +52,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
 def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:
     """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does."""
-    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
-    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
-    options = parser.parse_args(arguments)
+    options = _parser(name).parse_args(arguments)
     try:
         settings = load(options.config)
         with spark_session(settings, f"reliable-channel {name}") as spark:
@@ -62,14 +64,10 @@ def main_batch(name: str, run: Callable[..., object], arguments: list[str] | Non
 
 def _port_offset(query: Query) -> int:
     """The offset of a job's metrics port: each job has its own, after that of ``reliable-channel run``."""
-    names = [other.name for other in CHAIN]
-    return 1 + (names.index(query.name) if query.name in names else len(names))
+    return 1 + [other.name for other in CHAIN].index(query.name)
 
 
-def _parser(query: Query) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"jobs/{query.name}.py")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
-    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
     parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     return parser

@@ -61,7 +61,6 @@ def test_every_table_that_this_version_creates_is_one_that_it_writes(tmp_path: P
         assert created.protocol().writer_features is None
         assert [field.metadata["comment"] for field in created.schema().fields] == [c.comment for c in table.columns]
         assert [field.nullable for field in created.schema().fields] == [c.nullable for c in table.columns]
-        assert tuple(created.metadata().partition_columns) == table.partition_by
 
 
 def test_a_table_with_comments_of_another_version_is_written_and_keeps_them(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.na
 def test_named_columns_exist_once(table: Table) -> None:
     names = table.names()
     assert len(set(names)) == len(names)
-    assert {*table.key, *table.z_order_by, *table.partition_by} <= set(names)
+    assert {*table.key, *table.z_order_by} <= set(names)
     if table.retention_ms is not None:
         assert table.retention_column in names
 
