@@ -4,29 +4,20 @@
 verdict.
 """
 
-import argparse
 import sys
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings
 from reliable_channel.evidence.collecting import collect_evidence
-from reliable_channel.runtime.faults import print_fault
+from reliable_channel.runtime.job import make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs/evidence.py")
-    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
-    tame_kafka()
-    try:
-        settings = load(parser.parse_args().config)
-        require_own_broker(settings)
-        count = collect_evidence(settings)
-    except Exception as error:  # whatever it is, a person gets one sentence
-        return print_fault(error, "evidence")
-    sys.stderr.write(f"{count} records of evidence\n")
-    return 0
+def collect(settings: Settings) -> None:
+    require_own_broker(settings)
+    sys.stderr.write(f"{collect_evidence(settings)} records of evidence\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    tame_kafka()
+    sys.exit(run_job("evidence", make_parser("evidence").parse_args().config, collect))

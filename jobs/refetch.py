@@ -5,40 +5,34 @@ answers. ``store.nodes`` lists the stores to query. With ``--continuous`` it que
 SIGTERM.
 """
 
-import argparse
 import sys
 import threading
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings
 from reliable_channel.evidence.refetch import refetch_once
 from reliable_channel.runtime.build import store_client
-from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.interrupts import handle_signals
+from reliable_channel.runtime.job import add_modes, make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="jobs/refetch.py")
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="what is open now, then end (the default)")
-    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
-    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    parser = make_parser("refetch")
+    add_modes(parser)
     options = parser.parse_args()
     stop = threading.Event()
+
+    def run(settings: Settings) -> None:
+        require_own_broker(settings)
+        while not stop.is_set():
+            sys.stderr.write(f"{refetch_once(settings, store_client)}\n")
+            if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
+                break
+
     with handle_signals(lambda *_: stop.set()):
         tame_kafka()
-        try:
-            settings = load(options.config)
-            require_own_broker(settings)
-            while not stop.is_set():
-                outcome = refetch_once(settings, store_client)
-                sys.stderr.write(f"{outcome}\n")
-                if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
-                    break
-        except Exception as error:  # whatever it is, a person gets one sentence
-            return print_fault(error, "refetch")
-    return 0
+        return run_job("refetch", options.config, run)
 
 
 if __name__ == "__main__":

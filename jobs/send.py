@@ -14,7 +14,6 @@ Only the driver sends: a channel has one clock and one rate limit. Rows come to 
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import sys
 import time
@@ -27,7 +26,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users know
 
 from reliable_channel.channel import ReliableChannel, SendState
-from reliable_channel.config import Settings, load
+from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
@@ -35,7 +34,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists
 from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENDER_EVENTS, SENT_ROWS
 from reliable_channel.pipeline.delta import append_frame, read_table
-from reliable_channel.runtime.faults import print_fault
+from reliable_channel.runtime.job import make_parser, run_job
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.spark import spark_session
 
@@ -197,7 +196,7 @@ def send_table(
 
 def main() -> int:
     """0 done, 1 a fault, 2 a wrong setting."""
-    parser = argparse.ArgumentParser(prog="jobs/send.py", description=(__doc__ or "").splitlines()[0])
+    parser = make_parser("send", (__doc__ or "").partition("\n")[0])
     parser.add_argument("--channel", required=True, help="the channel's id")
     parser.add_argument("--from", dest="source", required=True, help="Delta table of row_id, payload")
     parser.add_argument("--topic", help="content topic; /reliable-channel/1/<channel>/proto by default")
@@ -205,21 +204,19 @@ def main() -> int:
     parser.add_argument("--database", type=Path, help="state file; channel.sqlite in the run directory by default")
     parser.add_argument("--until", choices=["queued", "sent", "delivered"], default="sent", help="what to wait for")
     parser.add_argument("--wait", type=float, default=600.0, help="seconds to wait for it")
-    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
     options = parser.parse_args()
     who = ParticipantOptions(options.channel, options.topic, options.sender, options.database)
-    try:
-        settings = load(options.config)
+
+    def run(settings: Settings) -> None:
         with spark_session(settings, "reliable-channel send") as spark:
             source = spark.read.format("delta").load(options.source)
             done = send_table(spark, settings, who, source, options.wait, options.until)
-            sys.stdout.write(
-                f"{done.rows} rows are sent, {done.new} of them new, {done.acknowledged} acknowledged by somebody; "
-                f"their segments are in {settings.paths.table(SENT_ROWS.name)}\n"
-            )
-    except Exception as error:  # whatever it is, a person gets one sentence
-        return print_fault(error, "send")
-    return 0
+        sys.stdout.write(
+            f"{done.rows} rows are sent, {done.new} of them new, {done.acknowledged} acknowledged by somebody; "
+            f"their segments are in {settings.paths.table(SENT_ROWS.name)}\n"
+        )
+
+    return run_job("send", options.config, run)
 
 
 if __name__ == "__main__":

@@ -49,8 +49,7 @@ class EvidenceRecord:
 
 def position(paths: PathSettings, topic: str, partition: int) -> int:
     """Return the next offset to process: the smallest position of the tables. Creates tables that do not exist."""
-    for table in WRITTEN:
-        create_tables(paths, (table,))
+    create_tables(paths, WRITTEN)
     return min(_position(paths, table, topic, partition) for table in WRITTEN)
 
 

@@ -104,13 +104,9 @@ def read_files(
     return pa.concat_tables(read) if read else schema.empty_table()
 
 
-def _commit_path(root: str, version: int) -> str:
-    return f"{root}/_delta_log/{version:020d}.json"
-
-
 def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit in the log of the table at ``root``; ``None`` if it does not exist."""
-    commit = read_text(files, _commit_path(root, version))
+    commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 

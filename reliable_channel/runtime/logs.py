@@ -57,15 +57,7 @@ def tame_kafka() -> None:
     effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
-    logger = logging.getLogger("kafka")
-    if any(isinstance(f, OncePerInterval) for handler in logger.handlers for f in handler.filters):
-        return
-    handler = _ToStandardError()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-    handler.addFilter(OncePerInterval())
-    logger.addHandler(handler)
-    logger.propagate = False
+    _show("kafka", logging.Formatter("%(name)s: %(message)s"), OncePerInterval())
 
 
 def silence_libraries() -> None:
@@ -80,14 +72,20 @@ def show_own_logs() -> None:
     effect.
 
     For commands that run until they are stopped, whose operator needs to know when something happened."""
-    logger = logging.getLogger("reliable_channel")
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    _show("reliable_channel", formatter)
+
+
+def _show(name: str, formatter: logging.Formatter, *filters: logging.Filter) -> None:
+    logger = logging.getLogger(name)
     if any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
         return
     handler = _ToStandardError()
     handler.setLevel(logging.WARNING)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    for each in filters:
+        handler.addFilter(each)
     logger.addHandler(handler)
     logger.propagate = False
 

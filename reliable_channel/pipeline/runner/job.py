@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 from collections.abc import Callable
 
-from reliable_channel.config import load
+from reliable_channel.config import Settings
 from reliable_channel.lake.live import declare_live
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
-from reliable_channel.runtime.faults import print_fault
 from reliable_channel.runtime.interrupts import handle_signals
+from reliable_channel.runtime.job import add_modes, make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.spark import spark_session
@@ -24,50 +23,39 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
     ``--once`` processes the available rows and ends (cron, back-fill); ``--continuous`` runs until SIGTERM or Ctrl-C.
     """
-    parser = _parser(query.name)
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
-    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    parser = make_parser(query.name)
+    add_modes(parser)
     options = parser.parse_args(arguments)
     stop = threading.Event()
+
+    def run(settings: Settings) -> None:
+        if not isinstance(query.reads, Table):
+            require_own_broker(settings)
+        with (
+            spark_session(settings, f"reliable-channel {query.name}") as spark,
+            record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+        ):
+            if options.continuous:
+                with declare_live(settings.paths, query.name, stop):
+                    run_continuously(spark, settings, stop, queries=(query,))
+            else:
+                run_to_end(spark, settings, query)
+
     with handle_signals(lambda *_: stop.set()):
         tame_kafka()
-        try:
-            settings = load(options.config)
-            if not isinstance(query.reads, Table):
-                require_own_broker(settings)
-            with (
-                spark_session(settings, f"reliable-channel {query.name}") as spark,
-                record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
-            ):
-                if options.continuous:
-                    with declare_live(settings.paths, query.name, stop):
-                        run_continuously(spark, settings, stop, queries=(query,))
-                else:
-                    run_to_end(spark, settings, query)
-        except Exception as error:  # whatever failed, the user gets one sentence
-            return print_fault(error, query.name)
-    return 0
+        return run_job(query.name, options.config, run)
 
 
 def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:
     """Run one batch job, ``run(spark, settings)``, and return the exit code as :func:`main` does."""
-    options = _parser(name).parse_args(arguments)
-    try:
-        settings = load(options.config)
+
+    def run_in_session(settings: Settings) -> None:
         with spark_session(settings, f"reliable-channel {name}") as spark:
             run(spark, settings)
-    except Exception as error:  # whatever failed, the user gets one sentence
-        return print_fault(error, name)
-    return 0
+
+    return run_job(name, make_parser(name).parse_args(arguments).config, run_in_session)
 
 
 def _port_offset(query: Query) -> int:
     """The offset of a job's metrics port: each job has its own, after that of ``reliable-channel run``."""
     return 1 + [other.name for other in CHAIN].index(query.name)
-
-
-def _parser(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py")
-    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
-    return parser

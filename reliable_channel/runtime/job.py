@@ -1,0 +1,32 @@
+"""What all jobs in ``jobs/`` share: the option ``--config``, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from reliable_channel.config import Settings, load
+from reliable_channel.runtime.faults import print_fault
+
+
+def make_parser(name: str, about: str | None = None) -> argparse.ArgumentParser:
+    """A parser for the arguments of ``jobs/<name>.py``."""
+    parser = argparse.ArgumentParser(prog=f"jobs/{name}.py", description=about)
+    parser.add_argument("--config", help="a YAML file, or the name of one in conf/")
+    return parser
+
+
+def add_modes(parser: argparse.ArgumentParser) -> None:
+    """Add ``--once`` and ``--continuous``."""
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+
+
+def run_job(name: str, config: str | None, work: Callable[[Settings], object]) -> int:
+    """Call ``work`` with the settings; returns the exit code: 0 done, 1 a fault, 2 a wrong setting."""
+    try:
+        work(load(config))
+    except Exception as error:  # whatever failed, the user gets one sentence
+        return print_fault(error, name)
+    return 0
