@@ -7,6 +7,7 @@ import datetime as dt
 import io
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -88,12 +89,22 @@ def test_the_tables_can_be_asked_for(capsys: pytest.CaptureFixture[str], sample_
 def test_a_table_that_no_job_has_made_yet_has_no_rows_and_the_answer_says_so(
     capsys: pytest.CaptureFixture[str], sample_tables: Path, tmp_path: Path
 ) -> None:
+    shutil.copytree(sample_tables / "clock", tmp_path / "clock")
     status, out, err = ask(capsys, tmp_path, "SELECT count(*) AS n FROM acks", "--json")
     assert (status, json.loads(out)) == (0, [{"n": 0}])
     assert err.startswith("acks does not exist yet") and "reliable-channel run" in err
     assert ask(capsys, tmp_path, "SELECT * FROM messages", "--json")[2].count("do not exist yet") == 1
     assert ask(capsys, tmp_path, "SHOW TABLES", "--json")[2] == ""
     assert ask(capsys, sample_tables, "SELECT count(*) AS messages FROM acks")[2] == ""
+
+
+@pytest.mark.parametrize("question", [[], ["SELECT 1"], ["SELECT count(*) FROM acks", "--json"]])
+def test_a_place_without_one_table_is_a_fault(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, question: list[str]
+) -> None:
+    status, out, err = ask(capsys, tmp_path / "wrong", *question)
+    assert (status, out) == (1, "")
+    assert f"There are no Delta tables under {tmp_path / 'wrong'}. Run the pipeline" in err
 
 
 def test_a_query_finds_nothing_of_the_one_before(sample_tables: Path, tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from reliable_channel.analysis.alerts.log import AlertLog
 from reliable_channel.analysis.alerts.measure import as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
 from reliable_channel.analysis.alerts.webhook import PAGE, Webhook
-from reliable_channel.analysis.report import delta
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.lake.tables import BY_NAME
 
 _ATTEMPTS = 10
 """The number of concurrent runs that may append in between."""
@@ -50,8 +48,7 @@ def check(
     now = now or dt.datetime.now(dt.UTC)
     rules = load_rules(settings.alerts.rules) if rules is None else rules
     lake = TableSnapshot(settings.paths)
-    if not any(lake.table(name) for name in BY_NAME):
-        raise delta.no_tables_fault(settings.paths.data_dir)
+    lake.require_any()
     clock = as_of(lake)
     measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
     for _ in range(_ATTEMPTS):

@@ -34,7 +34,6 @@ from reliable_channel.analysis.report.message_lookup import lookup
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
-from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.transport.http.guard import AccessGuard
 
 _log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class Answers:
 
         def render_page() -> bytes:
             nonlocal status
-            content = make(lake) if _has_tables(lake) else PageContent("start.html", {}, {})
+            content = make(lake) if lake.has_tables() else PageContent("start.html", {}, {})
             status = content.status
             return self._renderer.page(
                 content.template,
@@ -303,11 +302,6 @@ def _add_files(app: FastAPI) -> None:
 def _has(request: Request, tag: str) -> bool:
     """Whether the browser has the answer with this tag; a proxy may have called it weak."""
     return request.headers.get("if-none-match", "").removeprefix("W/").strip('"') == tag
-
-
-def _has_tables(lake: TableSnapshot) -> bool:
-    """Whether there is one table, readable or not."""
-    return any(lake.states([name])[name] != "absent" for name in BY_NAME)
 
 
 def _not_found(cause: str, remedy: str) -> PageContent:

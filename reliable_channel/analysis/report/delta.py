@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import pyarrow.dataset as ds
+from typing import TYPE_CHECKING
+
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.read import public_dataset
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 REMEDY = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
 
@@ -52,7 +56,7 @@ def absent(data_dir: str, name: str) -> EnvironmentFault:
 
 
 def no_tables_fault(data_dir: str) -> EnvironmentFault:
-    """The error when no table of the pipeline exists: a wrong location must not look like an idle pipeline."""
+    """The error when no table of the pipeline exists."""
     return EnvironmentFault(f"There are no Delta tables under {data_dir}.", REMEDY)
 
 

@@ -120,6 +120,16 @@ class TableSnapshot:
                 self._opened[name] = open_at(delta.place_of(self.data_dir, name))
             return self._opened[name]
 
+    def has_tables(self) -> bool:
+        """Whether there is one table of the pipeline, readable or not."""
+        return any(self.states([name])[name] != "absent" for name in BY_NAME)
+
+    def require_any(self) -> None:
+        """Raise ``EnvironmentFault`` when there is not one table: a wrong location must not look like an idle
+        pipeline."""
+        if not self.has_tables():
+            raise delta.no_tables_fault(self.data_dir)
+
     def states(self, names: Sequence[str] = tuple(BY_NAME)) -> dict[str, str]:
         """Name → what identifies the state of the table: its id and version, ``absent``, or ``unreadable``."""
         by_name: dict[str, str] = {}

@@ -16,9 +16,13 @@ def register(app: typer.Typer) -> None:
         dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
         table: Annotated[list[str] | None, typer.Option(help="Only this table; may be repeated.")] = None,
     ) -> None:
-        """Delete expired rows, compact and order files, and remove files that no stream still needs."""
+        """Delete expired rows, compact and order files, and remove files that no stream still needs.
+
+        Exit codes: 0 done, 1 there are no such tables."""
+        from reliable_channel.analysis.report import delta
         from reliable_channel.pipeline.maintenance.maintain import run
 
         settings = invocation(context).settings()
         if not run(settings, dry_run=dry_run, only=table or (), say=typer.echo):
-            typer.echo(f"There are no tables under {settings.paths.data_dir} yet.")
+            data_dir = settings.paths.data_dir
+            raise delta.absent(data_dir, table[0]) if table else delta.no_tables_fault(data_dir)

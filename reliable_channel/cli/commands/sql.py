@@ -42,12 +42,14 @@ def register(app: typer.Typer) -> None:
         """Query the tables in SQL (DuckDB's dialect). Needs no Spark and changes nothing.
 
         Tables have the names of reliable-channel tables list (docs/tables.md). Times are UTC.
+        Exit codes: 0 answered, 1 there are no tables, 2 wrong usage.
 
         For example: reliable-channel sql "SELECT channel_id, cause, count(*) FROM delivery_status GROUP BY ALL"
         """
         from reliable_channel.analysis.report.snapshot import TableSnapshot
 
         lake = TableSnapshot(invocation(context).settings(tables).paths, max_seconds)
+        lake.require_any()
         form = Form.JSON if as_json else form
         if question is not None:
             answer(lake, question, form)
@@ -56,7 +58,9 @@ def register(app: typer.Typer) -> None:
 
 
 def answer(lake: TableSnapshot, question: str, form: Form) -> None:
-    """Print the rows of a query, and which of its tables do not exist yet. Raises as ``TableSnapshot.ask``."""
+    """Print the rows of a query over the newest versions of the tables, and which of them do not exist yet. Raises as
+    ``TableSnapshot.ask``."""
+    lake = lake.newest()
     typer.echo(format_rows(lake.ask(question), form))
     if absent := lake.absent():
         one = len(absent) == 1
@@ -173,14 +177,14 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
         question = f"{question}\n{line}".strip()
         if question.endswith(";"):
             try:
-                answer(lake.newest(), question, form)
+                answer(lake, question, form)
             except ReliableChannelError as fault:
                 typer.echo(str(fault), err=True)
             except KeyboardInterrupt:
                 typer.echo("Stopped.", err=True)
             question = ""
     if question:
-        answer(lake.newest(), question, form)
+        answer(lake, question, form)
 
 
 def read_line(label: str) -> str | None:

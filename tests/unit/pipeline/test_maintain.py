@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from reliable_channel.cli import main
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink, append_rows
@@ -285,3 +286,22 @@ def test_a_table_with_wide_rows_is_compacted_where_a_z_order_lacks_memory(
     outcome = maintained(settings)
     assert (outcome.files_before, outcome.files_after) == (4, 1)
     assert offsets(settings) == list(range(4_000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [([], "There are no Delta tables under"), (["--table", "acks"], "There is no Delta table at")],
+)
+def test_a_place_without_tables_is_a_fault(
+    arguments: list[str],
+    cause: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path / "wrong"))
+    with pytest.raises(SystemExit) as ended:
+        main(["maintain", "--dry-run", *arguments])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (1, "")
+    assert f"{cause} {tmp_path / 'wrong'}" in err and "Run the pipeline" in err
