@@ -13,7 +13,7 @@ from reliable_channel.lake.read import open_at
 
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One table as Arrow. Raises :class:`EnvironmentFault` when there is none, or when it cannot be read."""
-    table = open_at(delta.place_of(str(data_dir), name))
+    table = open_at(f"{data_dir}/{name}")
     if table is None:
-        raise delta.absent(str(data_dir), name)
+        raise delta.no_table_fault(f"{data_dir}/{name}")
     return delta.dataset(table).to_table(columns=list(columns) if columns else None)

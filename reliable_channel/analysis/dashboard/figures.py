@@ -48,9 +48,9 @@ class Figure:
 def source(lake: TableSnapshot, window: TimeWindow, message: MessageFacts | None = None) -> TableWindow:
     """The tables for analyses, restricted to a window, or to the channel of a message."""
     if message is not None:
-        return TableWindow(lake.data_dir, Rows(channel_id=message.channel_id, content_topic=message.content_topic))
+        return TableWindow(lake, Rows(channel_id=message.channel_id, content_topic=message.content_topic))
     bounded = window.clock is not None and window.last != "all"
-    return TableWindow(lake.data_dir, Rows(since=window.since) if bounded else None)
+    return TableWindow(lake, Rows(since=window.since) if bounded else None)
 
 
 def outcome(verdict: str, cause: str | None) -> str:
@@ -111,7 +111,7 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
 
 def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """How far each query was behind."""
-    frame = capacity.lag(TableWindow(lake.data_dir)).groupby("query").tail(200)
+    frame = capacity.lag(TableWindow(lake)).groupby("query").tail(200)
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.capacity import lag as chart

@@ -50,10 +50,10 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
     else the newest of a channel or sender of this name. An id may be shortened as pages print it: ``ab12…9f``."""
     head, shortened, tail = wanted.strip().partition("…")
     if shortened:
-        return [m for m in find(TableWindow(lake.data_dir), head, MOST_FOUND) if _has_name(m, head, tail)]
+        return [m for m in find(TableWindow(lake), head, MOST_FOUND) if _has_name(m, head, tail)]
     matches = lookup(lake, wanted, limit=MOST_FOUND)
     known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in matches}
-    others = find(TableWindow(lake.data_dir), wanted, MOST_FOUND)
+    others = find(TableWindow(lake), wanted, MOST_FOUND)
     names = {sds_id for message in matches for sds_id in message.sds_ids}
     matches += [
         m

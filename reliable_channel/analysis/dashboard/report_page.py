@@ -90,7 +90,7 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check]) -> 
             for chapter, words, chart in pictures(source)
         ]
     page: str = (
-        environment(source.data_dir)
+        environment(source.snapshot.data_dir)
         .get_template("report.html")
         .render(
             report=report,

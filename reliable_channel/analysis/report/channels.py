@@ -17,7 +17,7 @@ def require_channel(source: TableWindow) -> None:
     wanted = source.window.channel_id
     if wanted is None or any(source.rows(table, ["channel_id"]).num_rows for table in TABLES):
         return
-    everything = TableWindow(source.data_dir)
+    everything = TableWindow(source.snapshot)
     query = " UNION ".join(f"SELECT channel_id FROM {table} WHERE channel_id IS NOT NULL" for table in TABLES)  # noqa: S608
     known = sorted(everything.query(query)["channel_id"])
     if wanted in known:

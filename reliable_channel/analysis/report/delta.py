@@ -45,14 +45,9 @@ REPEATED = frozenset(
 _STRING = PrimitiveType("string")
 
 
-def place_of(data_dir: str, name: str) -> str:
-    """Where the table ``name`` is under ``data_dir``."""
-    return f"{data_dir.rstrip('/')}/{name}"
-
-
-def absent(data_dir: str, name: str) -> EnvironmentFault:
-    """The error for a table that does not exist."""
-    return EnvironmentFault(f"There is no Delta table at {place_of(data_dir, name)}.", REMEDY)
+def no_table_fault(place: str) -> EnvironmentFault:
+    """The error when one table does not exist."""
+    return EnvironmentFault(f"There is no Delta table at {place}.", REMEDY)
 
 
 def no_tables_fault(data_dir: str) -> EnvironmentFault:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from reliable_channel.analysis.report.dimensions import bin_width
@@ -43,13 +45,15 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
 
 
 def _of_newest(source: TableWindow, newest: int) -> TableWindow:
-    """The tables from the time on at which the ``newest`` messages begin: their histories are most of what is read."""
+    """The window from the time on at which its ``newest`` messages begin: their histories are most of what is read."""
     first = source.query(
         """SELECT event_time AS time FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
            ORDER BY event_time DESC LIMIT 1 OFFSET $newest""",
         newest=newest,
     )
-    return source if first.empty else source.since(first["time"][0])
+    if first.empty:
+        return source
+    return TableWindow(source.snapshot, replace(source.window, since=first["time"][0]))
 
 
 def depth_over_time(depths: pd.DataFrame) -> pd.DataFrame:

@@ -10,10 +10,8 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts, sum_known
-from reliable_channel.config import PathSettings
 
 EVERY_MS = 60_000
 BIN_S = 300
@@ -56,9 +54,8 @@ def list_known(source: TableWindow) -> pd.DataFrame:
 @lru_cache(maxsize=1)  # each cell of a notebook asks for it
 def _read_channels(source: TableWindow) -> list[tuple[ChannelFilter, list[dict[str, Any]], list[Split]]]:
     """Each channel with its rows of :func:`read_contacts` and its splits."""
-    lake = TableSnapshot(PathSettings(data_dir=source.data_dir))
-    contacts = read_contacts(lake, "true", {}, EVERY_MS)
-    return [(key, rows, find_splits(lake, key, rows, EVERY_MS)) for key, rows in contacts.items()]
+    contacts = read_contacts(source.snapshot, "true", {}, EVERY_MS)
+    return [(key, rows, find_splits(source.snapshot, key, rows, EVERY_MS)) for key, rows in contacts.items()]
 
 
 def list_store_answers(source: TableWindow) -> pd.DataFrame:

@@ -117,10 +117,7 @@ def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts
         ORDER BY message_key <> $text AND NOT list_contains(sds_ids, $text), first_seen DESC, message_key,
                  content_topic, channel_id, pubsub_topic LIMIT $limit
         """,
-        ids=list(ids["sds_id"]),
-        text=begin,
-        digits=digits,
-        limit=limit,
+        {"ids": list(ids["sds_id"]), "text": begin, "digits": digits, "limit": limit},
     )
     messages = [make_facts(row) for row in rows]
     judged = {sds_id for message in messages for sds_id in message.sds_ids}
@@ -155,7 +152,7 @@ def _find_without_verdict(source: TableWindow, sds_ids: list[str]) -> list[Messa
         GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash
         ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
         """,
-        ids=sds_ids,
+        {"ids": sds_ids},
     )
     return [make_facts(row) for row in rows]
 

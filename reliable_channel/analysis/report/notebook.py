@@ -52,7 +52,7 @@ def open_tables(since: str = "", until: str = "", channel: str = "", sender: str
     if shell := ipython and ipython.get_ipython():
         shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, html)
     source = TableWindow(tables(), _parse_window(since, until, channel, sender))
-    source.require_any()
+    source.snapshot.require_any()
     return source
 
 
@@ -66,7 +66,7 @@ class WindowChoice:
     :func:`choices`. What is chosen in the form changes the window for all cells that run after that."""
 
     def __init__(self, source: TableWindow) -> None:
-        self._offered = choices(TableWindow(source.data_dir))
+        self._offered = choices(TableWindow(source.snapshot))
         self._form = _build_form(source, self._offered)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Provides consistent snapshots of the Delta tables: SQL with bound parameters by DuckDB over Arrow, without Spark.
 
 For queries about a few rows of large tables, from several threads: filters skip files, and nothing is loaded in
-advance. (Analyses of a whole window load it once: :mod:`reliable_channel.analysis.report.source`.)
+advance. For many queries about the same rows there is :mod:`reliable_channel.analysis.report.source`, which loads a
+window of a snapshot once.
 
 A :class:`TableSnapshot` is one consistent snapshot: a table is opened once, at its newest version then. A table that
 does not exist has no rows (its columns come from :mod:`reliable_channel.lake.tables`), because a job that has not run
@@ -20,6 +21,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from duckdb.func import FunctionNullHandling
 
@@ -106,6 +108,7 @@ class TableSnapshot:
     def __init__(self, paths: PathSettings, patience_s: float | None = None) -> None:
         self._paths, self._patience_s = paths, PATIENCE_S if patience_s is None else patience_s
         self._opened: dict[str, DeltaTable | None] = {}
+        self._datasets: dict[str, ds.Dataset] = {}
         self._lock = threading.Lock()
 
     @property
@@ -117,8 +120,18 @@ class TableSnapshot:
         """The snapshot of a table, ``None`` when there is none. Raises ``EnvironmentFault`` when it cannot be read."""
         with self._lock:
             if name not in self._opened:
-                self._opened[name] = open_at(delta.place_of(self.data_dir, name))
+                self._opened[name] = open_at(self._paths.table(name))
             return self._opened[name]
+
+    def dataset(self, name: str) -> ds.Dataset | None:
+        """The files of a table, ``None`` when there is none. Raises as :meth:`table`, and what delta-rs raises."""
+        table = self.table(name)
+        if table is None:
+            return None
+        with self._lock:
+            if name not in self._datasets:
+                self._datasets[name] = delta.dataset(table)
+            return self._datasets[name]
 
     def has_tables(self) -> bool:
         """Whether there is one table of the pipeline, readable or not."""
@@ -217,7 +230,5 @@ class TableSnapshot:
         return TableSnapshot(self._paths, self._patience_s)
 
     def _source(self, name: str) -> Any:
-        table = self.table(name)
-        if table is None:
-            return arrow_schema(BY_NAME[name]).empty_table()
-        return delta.dataset(table)
+        dataset = self.dataset(name)
+        return arrow_schema(BY_NAME[name]).empty_table() if dataset is None else dataset

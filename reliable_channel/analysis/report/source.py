@@ -1,8 +1,9 @@
-"""Provides the tables to the analyses without Spark: restricted to a window, queried in SQL by DuckDB over Arrow.
+"""Provides the tables to the analyses without Spark: a window of a snapshot, in memory, queried in SQL by DuckDB.
 
-A :class:`TableWindow` loads each table at most once, only the columns that analyses use and only the rows of its
-:class:`Window`; the window goes to the reader as values, never as SQL text. A table that does not exist yet counts as
-empty, so that a report can say what is missing. All times are UTC.
+A :class:`TableWindow` loads each table of its :class:`TableSnapshot` at most once, only the columns that analyses use
+and only the rows of its :class:`Window`, so that the many queries of a report read no file twice. The window goes to
+the reader as values, never as SQL text. A table that does not exist yet counts as empty, so that a report can say what
+is missing. All times are UTC.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,11 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from reliable_channel.analysis.report import delta
-from reliable_channel.lake.read import in_our_time, open_at, unreadable
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
+from reliable_channel.lake.read import in_our_time, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.runtime.interrupts import run_interruptibly
@@ -86,15 +87,14 @@ class Window:
 
 
 class TableWindow:
-    """The tables under ``data_dir``, in one window. Not thread-safe; cheap to make: one per request.
+    """One window of a snapshot, or of the newest tables in a directory. Not thread-safe; cheap to make: one per
+    request. Raises :class:`EnvironmentFault` when a table cannot be read."""
 
-    Raises :class:`EnvironmentFault` when there is not one table, or when one cannot be read."""
-
-    def __init__(self, data_dir: str | Path, window: Window | None = None) -> None:
-        self.data_dir = str(data_dir).rstrip("/")
+    def __init__(self, tables: TableSnapshot | str | Path, window: Window | None = None) -> None:
+        if not isinstance(tables, TableSnapshot):
+            tables = TableSnapshot(PathSettings(data_dir=str(tables)))
+        self.snapshot = tables
         self.window = window or Window()
-        self._opened: dict[str, DeltaTable | None] = {}
-        self._files: dict[str, ds.Dataset] = {}
         self._loaded: dict[str, pa.Table] = {}
         self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
@@ -117,28 +117,6 @@ class TableWindow:
         for known in (self._loaded, self._kept, self._answers):
             known.clear()
         self.window = window
-
-    def since(self, time: dt.datetime) -> TableWindow:
-        """The same tables, as they were opened here, from this time on."""
-        later = time if self.window.since is None else max(time, self.window.since)
-        narrow = TableWindow(self.data_dir, replace(self.window, since=later))
-        narrow._opened, narrow._files = self._opened, self._files
-        return narrow
-
-    def open_table(self, name: str) -> DeltaTable | None:
-        """The Delta table of this name, or ``None`` when it is not there."""
-        if name not in self._opened:
-            self._opened[name] = open_at(delta.place_of(self.data_dir, name))
-        return self._opened[name]
-
-    def exists(self, name: str) -> bool:
-        """Whether there is such a table (it may be empty)."""
-        return self.open_table(name) is not None
-
-    def require_any(self) -> None:
-        """Raise :class:`EnvironmentFault` when not one table of the pipeline is there."""
-        if not any(self.exists(name) for name in BY_NAME):
-            raise delta.no_tables_fault(self.data_dir)
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of
@@ -172,11 +150,11 @@ class TableWindow:
         self._answers[question] = frame
         return frame.copy()
 
-    def select(self, sql: str, /, **values: Any) -> list[dict[str, Any]]:
-        """The rows of ``sql`` as Python values; it names tables and takes ``values`` as for :meth:`query`."""
+    def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of ``sql`` as Python values, as :meth:`TableSnapshot.select` gives them, of this window."""
         self._load_what_is_named(sql)
         rows: list[dict[str, Any]] = self._run(
-            lambda: self._engine.sql(sql, params=values).to_arrow_table().to_pylist()
+            lambda: self._engine.sql(sql, params=dict(parameters or {})).to_arrow_table().to_pylist()
         )
         return rows
 
@@ -199,13 +177,10 @@ class TableWindow:
         self, name: str, columns: Sequence[str], where: Callable[[Sequence[str]], ds.Expression | None]
     ) -> pa.Table:
         schema = arrow_schema(BY_NAME[name])
-        table = self.open_table(name)
-        if table is None:
-            return pa.schema([schema.field(column) for column in columns]).empty_table()
         try:
-            if name not in self._files:
-                self._files[name] = delta.dataset(table)
-            data = self._files[name]
+            data = self.snapshot.dataset(name)
+            if data is None:
+                return pa.schema([schema.field(column) for column in columns]).empty_table()
             here = [column for column in columns if column in data.schema.names]
             result = data.to_table(columns=here, filter=where(data.schema.names))
         except (DeltaError, pa.ArrowException, OSError) as error:

@@ -61,7 +61,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "generated_at": _plain(now),
-        "data_dir": source.data_dir,
+        "data_dir": source.snapshot.data_dir,
         "window": {
             "from": _plain(window.since),
             "to": _plain(window.until),
@@ -139,7 +139,7 @@ def _describe_span(source: TableWindow) -> str:
     window = source.window
     if window.since is None and window.until is None:
         return ""
-    at_any_time = TableWindow(source.data_dir, replace(window, since=None, until=None))
+    at_any_time = TableWindow(source.snapshot, replace(window, since=None, until=None))
     times = " UNION ALL ".join(f"SELECT first_seen FROM {name}" for name in ("delivery_status", "delivered_messages"))  # noqa: S608
     held = _row(at_any_time.query(f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM ({times})"))  # noqa: S608
     if held["first"] is None:

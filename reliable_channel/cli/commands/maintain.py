@@ -24,5 +24,6 @@ def register(app: typer.Typer) -> None:
 
         settings = invocation(context).settings()
         if not run(settings, dry_run=dry_run, only=table or (), say=typer.echo):
-            data_dir = settings.paths.data_dir
-            raise delta.absent(data_dir, table[0]) if table else delta.no_tables_fault(data_dir)
+            if table:
+                raise delta.no_table_fault(settings.paths.table(table[0]))
+            raise delta.no_tables_fault(settings.paths.data_dir)

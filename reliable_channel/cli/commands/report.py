@@ -135,17 +135,16 @@ def register(app: typer.Typer) -> None:
             messages=min_messages,
             age_ms=None if max_age is None else duration_ms(max_age),
         )
-        paths = invocation(context).settings(tables).paths
+        lake = TableSnapshot(invocation(context).settings(tables).paths)
+        lake.require_any()
         if message is not None:
-            typer.echo(one_message(TableSnapshot(paths), message, as_json))
+            typer.echo(one_message(lake, message, as_json))
             return
-        source = TableWindow(paths.data_dir, window)
-        source.require_any()
+        source = TableWindow(lake, window)
         require_channel(source)
         if html is not None:  # the library of charts is loaded while the first questions are asked
             Thread(target=import_module, args=("reliable_channel.analysis.report.drawing",)).start()
         answers = summary.collect(source, now)
-        lake = TableSnapshot(paths)
         answers["notes"][:0] = [str(part) for part in find_stopped(lake.table, now)]
         answers["notes"] += tell_behind(lake, window)
         judged = checks(limits, answers)

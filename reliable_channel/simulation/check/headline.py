@@ -46,7 +46,7 @@ def count(judged: Sequence[Judged]) -> dict[str, int]:
 def read_surfaces(paths: PathSettings) -> dict[str, Mapping[str, Any]]:
     """The figures that each surface shows."""
     lake = TableSnapshot(paths)
-    source = TableWindow(paths.data_dir)
+    source = TableWindow(lake)
     try:
         (report,) = totals(source).to_dict("records")
     finally:

@@ -94,4 +94,4 @@ def _tuples(lake: TableSnapshot, sql: str) -> list[tuple[Any, ...]]:
 
 def _require_all(lake: TableSnapshot) -> None:
     for name in lake.absent():
-        raise delta.absent(lake.data_dir, name)
+        raise delta.no_table_fault(f"{lake.data_dir}/{name}")

@@ -15,7 +15,9 @@ from deltalake import write_deltalake
 
 from reliable_channel.analysis.report import capacity, delivery, depth, graph, investigate, loss, quarantine
 from reliable_channel.analysis.report.dimensions import SIZES
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow, Window
+from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SDS_MESSAGES
@@ -86,12 +88,23 @@ def test_a_missing_table_is_empty_until_it_is_required(tmp_path: Path) -> None:
     nothing = TableWindow(tmp_path)
     assert loss.causes(nothing).empty and delivery.by_channel(nothing).empty and loss.by_segment_index(nothing).empty
     with pytest.raises(EnvironmentFault, match="no Delta tables"):
-        nothing.require_any()
+        nothing.snapshot.require_any()
 
 
 def test_a_table_of_an_older_version_has_nulls_in_the_columns_it_lacks(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "acks"), pa.table({"sds_id": ["a"], "latency_ms": [5]}))
     assert TableWindow(tmp_path).query("SELECT sds_id, evidence FROM acks").values.tolist() == [["a", None]]
+
+
+def test_windows_of_a_snapshot_show_its_versions_of_the_tables(tmp_path: Path, sample_tables: Path) -> None:
+    shutil.copytree(sample_tables / "acks", tmp_path / "acks")
+    snapshot = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    count = "SELECT count(*) AS n FROM acks"
+    before = snapshot.select(count)
+    acks = deltalake.DeltaTable(str(tmp_path / "acks")).to_pyarrow_table()
+    write_deltalake(str(tmp_path / "acks"), acks, mode="append")
+    assert TableWindow(snapshot).select(count) == snapshot.select(count) == before
+    assert TableWindow(tmp_path).select(count)[0]["n"] == 2 * before[0]["n"]
 
 
 def test_a_damaged_table_is_a_fault_with_a_remedy(tmp_path: Path, sample_tables: Path) -> None:
