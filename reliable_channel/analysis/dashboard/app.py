@@ -30,7 +30,7 @@ from reliable_channel.analysis.dashboard.render import Renderer, address
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import Last, window
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.investigate import find_exact
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
@@ -226,7 +226,7 @@ def _add_messages(app: FastAPI, answers: Answers) -> None:
     @app.get("/message")
     def _message(request: Request, where: ChannelKey_, key: Text = "") -> Response:
         def make(lake: TableSnapshot) -> PageContent:
-            matches = lookup(lake, key, where, 1)
+            matches = find_exact(lake, key, where, 1)
             if not matches:
                 return _not_found("No table tells of this message.", "Search for its id: it may be in another channel.")
             span = window(lake, "all")
@@ -263,7 +263,7 @@ def _add_pictures(app: FastAPI, answers: Answers) -> None:
     @app.get("/charts/message/{name}.svg")
     def _message_chart(request: Request, name: str, where: ChannelKey_, look: Look, key: Text = "") -> Response:
         def make(lake: TableSnapshot) -> Figure:
-            matches = lookup(lake, key, where, 1)
+            matches = find_exact(lake, key, where, 1)
             if not matches:
                 raise HTTPException(404)
             return MESSAGE_FIGURES[name](lake, window(lake, "all"), matches[0])

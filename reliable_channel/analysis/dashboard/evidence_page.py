@@ -12,7 +12,7 @@ from reliable_channel.analysis.dashboard.figures import svg
 from reliable_channel.analysis.dashboard.render import environment
 from reliable_channel.analysis.dashboard.report_page import data_uri, own_style
 from reliable_channel.analysis.dashboard.windows import window
-from reliable_channel.analysis.report.message_lookup import lookup
+from reliable_channel.analysis.report.investigate import find_exact
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.core.errors import LocalError
 
@@ -20,7 +20,7 @@ from reliable_channel.core.errors import LocalError
 def render(file_name: str, lake: TableSnapshot, checks: Sequence[EvidenceCheck]) -> str:
     """The page of the message in the tables of a bundle. Raises ``LocalError`` if they have none."""
     (status,) = lake.select("SELECT max(message_key) AS key FROM delivery_status")
-    matches = lookup(lake, status["key"] or "", limit=1)
+    matches = find_exact(lake, status["key"] or "", limit=1)
     if not matches:
         raise LocalError("The bundle does not describe a message.", "Ask for the file again.")
     message, key = matches[0], status["key"]

@@ -299,7 +299,7 @@ def _one_column(value: Any) -> None:
 
 def _message_link(message: MessageFacts, sds_id: str) -> str:
     """The page of the message that an SDS id of the same channel belongs to."""
-    return link("/message", key=sds_id, **{name: getattr(message, name) for name in ChannelFilter._fields})
+    return link("/message", key=sds_id, **message.channel.query)
 
 
 def _figure(

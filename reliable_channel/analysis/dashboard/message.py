@@ -8,7 +8,6 @@ from typing import Any
 from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -30,17 +29,13 @@ def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict
     }
 
 
-def _key(message: MessageFacts) -> ChannelFilter:
-    return ChannelFilter(message.pubsub_topic, message.content_topic, message.channel_id)
-
-
 def _parameters(message: MessageFacts) -> dict[str, Any]:
-    return {**_key(message).parameters, "ids": list(message.sds_ids)}
+    return {**message.channel.parameters, "ids": list(message.sds_ids)}
 
 
 def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
     """One row per known SDS message of the message: received, rebuilt or neither."""
-    here = _key(message).where()
+    here = message.channel.where()
     return lake.select(
         f"""
         WITH seen AS (
@@ -73,7 +68,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
         f"""
         WITH mine AS (
             SELECT DISTINCT envelope_hash AS message_hash FROM sds_messages
-            WHERE {_key(message).where()} AND list_contains($ids, sds_id)),
+            WHERE {message.channel.where()} AND list_contains($ids, sds_id)),
         bridged AS (
             SELECT vantage, message_hash, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}),
         known AS (
@@ -87,7 +82,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
         GROUP BY v.vantage
         UNION ALL
         SELECT vantage, logged, envelopes - logged, NULL, to_timestamp(first_ms / 1000), true
-        FROM message_logs WHERE {_key(message).where()} AND message_key = $key
+        FROM message_logs WHERE {message.channel.where()} AND message_key = $key
         ORDER BY is_log, vantage LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of our own only
         {**_parameters(message), "key": message.message_key},
@@ -97,7 +92,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
 def confirmations(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
     """Per participant: of how many of its SDS messages there is an acknowledgement, the evidence, the best certainty
     (the names sort so), and the first time."""
-    here = _key(message).where()
+    here = message.channel.where()
     return lake.select(
         f"""
         SELECT acknowledged_by, count(DISTINCT sds_id) AS segments, min(certainty) AS certainty,

@@ -9,10 +9,8 @@ from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.report.investigate import MessageFacts, find
-from reliable_channel.analysis.report.message_lookup import lookup, of_channel_or_sender
+from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.analysis.report.source import TableWindow
 
 TABLES = ("clock", "delivery_status", "sds_messages", "lost_dependencies", "refetch_requests")
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
@@ -46,21 +44,24 @@ def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFi
 
 
 def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
-    """Messages with exactly this id or hash, then those whose id or hash begins with it (from four characters on), or
-    else the newest of a channel or sender of this name. An id may be shortened as pages print it: ``ab12…9f``."""
+    """Messages with this id or hash, or whose id or hash begins with it, or else the newest of a channel or sender of
+    this name. An id may be shortened as pages print it: ``ab12…9f``."""
     head, shortened, tail = wanted.strip().partition("…")
+    matches = find(lake, head, MOST_FOUND)
     if shortened:
-        return [m for m in find(TableWindow(lake), head, MOST_FOUND) if _has_name(m, head, tail)]
-    matches = lookup(lake, wanted, limit=MOST_FOUND)
-    known = {(m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) for m in matches}
-    others = find(TableWindow(lake), wanted, MOST_FOUND)
-    names = {sds_id for message in matches for sds_id in message.sds_ids}
-    matches += [
-        m
-        for m in others
-        if (m.pubsub_topic, m.content_topic, m.channel_id, m.message_key) not in known and not names & {*m.sds_ids}
-    ]
-    return (matches or of_channel_or_sender(lake, wanted, MOST_FOUND))[:MOST_FOUND]
+        return [message for message in matches if _has_name(message, head, tail)]
+    return matches or of_channel_or_sender(lake, wanted)
+
+
+def of_channel_or_sender(lake: TableSnapshot, name: str) -> list[MessageFacts]:
+    """The newest messages in the channel, or of the sender, of exactly this name."""
+    rows = lake.select(
+        f"""SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
+            WHERE channel_id = $name OR sender_id = $name
+            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",  # noqa: S608 - a number of ours
+        {"name": name},
+    )
+    return [make_facts(row) for row in rows]
 
 
 def names_like(lake: TableSnapshot, wanted: str) -> list[str]:

@@ -1,9 +1,10 @@
-"""Collects everything known about one message on a time line. The causal graph around it is in ``graph.py``.
+"""Finds messages by a name of theirs, and collects everything known about one on a time line.
+
+The causal graph around a message is in ``graph.py``.
 
 ::
 
-    found = find(source, "9f86d081")                  # a hash or an id, or how it begins
-    message = found[0]
+    message = find(source, "9f86d081")[0]             # a hash or an id, or how it begins
     timeline(source, message)                         # frame
 
 ============  ==========================================================================================================
@@ -24,8 +25,11 @@ from typing import Any
 import pandas as pd
 
 from reliable_channel.analysis import text
+from reliable_channel.analysis.report.channel_key import ChannelFilter
+from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.core.errors import LocalError
+from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 LANES = (
@@ -44,6 +48,10 @@ LANES = (
 """The lanes of a time line, from top to bottom."""
 
 MOST_EVENTS = 2_000
+LEAST = 4
+"""The fewest characters that are searched for as the beginning of a name."""
+MOST_IDS = 500
+"""The most SDS ids that a search follows to their messages."""
 _HEX = re.compile(r"(0x)?[0-9a-fA-F]{2,64}")
 
 
@@ -68,6 +76,11 @@ class MessageFacts:
     first_seen: Any
     delivered_at: Any
 
+    @property
+    def channel(self) -> ChannelFilter:
+        """Its channel."""
+        return ChannelFilter(self.pubsub_topic, self.content_topic, self.channel_id)
+
     def _repr_html_(self) -> str:
         """The message as a notebook shows it. Everything is escaped, because it is untrusted text."""
         verdict = " ".join(filter(None, (self.verdict or "not judged", text.words(self.cause) if self.cause else "")))
@@ -86,75 +99,116 @@ class MessageFacts:
         return f"<table><caption>Message {html.escape(text.name(self.message_key, 80))}</caption>{rows}</table>"
 
 
-def find(source: TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts]:
-    """The messages whose SDS id, payload hash, envelope hash or key is ``wanted`` or begins with it (at least four
-    characters); exact ones first, at most ``limit``. Nothing is found for an empty or too short text."""
-    begin = wanted.strip()
-    if len(begin) < 4:
-        return []
-    digits = begin.lower().removeprefix("0x") if _HEX.fullmatch(begin) else None
-    ids = source.query(
-        """
-        SELECT sds_id FROM sds_messages
-        WHERE sds_id = $text OR starts_with(sds_id, $text)
-           OR ($digits IS NOT NULL AND (starts_with(lower(hex(envelope_hash)), $digits)
-                                        OR starts_with(lower(hex(entire_message_hash)), $digits)))
-        UNION SELECT sds_id FROM lost_dependencies WHERE sds_id = $text OR starts_with(sds_id, $text)
-        LIMIT $limit
-        """,
-        text=begin,
-        digits=digits,
-        limit=limit * 10,
-    )
-    rows = source.select(
-        """
-        SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id,
-               lower(hex(entire_message_hash)) AS payload_hash, sds_ids, verdict, cause, detail, data_missing,
-               acknowledged_by, lost_by, first_seen, delivered_at
-        FROM delivery_status
-        WHERE list_has_any(sds_ids, $ids) OR list_contains(sds_ids, $text) OR starts_with(message_key, $text)
-           OR ($digits IS NOT NULL AND starts_with(lower(hex(entire_message_hash)), $digits))
-        ORDER BY message_key <> $text AND NOT list_contains(sds_ids, $text), first_seen DESC, message_key,
-                 content_topic, channel_id, pubsub_topic LIMIT $limit
-        """,
-        {"ids": list(ids["sds_id"]), "text": begin, "digits": digits, "limit": limit},
-    )
-    messages = [make_facts(row) for row in rows]
-    judged = {sds_id for message in messages for sds_id in message.sds_ids}
-    unjudged = [sds_id for sds_id in ids["sds_id"] if sds_id not in judged]
-    return (messages + _find_without_verdict(source, unjudged))[:limit]
+def find(tables: TableSnapshot | TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts]:
+    """The messages with the key or SDS id ``wanted``, then those whose key, SDS id, payload hash or envelope hash
+    begins with it (at least four characters); at most ``limit``."""
+    name = wanted.strip()
+    matches = find_exact(tables, name, limit=limit)
+    if len(name) >= LEAST:
+        known = {(*message.channel, message.message_key) for message in matches}
+        ids = {sds_id for message in matches for sds_id in message.sds_ids}
+        matches += [
+            message
+            for message in _find_beginning(tables, name, limit)
+            if (*message.channel, message.message_key) not in known and ids.isdisjoint(message.sds_ids)
+        ]
+    return matches[:limit]
+
+
+def find_exact(
+    tables: TableSnapshot | TableWindow, name: str, key: ChannelFilter | None = None, limit: int = 20
+) -> list[MessageFacts]:
+    """The messages with exactly this key or SDS id, in one channel or in all; those with a verdict if there are any.
+    The filters reach the files of a snapshot, so that a link to a message opens fast in large tables."""
+    here = "true" if key is None else key.where()
+    values = {"name": name, "limit": limit, **(key.parameters if key else {})}
+    judged = tables.select(_judged_sql(f"{here} AND (message_key = $name OR list_contains(sds_ids, $name))"), values)
+    return [make_facts(row) for row in judged] or _find_without_verdict(tables, f"{here} AND sds_id = $name", values)
 
 
 def example(source: TableWindow) -> MessageFacts:
     """A message to show by default: the newest one that lacks a segment, or else that is missing, or else any. Raises
     :class:`LocalError` when no message is known."""
-    rows = source.query(
-        """SELECT message_key FROM delivery_status
-           ORDER BY (cause = 'segment_missing') IS TRUE DESC, verdict = 'missing' DESC, first_seen DESC, message_key
-           LIMIT 1"""
-    )
-    if rows.empty:
-        raise LocalError("No message is known in this window.", "Choose an earlier --from, or look at another channel.")
-    return find(source, rows["message_key"][0])[0]
-
-
-def _find_without_verdict(source: TableWindow, sds_ids: list[str]) -> list[MessageFacts]:
-    """Messages without a verdict, from their segments."""
-    if not sds_ids:
-        return []
     rows = source.select(
-        """
-        SELECT pubsub_topic, content_topic, channel_id,
-               coalesce(lower(hex(entire_message_hash)), min(sds_id)) AS message_key,
-               min(sender_id) AS sender_id, lower(hex(entire_message_hash)) AS payload_hash,
-               array_agg(DISTINCT sds_id ORDER BY sds_id) AS sds_ids, min(event_time) AS first_seen
-        FROM sds_messages WHERE list_contains($ids, sds_id)
-        GROUP BY pubsub_topic, content_topic, channel_id, entire_message_hash
-        ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
-        """,
-        {"ids": sds_ids},
+        f"""SELECT {_FACTS} FROM delivery_status
+            ORDER BY (cause = 'segment_missing') IS TRUE DESC, verdict = 'missing' DESC, first_seen DESC, message_key
+            LIMIT 1"""
     )
+    if not rows:
+        raise LocalError("No message is known in this window.", "Choose an earlier --from, or look at another channel.")
+    return make_facts(rows[0])
+
+
+def _find_beginning(tables: TableSnapshot | TableWindow, name: str, limit: int) -> list[MessageFacts]:
+    digits = name.lower().removeprefix("0x") if _HEX.fullmatch(name) else None
+    rows = tables.select(
+        f"""
+        SELECT sds_id FROM sds_messages
+        WHERE starts_with(sds_id, $name)
+           OR ($digits IS NOT NULL AND (starts_with(lower(hex(envelope_hash)), $digits)
+                                        OR starts_with(lower(hex(entire_message_hash)), $digits)))
+        UNION SELECT sds_id FROM lost_dependencies WHERE starts_with(sds_id, $name)
+        LIMIT {MOST_IDS}
+        """,
+        {"name": name, "digits": digits},
+    )
+    ids = [row["sds_id"] for row in rows]
+    judged = tables.select(
+        _judged_sql(
+            """list_has_any(sds_ids, $ids) OR starts_with(message_key, $name)
+               OR ($digits IS NOT NULL AND starts_with(lower(hex(entire_message_hash)), $digits))"""
+        ),
+        {"ids": ids, "name": name, "digits": digits, "limit": limit},
+    )
+    messages = [make_facts(row) for row in judged]
+    known = {sds_id for message in messages for sds_id in message.sds_ids}
+    values = {"ids": [sds_id for sds_id in ids if sds_id not in known], "limit": limit}
+    return messages + (_find_without_verdict(tables, "list_contains($ids, sds_id)", values) if values["ids"] else [])
+
+
+def _find_without_verdict(
+    tables: TableSnapshot | TableWindow, where: str, values: Mapping[str, Any]
+) -> list[MessageFacts]:
+    """Messages from their segments, grouped by the hash of the payload; if there are none, those that others name."""
+    rows = tables.select(_segments_sql(where), values) or tables.select(_named_sql(where), values)
     return [make_facts(row) for row in rows]
+
+
+_CHANNEL = ", ".join(CHANNEL_KEY)
+_FACTS = f"""{_CHANNEL}, message_key, sender_id, lower(hex(entire_message_hash)) AS payload_hash, sds_ids, verdict,
+    cause, detail, data_missing, acknowledged_by, lost_by, first_seen, delivered_at"""
+
+
+def _judged_sql(where: str) -> str:
+    return f"""SELECT {_FACTS} FROM delivery_status WHERE {where}
+               ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit"""
+
+
+def _segments_sql(where: str) -> str:
+    return f"""
+    WITH wanted AS (
+        SELECT DISTINCT {_CHANNEL}, sender_id, entire_message_hash, sds_id FROM sds_messages
+        WHERE {where} ORDER BY ALL LIMIT {MOST_IDS})
+    SELECT w.pubsub_topic, w.content_topic, w.channel_id, min(w.sds_id) AS message_key, w.sender_id,
+           lower(hex(w.entire_message_hash)) AS payload_hash, list_sort(list_distinct(list(s.sds_id))) AS sds_ids,
+           min(s.event_time) AS first_seen
+    FROM wanted w JOIN sds_messages s ON w.pubsub_topic IS NOT DISTINCT FROM s.pubsub_topic
+         AND w.content_topic IS NOT DISTINCT FROM s.content_topic AND w.channel_id IS NOT DISTINCT FROM s.channel_id
+         AND (s.sds_id = w.sds_id OR (s.entire_message_hash = w.entire_message_hash AND s.sender_id = w.sender_id))
+    GROUP BY w.pubsub_topic, w.content_topic, w.channel_id, w.sender_id, w.entire_message_hash,
+             coalesce(hex(w.entire_message_hash), w.sds_id)
+    ORDER BY first_seen DESC, w.pubsub_topic, w.content_topic, w.channel_id, w.sender_id, message_key LIMIT $limit
+"""
+
+
+def _named_sql(where: str) -> str:
+    return f"""
+    SELECT {_CHANNEL}, sds_id AS message_key, min(sender_id) AS sender_id, NULL AS payload_hash,
+           [sds_id] AS sds_ids, min(event_time) AS first_seen
+    FROM (SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM lost_dependencies
+          UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
+    WHERE {where} GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC, {_CHANNEL} LIMIT $limit
+"""
 
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:

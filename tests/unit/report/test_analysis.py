@@ -329,8 +329,11 @@ def test_too_little_finds_nothing(source: TableWindow) -> None:
 def test_a_message_without_a_verdict_is_found_by_its_segments(tmp_path: Path, sample_tables: Path, told: Story) -> None:
     shutil.copytree(sample_tables / "sds_messages", tmp_path / "sds_messages")
     message = told.messages["whole"]
-    (found,) = investigate.find(TableWindow(tmp_path), message.last.sds_id)
+    tables = TableWindow(tmp_path)
+    (found,) = investigate.find(tables, message.last.sds_id)
     assert found.verdict is None and found.payload_hash == message.payload_hash.hex()
+    (begun,) = investigate.find(tables, found.payload_hash[:12])
+    assert investigate.find_exact(tables, begun.message_key, begun.channel) == [begun], "its page opens"
 
 
 def test_the_time_line_holds_what_every_table_says(source: TableWindow, told: Story) -> None:
