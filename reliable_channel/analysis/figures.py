@@ -12,6 +12,7 @@ values.
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
 ``PLAUSIBLE``      of the same row: whether the sender's timestamp can be one; only then it has a network time
 ``WAITING_MS``     of the same row: from the first segment to the delivery, ms: for other segments and for the past
+``by_channel``     a row per channel: its verdicts, loss, bytes, repairs, senders and families, and the last trace
 ``records``        records that were read from Kafka, whatever became of them
 ``refused``        records among them that were quarantined and not used
 =================  ===================================================================================================
@@ -21,6 +22,7 @@ values.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +57,32 @@ GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
 """The unit in which an implausible timestamp would be one; ``none`` of these."""
 QUANTILES = (0.5, 0.9, 0.99)
 _PLACE = "kafka_topic, kafka_partition, kafka_offset"
+
+
+def by_channel(key: Sequence[str], seen: str = "true", came: str = "true") -> str:
+    """One row per channel that has verdicts or deliveries. ``key``: the columns that tell channels apart; ``seen`` and
+    ``came``: the conditions on ``delivery_status``, and on ``delivered_messages`` and ``reassembled_messages``. Without
+    a verdict, the messages of a channel are those delivered."""
+    names = ", ".join(key)
+    return f"""
+        SELECT {names}, coalesce(any_value(messages), any_value(came)) AS messages,
+               coalesce(any_value(delivered), any_value(came)) AS delivered,
+               coalesce(any_value(late), any_value(came_late)) AS late,
+               coalesce(any_value(missing), 0) AS missing, coalesce(any_value(unknown), 0) AS unknown,
+               any_value(missing) / nullif(any_value(missing) + any_value(delivered), 0) AS loss,
+               coalesce(any_value(payload_bytes), 0) AS payload_bytes, coalesce(any_value(repaired), 0) AS repaired,
+               coalesce(any_value(senders), 0) AS senders, any_value(families) AS families,
+               max(last_seen) AS last_seen
+        FROM (SELECT {names}, {VERDICTS}, max(first_seen) AS last_seen
+              FROM delivery_status WHERE {seen} GROUP BY {names}
+              UNION ALL BY NAME
+              SELECT {names}, count(*) AS came, count(*) FILTER (late) AS came_late,
+                     sum(payload_bytes)::BIGINT AS payload_bytes, count(DISTINCT sender_id) AS senders,
+                     string_agg(DISTINCT family, ', ' ORDER BY family) AS families, max(first_seen) AS last_seen
+              FROM delivered_messages WHERE {came} GROUP BY {names}
+              UNION ALL BY NAME
+              SELECT {names}, {REPAIRED} AS repaired FROM reassembled_messages WHERE {came} GROUP BY {names})
+        GROUP BY {names} HAVING coalesce(any_value(messages), any_value(came)) IS NOT NULL"""
 
 
 def records(where: str = "true") -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from reliable_channel.analysis import figures
 from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
@@ -35,28 +36,10 @@ _POINTS = "[i / 100 FOR i IN range(0, 101)]"
 def by_channel(source: TableWindow) -> pd.DataFrame:
     """One row per channel, the one with the most losses first: verdicts, loss, bytes, repairs, last trace."""
     return source.query(
-        f"""
-        WITH judged AS (
-            SELECT content_topic, channel_id, {VERDICTS}, max(first_seen) AS last_seen
-            FROM delivery_status GROUP BY ALL),
-        came AS (
-            SELECT content_topic, channel_id, count(*) AS delivered, count(*) FILTER (late) AS late,
-                   sum(payload_bytes)::BIGINT AS payload_bytes, max(first_seen) AS last_seen
-            FROM delivered_messages GROUP BY ALL),
-        whole AS (SELECT content_topic, channel_id, {REPAIRED} AS repaired FROM reassembled_messages GROUP BY ALL)
-        SELECT coalesce(j.content_topic, c.content_topic) AS content_topic,
-               coalesce(j.channel_id, c.channel_id) AS channel_id,
-               coalesce(j.messages, c.delivered) AS messages, coalesce(j.delivered, c.delivered) AS delivered,
-               coalesce(j.late, c.late) AS late, coalesce(j.missing, 0) AS missing, coalesce(j.unknown, 0) AS unknown,
-               j.missing / nullif(j.missing + j.delivered, 0) AS loss,
-               coalesce(c.payload_bytes, 0) AS payload_bytes, coalesce(w.repaired, 0) AS repaired,
-               greatest(j.last_seen, c.last_seen) AS last_seen
-        FROM judged j FULL JOIN came c ON j.content_topic IS NOT DISTINCT FROM c.content_topic
-             AND j.channel_id IS NOT DISTINCT FROM c.channel_id
-        LEFT JOIN whole w ON w.content_topic IS NOT DISTINCT FROM coalesce(j.content_topic, c.content_topic)
-             AND w.channel_id IS NOT DISTINCT FROM coalesce(j.channel_id, c.channel_id)
-        ORDER BY missing DESC, messages DESC, channel_id, content_topic
-        """
+        f"""SELECT content_topic, channel_id, messages, delivered, late, missing, unknown, loss, payload_bytes,
+                   repaired, last_seen
+            FROM ({figures.by_channel(("content_topic", "channel_id"))})
+            ORDER BY missing DESC, messages DESC, channel_id, content_topic"""
     )
 
 
