@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer
 
-from reliable_channel.cli import EXIT_CODES, build
+from reliable_channel.cli.app import EXIT_CODES, build
 
 _HEAD = """# Command line
 

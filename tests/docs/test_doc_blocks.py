@@ -12,7 +12,8 @@ import pytest
 import typer
 import yaml
 
-from reliable_channel.cli import build, main
+from reliable_channel.cli import main
+from reliable_channel.cli.app import build
 from reliable_channel.config import Settings, load
 from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks, pages
 

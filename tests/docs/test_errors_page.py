@@ -213,7 +213,7 @@ def test_every_error_of_the_page_is_provoked_somewhere() -> None:
 
 
 def test_every_exit_code_is_on_the_page() -> None:
-    from reliable_channel.cli import EXIT_CODES
+    from reliable_channel.cli.app import EXIT_CODES
 
     named = {
         int(code) for row in re.findall(r"^\| ([\d, ]+) \|", PAGE.read_text(), re.MULTILINE) for code in row.split(",")

@@ -13,8 +13,10 @@ import pytest
 import typer
 from deltalake.exceptions import DeltaError
 
-from reliable_channel import __version__, cli
-from reliable_channel.cli import PANELS, build, main
+from reliable_channel import __version__
+from reliable_channel.cli import app as cli_app
+from reliable_channel.cli import main
+from reliable_channel.cli.app import PANELS, build
 from reliable_channel.cli.commands import Invocation
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, print_fault
@@ -44,7 +46,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 
         return app
 
-    monkeypatch.setattr(cli, "build", with_fault)
+    monkeypatch.setattr(cli_app, "build", with_fault)
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +66,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from reliable_channel.cli import build; build(); "
+        "import sys; from reliable_channel.cli.app import build; build(); "
         "print(*{'pyspark', 'pandas', 'pyarrow', 'kafka', 'deltalake', 'numpy', 'duckdb'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -211,7 +213,7 @@ def test_log_lines_of_libraries_do_not_reach_the_terminal() -> None:
         "    logging.getLogger('kafka.net').warning('slow'); logging.getLogger('urllib3').error('retry')\n"
         "    logging.getLogger('reliable_channel.x').warning('ours')\n"
         "    raise SystemExit(0)\n"
-        "import reliable_channel.cli as cli; cli.build = app; main(['status'])"
+        "import reliable_channel.cli.app as cli; cli.build = app; main(['status'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "slow" not in done.stderr

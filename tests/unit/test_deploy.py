@@ -18,7 +18,7 @@ import pytest
 import typer
 import yaml
 
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.config import load
 from reliable_channel.config.loading import find_shipped
 from reliable_channel.config.metrics import MetricsSettings

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from reliable_channel.cli import build, main
+from reliable_channel.cli import main
+from reliable_channel.cli.app import build
 from reliable_channel.cli.commands import files_of_package
 from reliable_channel.cli.commands.run import status_line
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics

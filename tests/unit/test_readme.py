@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.config import load
 
 ROOT = Path(__file__).parents[2]

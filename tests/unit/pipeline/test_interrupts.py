@@ -17,6 +17,18 @@ from reliable_channel.runtime.interrupts import note_interrupts
 from tests.support.waiting import WAIT_S
 
 
+def end_by_signal(script: str, word: str, number: int, place: Path) -> tuple[int, str, str]:
+    """Send a process a signal when it has printed ``word``; its exit code, and what it printed after that."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=place
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{word}\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=WAIT_S)
+    return process.returncode, out, err.strip()
+
+
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["SIGINT", "SIGTERM"]
 )
@@ -66,6 +78,22 @@ def test_a_job_puts_the_handlers_back(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+def test_while_the_command_line_is_imported_a_signal_ends_the_process_without_an_exception(
+    number: int, code: int, tmp_path: Path
+) -> None:
+    script = (
+        "import builtins, time; real = builtins.__import__\n"
+        "def wait(name, *rest):\n"
+        "    if name == 'typer':\n"
+        "        print('importing', flush=True); time.sleep(60)\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = wait\n"
+        "from reliable_channel.cli import main; main(['status'])"
+    )
+    assert end_by_signal(script, "importing", number, tmp_path) == (code, "", "Stopped." if code == 130 else "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
     number: int, code: int, tmp_path: Path
 ) -> None:
@@ -80,12 +108,4 @@ def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
         "config.load = load\n"
         "from reliable_channel.cli import main; main(['status'])"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "reading\n"
-    process.send_signal(number)
-    out, err = process.communicate(timeout=WAIT_S)
-    assert (process.returncode, out) == (code, "")
-    assert err.split() == (["Stopped."] if number == signal.SIGINT else [])
+    assert end_by_signal(script, "reading", number, tmp_path) == (code, "", "Stopped." if code == 130 else "")

@@ -20,7 +20,7 @@ from reliable_channel.analysis.alerts.measure import as_of, readings
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate, SilentChannel
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.evidence.audit import to_audit
 from reliable_channel.evidence.delta_source import DeltaSource

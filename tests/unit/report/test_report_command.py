@@ -23,7 +23,7 @@ from reliable_channel.analysis.report import csv_files, layout, terminal
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.cli.commands.report import write_whole
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError

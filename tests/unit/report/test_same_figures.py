@@ -18,7 +18,7 @@ from reliable_channel.analysis.alerts.measure import readings
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.cli.commands.run import result
 from reliable_channel.config import PathSettings, load
 from tests.support.sample_values import PUBSUB_TOPIC, topic_of

@@ -14,7 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.cli import build
+from reliable_channel.cli.app import build
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.append import append_rows
