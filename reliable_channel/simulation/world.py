@@ -23,14 +23,14 @@ class World:
     truth: Truth
 
 
-def simulate(scenario: Scenario, on_channel: Callable[[str], None] = lambda _: None) -> World:
-    """Run the scenario; the same scenario gives the same world, byte for byte. ``on_channel`` is called for each
-    finished channel. Channels do not influence each other, so a scenario with fewer channels gives the same records for
-    them."""
+def simulate(scenario: Scenario, advance: Callable[[int, str], None] = lambda _count, _name: None) -> World:
+    """Run the scenario; the same scenario gives the same world, byte for byte. ``advance`` is called for each finished
+    channel, with their number so far and its name. Channels do not influence each other, so a scenario with fewer
+    channels gives the same records for them."""
     journals = []
-    for plan in scenario.channels:
+    for count, plan in enumerate(scenario.channels, 1):
         journals.append(play_channel(plan, scenario))
-        on_channel(plan.channel_id)
+        advance(count, plan.channel_id)
     observed = [record for journal in journals for record in journal.observed]
     records = sorted(
         [*observed, *bad_records(scenario), *plain_waku_records(scenario)],

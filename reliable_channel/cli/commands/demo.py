@@ -144,14 +144,7 @@ def simulate_scenario(seed: int, name: str) -> World:
     }
     scenario = scenarios[name](seed)
     with progress("Simulating the conversation", len(scenario.channels)) as advance:
-        done = 0
-
-        def on_played(channel: str) -> None:
-            nonlocal done
-            done += 1
-            advance(done, channel)
-
-        return simulate(scenario, on_played)
+        return simulate(scenario, advance)
 
 
 def play(settings: Settings, world: World, run_dir: Path) -> None:

@@ -54,14 +54,7 @@ def register(app: typer.Typer) -> None:
             bursty=bursty,
         )
         with progress("Simulating", channels) as advance:
-            done = 0
-
-            def on_played(channel: str) -> None:
-                nonlocal done
-                done += 1
-                advance(done, channel)
-
-            world = play(scenario, on_played)
+            world = play(scenario, advance)
         target = topic or settings.kafka.topics.envelopes
         with progress(f"Writing to {target}", len(world.records)) as advance:
             written = write_records(
