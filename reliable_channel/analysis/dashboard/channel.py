@@ -1,5 +1,6 @@
 """Builds the page of one channel: acknowledgements, who is behind, missing messages, requests to stores, what each
 sender's rate limit was spent on, and its messages."""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 from reliable_channel.analysis.dashboard.figures import read_known_shares
 from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
 from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
@@ -56,7 +57,7 @@ def page(
 def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
     """Whether any table contains the channel."""
     tables = ("delivery_status", "deliveries", "refetch_requests", "lost_dependencies", "sds_messages")
-    conditions = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)  # noqa: S608 - our own names
+    conditions = (f"EXISTS (SELECT 1 FROM {name} WHERE {key.where()})" for name in tables)
     return bool(lake.select(f"SELECT {' OR '.join(conditions)} AS known", key.parameters)[0]["known"])
 
 
@@ -65,9 +66,9 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
     rows = lake.select(
         f"""
         SELECT verdict, cause, count(*) AS messages FROM delivery_status
-        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until
+        WHERE {key.where()} AND {SEEN}
         GROUP BY ALL ORDER BY messages DESC, verdict, cause
-        """,  # noqa: S608 - names of our own only
+        """,
         {**key.parameters, **window.bounds},
     )
     came = lake.select(
@@ -75,10 +76,10 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
         SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
                count(*) FILTER (row_kind = 'message' AND late) AS late,
                (SELECT {REPAIRED} FROM reassembled_messages
-                WHERE {key.where()} AND event_time > $since AND event_time <= $until) AS repaired,
+                WHERE {key.where()} AND {CAME}) AS repaired,
                max(first_seen) AS heard
-        FROM deliveries WHERE {key.where()} AND event_time > $since AND event_time <= $until
-        """,  # noqa: S608 - names of our own only
+        FROM deliveries WHERE {key.where()} AND {CAME}
+        """,
         {**key.parameters, **window.bounds},
     )[0]
     late = sum(r["messages"] for r in rows if r["verdict"] == "delivered" and r["cause"] == "late")
@@ -95,10 +96,10 @@ def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict
 
 def behind(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
     """What each participant shows to have and to lack of the others' messages; who lacks most first."""
-    in_window = f"{key.where()} AND event_time > $since AND event_time <= $until"
+    in_window = f"{key.where()} AND {CAME}"
     return Rows.of(
         lake,
-        f"SELECT * FROM ({participant_views_sql(in_window)}) ORDER BY lacks DESC, may_lack DESC, participant",  # noqa: S608 - our own
+        f"SELECT * FROM ({participant_views_sql(in_window)}) ORDER BY lacks DESC, may_lack DESC, participant",
         {**key.parameters, **window.bounds},
         1,
         PER_PART,
@@ -113,12 +114,12 @@ def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWi
         WITH asked AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, max(attempt) AS attempts, min(event_time) AS since,
                    any_value(needed_by) AS needed_by, bool_or(retrieval_hint IS NOT NULL) AS hint
-            FROM refetch_requests WHERE {key.where()} AND event_time > $since AND event_time <= $until GROUP BY sds_id),
+            FROM refetch_requests WHERE {key.where()} AND {CAME} GROUP BY sds_id),
         given_up AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, arg_max(status, event_time) AS status,
                    min(missing_since) AS since, any_value(needed_by) AS needed_by,
                    bool_or(retrieval_hint IS NOT NULL) AS hint
-            FROM lost_dependencies WHERE {key.where()} AND event_time > $since AND event_time <= $until
+            FROM lost_dependencies WHERE {key.where()} AND {CAME}
             GROUP BY sds_id),
         here AS (SELECT DISTINCT sds_id FROM deliveries WHERE {key.where()})
         SELECT coalesce(a.sds_id, g.sds_id) AS sds_id, coalesce(a.sender_id, g.sender_id) AS sender_id,
@@ -129,7 +130,7 @@ def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWi
         WHERE NOT EXISTS (SELECT 1 FROM here WHERE here.sds_id = coalesce(a.sds_id, g.sds_id))
           AND coalesce(g.status, '') <> 'recovered'
         ORDER BY status <> 'awaited', since, sds_id
-        """,  # noqa: S608 - names of our own only
+        """,
         {**key.parameters, **window.bounds},
         number,
         PER_PART,
@@ -146,9 +147,9 @@ def refetches(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, numbe
             FROM store_presence WHERE {key.where()} AND purpose = 'refetch' GROUP BY ALL)
         SELECT r.sds_id, r.sender_id, r.attempt, r.needed_by, r.event_time, r.retrieval_hint, answers
         FROM refetch_requests r LEFT JOIN answers USING (sds_id, attempt)
-        WHERE {key.where()} AND event_time > $since AND event_time <= $until
+        WHERE {key.where()} AND {CAME}
         ORDER BY event_time DESC, sds_id, attempt
-        """,  # noqa: S608 - names of our own only
+        """,
         {**key.parameters, **window.bounds},
         number,
         PER_PART,
@@ -164,23 +165,23 @@ def budget(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
         f"""
         WITH epochs AS (
             SELECT sender_id, count(*) AS used, {by_role}
-            FROM dispatches WHERE {key.where()} AND first_seen > $since AND first_seen <= $until
+            FROM dispatches WHERE {key.where()} AND {SEEN}
             GROUP BY sender_id, sent_ms - sent_ms % {EPOCH_MS}),
         delivered AS (
             SELECT sender_id, count(*) AS delivered FROM delivery_status
-            WHERE {key.where()} AND verdict = 'delivered' AND first_seen > $since AND first_seen <= $until
+            WHERE {key.where()} AND verdict = 'delivered' AND {SEEN}
             GROUP BY sender_id),
         formats AS (
             SELECT sender_id, concat_ws(', ', string_agg(DISTINCT family, ', ' ORDER BY family),
                    string_agg(DISTINCT encryption_layer, ', ' ORDER BY encryption_layer)) AS format
-            FROM sds_messages WHERE {key.where()} AND event_time > $since AND event_time <= $until
+            FROM sds_messages WHERE {key.where()} AND {CAME}
             GROUP BY sender_id)
         SELECT sender_id, any_value(format) AS format, sum(used)::BIGINT AS envelopes, max(used) AS busiest,
                any_value(delivered) AS delivered,
                {", ".join(f"sum({role})::BIGINT AS {role}" for role in ROLES)}
         FROM epochs LEFT JOIN delivered USING (sender_id) LEFT JOIN formats USING (sender_id)
         GROUP BY sender_id ORDER BY envelopes DESC, sender_id
-        """,  # noqa: S608 - names of our own only
+        """,
         {**key.parameters, **window.bounds},
         1,
         PER_PART,
@@ -195,9 +196,9 @@ def messages(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, verdic
         SELECT message_key, sender_id, verdict, cause, detail, first_seen, delivered_at, sds_ids,
                len(acknowledged_by) AS acknowledged, entire_message_hash
         FROM delivery_status
-        WHERE {key.where()} AND first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+        WHERE {key.where()} AND {SEEN} AND ($verdict = '' OR verdict = $verdict)
         ORDER BY first_seen DESC, message_key
-        """,  # noqa: S608 - names of our own only
+        """,
         {**key.parameters, **window.bounds, "verdict": verdict},
         number,
         PER_PART,

@@ -1,11 +1,12 @@
 """Builds the list of channels: filtered by text, sorted and paged, all by parameters of the address."""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
 from reliable_channel.analysis.figures import by_channel
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables import CHANNEL_KEY
@@ -35,15 +36,15 @@ def channels(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, n
     """One row per channel key that has verdicts or deliveries in the window, with both."""
     rows = by_channel(
         CHANNEL_KEY,
-        seen="first_seen > $since AND first_seen <= $until",
-        came="event_time > $since AND event_time <= $until",
+        seen=SEEN,
+        came=CAME,
     )
     return Rows.of(
         lake,
         f"""SELECT * FROM ({rows})
             WHERE $text = '' OR contains(lower(channel_id), lower($text))
                   OR contains(lower(content_topic), lower($text))
-            ORDER BY {_ORDERS[order]}, channel_id, content_topic, pubsub_topic""",  # noqa: S608 - text of our own only
+            ORDER BY {_ORDERS[order]}, channel_id, content_topic, pubsub_topic""",
         {**window.bounds, "text": text},
         number,
     )

@@ -1,5 +1,6 @@
 """Prepares the charts of the pages, each with its table, an alternative text, and the colours of a dark page. Frames
 and charts are those of the report."""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pandas as pd
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
 from reliable_channel.analysis.dashboard.picture import add_tooltips, link
-from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.dashboard.windows import CAME, TimeWindow
 from reliable_channel.analysis.report import capacity, delivery
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.dark import DARK
@@ -196,10 +197,10 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
 
 def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilter) -> Figure:
     """How much of a channel each participant knew over time, and its splits."""
-    where = f"{key.where()} AND event_time > $since AND event_time <= $until"
+    where = f"{key.where()} AND {CAME}"
     parameters = {**key.parameters, **window.bounds}
     (span,) = lake.select(
-        f"SELECT min(event_time) AS first, max(event_time) AS last FROM sds_messages WHERE {where}",  # noqa: S608 - our own
+        f"SELECT min(event_time) AS first, max(event_time) AS last FROM sds_messages WHERE {where}",
         parameters,
     )
     seconds = max(60, window.bin_s(span["first"], span["last"]))

@@ -1,5 +1,6 @@
 """Builds the list of messages: the newest ones, filtered by verdict, cause and channel, or those that a hash or id
 matches."""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.dashboard.windows import SEEN, TimeWindow
 from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -58,7 +59,7 @@ def of_channel_or_sender(lake: TableSnapshot, name: str) -> list[MessageFacts]:
     rows = lake.select(
         f"""SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
             WHERE channel_id = $name OR sender_id = $name
-            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",  # noqa: S608 - a number of ours
+            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",
         {"name": name},
     )
     return [make_facts(row) for row in rows]
@@ -68,7 +69,7 @@ def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
     """Channels and senders with a similar name, the most similar first."""
     rows = lake.select(
         f"""SELECT channel_id AS name FROM delivery_status UNION SELECT sender_id FROM delivery_status
-            ORDER BY name LIMIT {MOST_NAMES}"""  # noqa: S608 - a number of ours
+            ORDER BY name LIMIT {MOST_NAMES}"""
     )
     known = {row["name"].lower(): row["name"] for row in rows if row["name"]}
     return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
@@ -86,10 +87,10 @@ def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> d
         rows = lake.select(
             f"""
             SELECT {column} AS name FROM delivery_status
-            WHERE first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+            WHERE {SEEN} AND ($verdict = '' OR verdict = $verdict)
                   AND {column} IS NOT NULL
             GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {MOST_CHOICES}
-            """,  # noqa: S608 - one of two columns
+            """,
             {**window.bounds, "verdict": chosen.verdict},
         )
         return [row["name"] for row in rows]
@@ -101,11 +102,11 @@ def newest(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter, numbe
     """Messages that have a verdict, newest first."""
     return Rows.of(
         lake,
-        """
+        f"""
         SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id, verdict, cause, detail, first_seen,
                delivered_at, len(acknowledged_by) AS acknowledged
         FROM delivery_status
-        WHERE first_seen > $since AND first_seen <= $until AND ($verdict = '' OR verdict = $verdict)
+        WHERE {SEEN} AND ($verdict = '' OR verdict = $verdict)
               AND ($cause = '' OR cause = $cause) AND ($channel = '' OR channel_id = $channel)
         ORDER BY first_seen DESC, message_key
         """,

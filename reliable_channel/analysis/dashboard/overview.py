@@ -1,4 +1,5 @@
 """Builds the overview: verdict counts, the speed of the pipeline, and open alerts."""
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from reliable_channel.analysis.alerts.heartbeat import ROUNDS
 from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
-from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
 from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -17,7 +18,6 @@ TABLES = (
 )  # fmt: skip
 STAGES = {"network": "on the network", "waiting": "waiting", "acknowledgement": "acknowledgement"}
 
-IN_WINDOW = "event_time > $since AND event_time <= $until"
 _METRICS = {
     "input_rows": "input_rows",
     "rows_per_s": "processed_rows_per_second",
@@ -45,15 +45,15 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The numbers at the top."""
     row = lake.select(
         f"""
-        SELECT {records(IN_WINDOW)} AS records, {drops(IN_WINDOW)} AS refused, j.*,
+        SELECT {records(CAME)} AS records, {drops(CAME)} AS refused, j.*,
                (SELECT max(recorded_at) FROM pipeline_metrics WHERE query = '{ROUNDS}') AS judged_at
         FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
                   SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
-                  WHERE first_seen > $since AND first_seen <= $until
-                  UNION SELECT pubsub_topic, content_topic, channel_id FROM delivered_messages WHERE {IN_WINDOW}))
+                  WHERE {SEEN}
+                  UNION SELECT pubsub_topic, content_topic, channel_id FROM delivered_messages WHERE {CAME}))
                   AS channels
-              FROM delivery_status WHERE first_seen > $since AND first_seen <= $until) j
-        """,  # noqa: S608 - text of our own
+              FROM delivery_status WHERE {SEEN}) j
+        """,
         window.bounds,
     )[0]
     return row | {"judged": row["delivered"] + row["missing"]}
@@ -62,9 +62,9 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
 def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
     """Verdict, cause, how many."""
     return lake.select(
-        """
+        f"""
         SELECT verdict, cause, count(*) AS messages FROM delivery_status
-        WHERE first_seen > $since AND first_seen <= $until GROUP BY ALL ORDER BY messages DESC, verdict, cause
+        WHERE {SEEN} GROUP BY ALL ORDER BY messages DESC, verdict, cause
         """,
         window.bounds,
     )
@@ -73,8 +73,8 @@ def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
 def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
     """The summary of the figures in words."""
     channels = lake.select(
-        f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE first_seen > $since AND first_seen <= $until
-            GROUP BY pubsub_topic, content_topic, channel_id ORDER BY channel_id""",  # noqa: S608 - text of our own
+        f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE {SEEN}
+            GROUP BY pubsub_topic, content_topic, channel_id ORDER BY channel_id""",
         window.bounds,
     )
     totals = {name: sum(row[name] for row in channels) for name in ("delivered", "missing")}
@@ -83,7 +83,7 @@ def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
 
 def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
     """How long each part of the delivery took: the part, and its quantiles in ms."""
-    by_stage = latencies(lake, IN_WINDOW, window.bounds)
+    by_stage = latencies(lake, CAME, window.bounds)
     return [(name, by_stage[stage]) for stage, name in STAGES.items() if by_stage[stage]]
 
 
@@ -92,7 +92,7 @@ def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     return lake.select(
         f"""SELECT count(*) AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
                    string_agg(DISTINCT nullif({GUESSED_UNIT}, 'none'), ', ') AS units
-            FROM delivered_messages WHERE {IMPLAUSIBLE} AND {IN_WINDOW}""",  # noqa: S608
+            FROM delivered_messages WHERE {IMPLAUSIBLE} AND {CAME}""",
         window.bounds,
     )[0]
 
@@ -100,15 +100,14 @@ def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
 def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """Messages by outcome in bins of the time they were first seen: ``bins`` of ``seconds``."""
     span = lake.select(
-        "SELECT min(first_seen) AS first, max(first_seen) AS last FROM delivery_status"
-        " WHERE first_seen > $since AND first_seen <= $until",
+        f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM delivery_status WHERE {SEEN}",
         window.bounds,
     )[0]
     seconds = window.bin_s(span["first"], span["last"])
     rows = lake.select(
-        """
+        f"""
         SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, cause, count(*) AS messages
-        FROM delivery_status WHERE first_seen > $since AND first_seen <= $until GROUP BY ALL ORDER BY ALL
+        FROM delivery_status WHERE {SEEN} GROUP BY ALL ORDER BY ALL
         """,
         window.bounds | {"seconds": seconds},
     )
@@ -126,5 +125,5 @@ def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
         SELECT query, max(batch_id) AS batch_id, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
         WHERE recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
         GROUP BY query ORDER BY reported_at DESC, query LIMIT 50
-        """  # noqa: S608 - names of our own only
+        """
     )
