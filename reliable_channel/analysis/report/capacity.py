@@ -1,8 +1,7 @@
 """Computes the pipeline's capacity and cost from ``pipeline_metrics``: frames for the notebook ``capacity``.
 
 ================  ======================================================================================================
-``metric``        time (UTC, wall clock), query, batch_id, value: one metric of every micro-batch
-``throughput``    time, query, rows_per_s (while the micro-batch ran), input_rows, took_ms
+``throughput``    time (UTC, wall clock), query, rows_per_s (while the micro-batch ran), input_rows, took_ms
 ``lag``           time, query, lag, unit (records or commits)
 ``state``         time, query, state_rows, memory_bytes, disk_bytes
 ``phases``        query, phase, share (of the time of its micro-batches), ms (sum)
@@ -41,15 +40,6 @@ PHASES = {
     "commit_offsets_ms": "committing",
 }
 """The phases of a micro-batch: Spark's name and its meaning."""
-
-
-def metric(source: TableWindow, name: str) -> pd.DataFrame:
-    """One metric of every micro-batch of every query, in order of time."""
-    return source.query(
-        """SELECT recorded_at AS time, query, batch_id, value FROM pipeline_metrics WHERE metric = $metric
-           ORDER BY time, query""",
-        metric=name,
-    )
 
 
 def throughput(source: TableWindow) -> pd.DataFrame:

@@ -60,9 +60,9 @@ def missing(source: TableWindow, limit: int = 100) -> pd.DataFrame:
     )
 
 
-def losses_over_time(source: TableWindow, seconds: int | None = None) -> pd.DataFrame:
+def losses_over_time(source: TableWindow) -> pd.DataFrame:
     """Messages not delivered, in bins of the time at which they were first seen or missed."""
-    width = seconds or bin_seconds(source, "delivery_status", "first_seen")
+    width = bin_seconds(source, "delivery_status", "first_seen")
     frame = source.query(
         f"""SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, {_CAUSE}, count(*) AS messages
             FROM delivery_status WHERE verdict <> 'delivered' AND first_seen IS NOT NULL

@@ -33,19 +33,19 @@ def readable(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return frame.assign(**cleaned)
 
 
-def topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
-    """The frame with all names in ``column`` called "all others" but the ``most`` with the largest sum of ``by``."""
+def topmost(frame: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
+    """The frame with all names in ``column`` called "all others" but the few with the largest sum of ``by``."""
     totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
-    if len(totals) <= most + 1:
+    if len(totals) <= MOST_NAMES + 1:
         return frame
-    kept = set(totals.index[:most])
+    kept = set(totals.index[:MOST_NAMES])
     return frame.assign(**{column: [name if name in kept else OTHER for name in frame[column]]})
 
 
-def keep_topmost(frame: pd.DataFrame, column: str, by: str, most: int = MOST_NAMES) -> pd.DataFrame:
-    """Only the rows of the ``most`` names with the largest sum of ``by``: for lines, which cannot be added up."""
+def keep_topmost(frame: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
+    """Only the rows of the few names with the largest sum of ``by``: for lines, which cannot be added up."""
     totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
-    return frame[frame[column].isin(set(totals.index[:most]))]
+    return frame[frame[column].isin(set(totals.index[:MOST_NAMES]))]
 
 
 def title_params(text: str, *how_to_read: str) -> alt.TitleParams:
@@ -60,9 +60,9 @@ def answers(frame: pd.DataFrame) -> dict[str, Any]:
     return channels | ({"href": alt.Href("link:N")} if "link" in frame else {})
 
 
-def time_axis(times: pd.Series, column: str = "time", title: str = "event time (UTC)", until: Any = None) -> alt.X:
-    """A time axis in UTC, whatever the viewer's time zone, with labels as fine as the span needs. It extends to
-    ``until`` (a time) if that is later than the last of ``times``."""
+def time_axis(times: pd.Series, title: str = "event time (UTC)", until: Any = None) -> alt.X:
+    """A time axis of the column ``time`` in UTC, whatever the viewer's time zone, with labels as fine as the span
+    needs. It extends to ``until`` (a time) if that is later than the last of ``times``."""
     end = times.max() if until is None or not len(times) else max(times.max(), pd.Timestamp(until))
     span = (end - times.min()).total_seconds() if len(times) else 0
     form = (
@@ -71,9 +71,7 @@ def time_axis(times: pd.Series, column: str = "time", title: str = "event time (
     scale, ticks = alt.Scale(type="utc"), 10 if form == "%H:%M" else 6
     if until is not None and len(times):
         scale.domainMax = alt.DateTime(utc=True, **_parts(end))
-    return alt.X(
-        f"{column}:T", title=title, scale=scale, axis=alt.Axis(labelOverlap=True, format=form, tickCount=ticks)
-    )
+    return alt.X("time:T", title=title, scale=scale, axis=alt.Axis(labelOverlap=True, format=form, tickCount=ticks))
 
 
 def _parts(time: pd.Timestamp) -> dict[str, int]:
@@ -158,9 +156,7 @@ def every(seconds: float) -> str:
     return f"every {seconds:g} s"
 
 
-def colours_by_name(
-    column: str, names: list[str], colours: list[str] | None = None, title: str | None = None
-) -> alt.Color:
+def colours_by_name(column: str, names: list[str], colours: list[str] | None = None) -> alt.Color:
     """One colour per name, in this order, with the legend below the chart. A colour depends on the alphabetical
     position of its name, so that charts of the same names agree whatever order they show them in."""
     rank = {name: number for number, name in enumerate(sorted({*names} - {OTHER}))}
@@ -168,7 +164,7 @@ def colours_by_name(
     scale = alt.Scale(domain=names, range=chosen)
     columns = 6 if max((len(name) for name in names), default=0) <= 12 else 3
     return alt.Color(
-        f"{column}:N", sort=names, scale=scale, legend=alt.Legend(orient="bottom", title=title, columns=columns)
+        f"{column}:N", sort=names, scale=scale, legend=alt.Legend(orient="bottom", title=None, columns=columns)
     )
 
 
