@@ -40,8 +40,8 @@ def acks_matrix(lake: TableSnapshot, key: ChannelFilter, since: dt.datetime, unt
     parameters = {**key.parameters, "since": since, "until": until}
     sent = lake.select(
         f"""
-        SELECT sender_id, count(DISTINCT sds_id) AS messages FROM deliveries d
-        WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where("d")}
+        SELECT sender_id, count(DISTINCT sds_id) AS messages FROM deliveries
+        WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where()}
           AND event_time > $since AND event_time <= $until
         GROUP BY ALL ORDER BY messages DESC, sender_id
         """,  # noqa: S608 - names of our own only
@@ -50,12 +50,12 @@ def acks_matrix(lake: TableSnapshot, key: ChannelFilter, since: dt.datetime, unt
     rows = lake.select(
         f"""
         WITH sent AS (
-            SELECT DISTINCT sender_id, sds_id FROM deliveries d
-            WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where("d")}
+            SELECT DISTINCT sender_id, sds_id FROM deliveries
+            WHERE segment_kind IS NOT NULL AND sds_kind <> 'ephemeral' AND {key.where()}
               AND event_time > $since AND event_time <= $until),
         confirmed AS (
             SELECT sds_id, acknowledged_by, bool_or(certainty = 'certain') AS certain, min(latency_ms) AS latency_ms
-            FROM acks a WHERE {key.where("a")} GROUP BY ALL)
+            FROM acks WHERE {key.where()} GROUP BY ALL)
         SELECT sender_id, acknowledged_by, count(*) FILTER (certain) AS certain,
                count(*) FILTER (NOT certain) AS weaker, median(latency_ms) AS p50_ms
         FROM sent JOIN confirmed USING (sds_id) GROUP BY ALL ORDER BY count(*) DESC, acknowledged_by, sender_id

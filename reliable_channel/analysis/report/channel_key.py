@@ -23,13 +23,11 @@ class ChannelFilter(NamedTuple):
         is_key = isinstance(key, list) and len(key) == 3 and all(part is None or isinstance(part, str) for part in key)
         return cls(*key) if is_key else None
 
-    def where(self, table: str = "") -> str:
-        """The condition for rows of this channel, of ``table`` if more than one has such columns. Plain equality, which
-        can skip files: of tables that maintenance has ordered, only some files are read."""
-        dot = f"{table}." if table else ""
+    def where(self) -> str:
+        """The condition for rows of this channel. Plain equality, which can skip files: of tables that maintenance has
+        ordered, only some files are read."""
         return " AND ".join(
-            f"{dot}{name} IS NULL" if value is None else f"{dot}{name} = $key_{name}"
-            for name, value in self._asdict().items()
+            f"{name} IS NULL" if value is None else f"{name} = $key_{name}" for name, value in self._asdict().items()
         )
 
     @property

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TypeVar
 
-from reliable_channel.simulation.check.attacks import drop_attacks, find_reordered, reduce_histories
+from reliable_channel.simulation.check.attacks import (
+    BEFORE_OBSERVATION,
+    LOST,
+    drop_attacks,
+    find_reordered,
+    reduce_histories,
+)
 from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.check.observed import Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000
-LOST, BEFORE_OBSERVATION = "lost", "before_observation"
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 
