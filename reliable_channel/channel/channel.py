@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -85,7 +84,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import Clock, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
-from reliable_channel.transport.forking import refuse_in_fork
+from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.health import HealthState
 
 _log = logging.getLogger(__name__)
@@ -214,7 +213,7 @@ class ReliableChannel:
         self._worker: threading.Thread | None = None
         self._last_worker: threading.Thread | None = None
         self._started = False
-        self._process = os.getpid()
+        self._owner = OwnerProcess()
         self._closed = False
         self._closing = False
         self._finished = False
@@ -348,7 +347,7 @@ class ReliableChannel:
         return known.send_id
 
     def _check(self) -> None:
-        refuse_in_fork(self._process)
+        self._owner.refuse_fork()
         if self._closed:
             raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
         if not self._started:
@@ -428,7 +427,7 @@ class ReliableChannel:
         """Subscribe, resend unacknowledged messages, query a store for missed ones, run the timers. Starting twice does
         nothing. In a process that was forked from the one that opened the channel, this and every other call but
         ``close``, which does nothing there, raises ``ForkedError``."""
-        refuse_in_fork(self._process)
+        self._owner.refuse_fork()
         with self._state:
             if self._closed:
                 raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
@@ -489,7 +488,7 @@ class ReliableChannel:
     def close(self) -> None:
         """Stop, take a snapshot, release lock and subscription. May be called twice: the second call waits for the
         first, except in a callback, for which the first may be waiting."""
-        if os.getpid() != self._process:
+        if not self._owner.is_current:
             return  # a fork leaves the channel to its process
         with self._state:
             again, self._closed = self._closed, True
@@ -590,7 +589,7 @@ class ReliableChannel:
     def step(self) -> int | None:
         """Run one cycle in this thread, for channels made with ``threaded=False``: received envelopes are processed and
         due timers run. Returns when (Unix ms) the next cycle is due, ``None`` when nothing is planned."""
-        refuse_in_fork(self._process)
+        self._owner.refuse_fork()
         if not self._started:
             return None
         if not self._retrieval.threaded:

@@ -6,7 +6,6 @@ then are the events of its changes dispatched.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from reliable_channel.messaging.requests import RequestStore
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Task
-from reliable_channel.transport.forking import refuse_in_fork
+from reliable_channel.transport.forking import OwnerProcess
 
 
 class Ledger:
@@ -34,7 +33,7 @@ class Ledger:
         self.events = EventSource()
         self._clock = clock
         self._lock = threading.RLock()
-        self._process = os.getpid()
+        self.owner = OwnerProcess()
         self._pending: list[Task] | None = None
 
     def now(self) -> int:
@@ -51,7 +50,7 @@ class Ledger:
     def step(self) -> Iterator[None]:
         """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and no event is
         dispatched. Raises ``ForkedError`` in a forked process."""
-        refuse_in_fork(self._process)
+        self.owner.refuse_fork()
         with self._lock:
             if self._pending is not None:
                 yield

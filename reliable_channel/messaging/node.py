@@ -6,7 +6,6 @@ Assembles the parts; each rule is in the module named after it. Usable without t
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -92,7 +91,6 @@ class MessagingNode(RecordLookups):
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
         )
         self._started = False
-        self._process = os.getpid()
         background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -131,10 +129,9 @@ class MessagingNode(RecordLookups):
     def close(self) -> None:
         """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does
         closing in a forked process."""
-        if os.getpid() != self._process:
-            return
-        self.stop()
-        self._ledger.records.close()
+        if self._ledger.owner.is_current:
+            self.stop()
+            self._ledger.records.close()
 
     def __enter__(self) -> MessagingNode:
         self.start()

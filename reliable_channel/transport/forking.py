@@ -16,13 +16,24 @@ class ForkedError(LocalError):
     """A channel, node or database of the process from which this one was forked."""
 
 
-def refuse_in_fork(owner: int) -> None:
-    """Raise :class:`ForkedError` unless this is the process ``owner``."""
-    if os.getpid() != owner:
-        raise ForkedError(
-            f"Process {owner} has opened this, and process {os.getpid()} was forked from it.",
-            "Open nodes and channels after the fork, in each process under its own sender id and database.",
-        )
+class OwnerProcess:
+    """The process that made an object, for the object to tell when it is used in a fork."""
+
+    def __init__(self) -> None:
+        self._id = os.getpid()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is that process."""
+        return os.getpid() == self._id
+
+    def refuse_fork(self) -> None:
+        """Raise :class:`ForkedError` in any other process."""
+        if not self.is_current:
+            raise ForkedError(
+                f"Process {self._id} has opened this, and process {os.getpid()} was forked from it.",
+                "Open nodes and channels after the fork, in each process under its own sender id and database.",
+            )
 
 
 def close_in_fork(lock_file: IO[Any]) -> None:

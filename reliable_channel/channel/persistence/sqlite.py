@@ -16,7 +16,7 @@ from reliable_channel.channel.errors import DamagedStore, journal_of_another_ver
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import SenderLock, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.forking import refuse_in_fork
+from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.private_files import private_file
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class SqlitePersistence:
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
         self.path = path if path == IN_MEMORY else Path(path).expanduser().resolve()
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        self._owner = OwnerProcess()
         self._users = 1
         self._held: dict[str, tuple[SenderLock, int]] = {}
         self._open: set[ChannelKey] = set()
@@ -164,7 +164,7 @@ class SqlitePersistence:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        refuse_in_fork(self._process)
+        self._owner.refuse_fork()
         with self._lock:
             try:
                 # IMMEDIATE: another process on another sender may write too, and a read that turns into a write
@@ -334,7 +334,7 @@ class SqlitePersistence:
             )
 
     def close(self) -> None:
-        if os.getpid() != self._process:
+        if not self._owner.is_current:
             return  # SQLite forbids even that
         with _shared_lock:
             self._users = max(0, self._users - 1)
