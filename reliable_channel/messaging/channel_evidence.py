@@ -16,16 +16,17 @@ from reliable_channel.channel.events import (
     SegmentSent,
 )
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, SenderEventSink
+from reliable_channel.messaging.pipeline_feed import Feed
+from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind
 
 
 class ChannelEvidence:
-    """Listens to one channel from :meth:`follow` on and passes rows to ``sink``."""
+    """Listens to one channel from :meth:`follow` on and passes rows to ``feed``."""
 
-    def __init__(self, channel: ReliableChannel, pubsub_topic: str, sink: SenderEventSink) -> None:
+    def __init__(self, channel: ReliableChannel, pubsub_topic: str, feed: Feed) -> None:
         self._channel = channel
         self._pubsub_topic = pubsub_topic
-        self._sink = sink
+        self._feed = feed
         self._held_back: set[str] = set()
 
     def follow(self) -> None:
@@ -61,7 +62,7 @@ class ChannelEvidence:
 
     def _report_loss(self, event: MessageLost) -> None:
         needed = "an unknown number of" if event.data_count is None else event.data_count
-        self._sink.record(
+        self._feed.record(
             LossReport(
                 at_ms=event.at,
                 reported_by=self._channel.sender_id,
@@ -88,7 +89,7 @@ class ChannelEvidence:
         *,
         is_reliable: bool = True,
     ) -> None:
-        self._sink.record(
+        self._feed.record(
             SenderEvent(
                 event=kind,
                 at_ms=at_ms,

@@ -22,7 +22,7 @@ from reliable_channel.messaging.health import HealthIndicator, HealthStatus
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.lookups import RecordLookups
-from reliable_channel.messaging.pipeline_feed import Feed, NoFeed
+from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.port import NodePort
 from reliable_channel.messaging.receiving import MessageReceiver
 from reliable_channel.messaging.records import MessageRecord
@@ -71,7 +71,7 @@ class MessagingNode(RecordLookups):
         self.config = config
         self._transport = transport
         self._clock = clock or SystemClock()
-        self._feed = feed or NoFeed()
+        self._feed = feed or Feed()
         self._ledger = Ledger(database, config, self._clock)
         self.port = NodePort(self, transport)
         """The node through which reliable channels dispatch: ``create_reliable_channel(messaging.port, …)``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Protocol
 
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
@@ -28,50 +27,27 @@ MAX_BLOCK_S = 0.5
 those after it do not wait until Kafka has taken one."""
 
 
-class Feed(Protocol):
-    """Receives rows and envelopes for the pipeline. Never raises, never blocks for long."""
+class Feed:
+    """Receives rows and envelopes for the pipeline; this one discards them. A feed never raises once it has started,
+    and never blocks for long."""
 
     def start(self) -> None:
         """Connect; starting twice does nothing."""
-        ...
 
     def stop(self) -> None:
         """Flush and end."""
-        ...
 
     def record(self, event: SenderEvent | LossReport) -> None:
         """One row of the sender's own records."""
-        ...
 
     def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """An envelope that the network accepted from this node."""
-        ...
 
     def record_received(self, envelope: ReceivedEnvelope) -> None:
         """An envelope that came from the network."""
-        ...
 
 
-class NoFeed:
-    """A feed that discards everything."""
-
-    def start(self) -> None:
-        """Nothing to connect."""
-
-    def stop(self) -> None:
-        """Nothing to end."""
-
-    def record(self, event: SenderEvent | LossReport) -> None:
-        """Forget it."""
-
-    def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
-        """Forget it."""
-
-    def record_received(self, envelope: ReceivedEnvelope) -> None:
-        """Forget it."""
-
-
-class KafkaFeed:
+class KafkaFeed(Feed):
     """Writes to Kafka with acks=all. ``lost`` counts what could not be written: the sender does not stop for it, the
     pipeline then knows less."""
 

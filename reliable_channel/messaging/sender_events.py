@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from reliable_channel.core.aes_gcm import EncryptionLayer, may_be_ciphertext
 from reliable_channel.core.wire.hashing import keccak256
@@ -78,14 +78,6 @@ class LossReport:
     data_count: int | None
     reason: str
     detail: str = ""
-
-
-class SenderEventSink(Protocol):
-    """Receives sender records. Must neither block for long nor raise."""
-
-    def record(self, event: SenderEvent | LossReport) -> None:
-        """Take one row."""
-        ...
 
 
 def sender_event(

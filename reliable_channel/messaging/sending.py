@@ -29,10 +29,11 @@ from reliable_channel.messaging.outcome import (
     RetryDecision,
     outcome_of,
 )
+from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
 from reliable_channel.messaging.requests import PENDING, StoredRequest
 from reliable_channel.messaging.send_service import RequestProgress, RequestState, SendService
-from reliable_channel.messaging.sender_events import SenderEventKind, SenderEventSink, sender_event
+from reliable_channel.messaging.sender_events import SenderEventKind, sender_event
 from reliable_channel.transport.base import (
     FailureReason,
     Node,
@@ -79,14 +80,14 @@ class MessageSender:
         ledger: Ledger,
         transport: Node,
         clock: Clock,
-        sink: SenderEventSink,
+        feed: Feed,
         announce: Announce,
     ) -> None:
         self._config = config
         self._ledger = ledger
         self._transport = transport
         self._timestamps = Timestamps(clock)
-        self._sink = sink
+        self._feed = feed
         self._announce = announce
         self._service = SendService(config.max_in_flight, config.attempt_timeout_ms)
         self._attempts: dict[str, str] = {}
@@ -469,7 +470,7 @@ class MessageSender:
             record.message_hash,
             shorten(detail),
         )
-        self._ledger.after(lambda: self._sink.record(event))
+        self._ledger.after(lambda: self._feed.record(event))
 
 
 def _size(event: Queued | SendDelayed | End) -> int:

@@ -10,7 +10,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.node import MessagingNode
-from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
+from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed
 from reliable_channel.runtime.build import kafka_node, store_client, waku_api, waku_node
 from reliable_channel.transport.base import HealthChanged, Node, NodeEvent
 from reliable_channel.transport.health import HealthState
@@ -38,7 +38,7 @@ def messaging_node(settings: Settings) -> MessagingNode:
     over_kafka = settings.api.transport == "kafka"
     transport: Node = _kafka(settings, config) if over_kafka else _waku(settings, config)
     database = str(Path(settings.paths.run_dir) / "messaging.sqlite")
-    feed: Feed = NoFeed()
+    feed = Feed()
     if settings.api.feed:
         feed = KafkaFeed(
             settings.kafka.clients(),

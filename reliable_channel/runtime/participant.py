@@ -21,7 +21,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
-from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed, NoFeed
+from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed
 from reliable_channel.runtime.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import quiet_kafka_client
 from reliable_channel.runtime.own_broker import require_own_broker
@@ -144,7 +144,7 @@ def channel_keys(who: ParticipantOptions, persistence: SqlitePersistence) -> lis
 def _feed(settings: Settings, who: ParticipantOptions) -> Feed:
     """Where the channel's own records go. Envelopes are not its business: the bridge writes them."""
     if who.transport != "kafka":
-        return NoFeed()
+        return Feed()
     return KafkaFeed(settings.kafka.clients(), evidence_topic=settings.bridge.evidence_topic, envelopes=False)
 
 

@@ -13,6 +13,7 @@ from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.events import CustomEvent, EventName
 from reliable_channel.messaging.node import MessagingNode
+from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.sender_events import LossReport, SenderEvent
 from reliable_channel.transport.base import ReceivedEnvelope
 from reliable_channel.transport.clock import ManualClock
@@ -31,16 +32,12 @@ def config(**changes: Any) -> MessagingConfig:
     return MessagingConfig.of(**{**fields, **changes})
 
 
-class KeptFeed:
+class KeptFeed(Feed):
     """A feed that keeps what it is given."""
 
     def __init__(self) -> None:
         self.rows: list[SenderEvent | LossReport] = []
         self.envelopes: list[tuple[str, WakuMessage]] = []
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
 
     def record(self, event: SenderEvent | LossReport) -> None:
         self.rows.append(event)
