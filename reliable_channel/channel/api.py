@@ -230,7 +230,7 @@ def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence:
     bound = bind_encryption(config.encryption, config.encryption_layer, key.pubsub_topic, key.content_topic)
     machine = build_machine(key, config, bound, ParkedSegments(persistence, key, read_only=True))
     unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
-    waiting = sum(isinstance(pending.event, MessageReceived) for pending in unreported)
+    waiting = sum(isinstance(report.event, MessageReceived) for report in unreported)
     return {**machine.summary(), "received": stored.sequence, "received_and_unreported": waiting}
 
 

@@ -37,7 +37,7 @@ from reliable_channel.channel.events import (
 from reliable_channel.channel.incoming import Arrivals, EnvelopeReader
 from reliable_channel.channel.journal import Journal, apply_input, is_failure
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.outgoing import OutgoingQueue, StageReport
+from reliable_channel.channel.outgoing import OutgoingQueue
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import (
@@ -51,13 +51,12 @@ from reliable_channel.channel.retrieval import (
 from reliable_channel.channel.sends import SendState
 from reliable_channel.channel.steps import (
     Closing,
-    Deliver,
     Effect,
-    Emit,
     Fetch,
     FetchRange,
     Input,
     Opened,
+    Report,
     SdsDispatch,
     SendRequested,
     StepResult,
@@ -188,13 +187,13 @@ class ReliableChannel:
         self._work = threading.Event()
         self._machine = machine
         self._journal = Journal(machine, key, config, persistence)
-        self._outgoing = OutgoingQueue(key, node, encryption)
         self._envelope_reader = EnvelopeReader(machine, key.pubsub_topic, encryption)
         self._arrivals = Arrivals()
         self._retrieval = StoreRetrieval(node, key.pubsub_topic, key.content_topic, threaded=threaded)
         self._retrieval.answered = self._on_store_result
         self._queries = StoreQueries(self._retrieval, config)
         self._report_queue = ReportQueue(self._journal, self.message_events, self._lock, self._work.set)
+        self._outgoing = OutgoingQueue(key, node, encryption, self._report_queue.emit)
         self._dispatch_reports = DispatchReports(
             machine,
             self._outgoing,
@@ -799,20 +798,20 @@ class ReliableChannel:
                 match effect:
                     case SdsDispatch():
                         self._planned_bytes -= len(effect.outgoing.data)
-                        self._absorb(self._outgoing.push(effect, now))
-                    case Emit(MessageSent() as sent):
+                        self._take(self._outgoing.push(effect, now))
+                    case Report(MessageSent() as sent):
                         self._report_queue.enqueue(
-                            Emit(self._dispatch_reports.complete(sent.request_id, sent.message_id, sent.at))
+                            Report(self._dispatch_reports.complete(sent.request_id, sent.message_id, sent.at))
                         )
-                    case Deliver() | Emit():
-                        if isinstance(effect, Emit) and isinstance(effect.event, MessageSendError):
-                            self._dispatch_reports.labels.pop(effect.event.request_id, None)
+                    case Report(event):
+                        if isinstance(event, MessageSendError):
+                            self._dispatch_reports.labels.pop(event.request_id, None)
                         self._report_queue.enqueue(effect)
                     case Fetch():
                         self._queries.fetch(effect, now)
                     case FetchRange():
                         self._queries.want_range(effect.start_ms)
-            self._absorb(self._outgoing.pump(now))
+            self._take(self._outgoing.pump(now))
             if not self._effects:
                 self._queries.run_due(now)
                 self._space.notify_all()
@@ -833,16 +832,10 @@ class ReliableChannel:
                     self._take([SyncWithdrawn(now)])
                     self._perform(now)
 
-    def _absorb(self, report: StageReport) -> None:
-        """Emit the events of the stages, and apply the inputs that they report to the machine."""
-        for event in report.events:
-            self._report_queue.emit(event)
-        self._take(report.inputs)
-
     def _compact(self) -> None:
         """Replace the journal by a snapshot."""
         with self._lock:
-            if not any(effect.report_key for effect in self._effects if isinstance(effect, Deliver | Emit)):
+            if not any(effect.key for effect in self._effects if isinstance(effect, Report)):
                 self._journal.compact(self._report_queue.list_unreported())
 
     def _next_due(self, now: int) -> int | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived
 from reliable_channel.channel.evicted import EvictedSet, EvictedSets, Stage
-from reliable_channel.channel.steps import AskForSegments, Deliver, Effect, Emit
+from reliable_channel.channel.steps import AskForSegments, Effect, Report
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.sds import Delivered
 from reliable_channel.core.sds.keys import SendKey, sds_id_of_text, text_of
@@ -224,7 +224,7 @@ class Inbox:
         key, payload = text_of(message_id), open_ephemeral(content, self.config.accepted_dialects)
         if isinstance(payload, Malformed):
             return self._problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
-        return Deliver("", self._make_event(payload, sender_id, key, None, now, ephemeral=True))
+        return Report(self._make_event(payload, sender_id, key, None, now, ephemeral=True))
 
     def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
@@ -330,12 +330,12 @@ class Inbox:
                 since = min(since, (segment.lamport - (number or 0)) * self._clock_unit_ms)
         return AskForSegments(incomplete.scope[0], tuple(named.items()), since)
 
-    def _report_lost(self, incomplete: IncompleteSet, reason: str, now: int) -> Emit:
+    def _report_lost(self, incomplete: IncompleteSet, reason: str, now: int) -> Report:
         sender_id, whole = incomplete.scope[0], incomplete.entire_message_hash
         ids = tuple(segment.sds_id for segment in incomplete.held)
         self._drop(ids, owner_of(sender_id, whole))
         numbers = (_number(segment, incomplete.data_count) for segment in incomplete.held)
-        return Emit(
+        return Report(
             MessageLost(
                 channel_id=self.channel_id,
                 at=now,
@@ -438,7 +438,7 @@ class Inbox:
             chunks=pending.chunks,
             request_id=pending.request_id,
         )
-        return Deliver(pending.key, message)
+        return Report(message, pending.key)
 
     def _drop(self, sds_ids: Iterable[str], owner: bytes) -> None:
         """Forget segments of one message that no complete message awaits."""
@@ -478,8 +478,8 @@ class Inbox:
             request_id=request_id,
         )
 
-    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
-        return Emit(
+    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
+        return Report(
             ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of_text(sds_id))
         )
 

@@ -20,17 +20,14 @@ from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
 from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
 from reliable_channel.channel.steps import (
-    Deliver,
-    Emit,
     EnvelopeReceived,
     Input,
-    PendingEvent,
+    Report,
     SdsDispatch,
     SendRequested,
     StepResult,
     decode_input,
     encode_input,
-    pending_event,
 )
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.malformed import Malformed
@@ -57,13 +54,13 @@ def apply_input(machine: ChannelMachine, given: Input, rewind: Callable[[], None
             raise
         problem = _problem(machine, given, error)
         _log.warning("channel %r: %s", machine.channel_id, problem.detail)
-        return StepResult(given, (Emit(problem),), keep=False)
+        return StepResult(given, (Report(problem),), keep=False)
 
 
 def is_failure(outcome: StepResult) -> bool:
     """Whether the result is that of a skipped input."""
     return any(
-        isinstance(effect, Emit) and isinstance(effect.event, ChannelProblem) and effect.event.kind == KIND
+        isinstance(effect, Report) and isinstance(effect.event, ChannelProblem) and effect.event.kind == KIND
         for effect in outcome.effects
     )
 
@@ -81,7 +78,7 @@ def _problem(machine: ChannelMachine, given: Input, error: Exception) -> Channel
     return ChannelProblem(channel_id=machine.channel_id, at=machine.now, kind=KIND, detail=detail, sds_id=sds_id)
 
 
-def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[PendingEvent]:
+def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> list[Report]:
     """Bring a fresh machine to the state in which the last process left it.
 
     Returns the events that were not recorded as reported, received messages without numbers, and a ``ChannelProblem``
@@ -109,17 +106,17 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
         base = write_snapshot(machine)
         since.clear()
 
-    failed: list[PendingEvent] = []
+    failed: list[Report] = []
     for entry in stored.journal:
         given = decode_input(entry)
         outcome = apply_input(machine, given, rewind)
-        events = [pending_event(effect) for effect in outcome.effects if isinstance(effect, Deliver | Emit)]
+        reports = [effect for effect in outcome.effects if isinstance(effect, Report)]
         if is_failure(outcome):
-            failed += events
+            failed += reports
         else:
             since.append(given)
-            kept += events
-    return [pending for pending in kept if pending.report_key and pending.report_key not in stored.reported] + failed
+            kept += reports
+    return [report for report in kept if report.key and report.key not in stored.reported] + failed
 
 
 def _settings_of(fingerprint: str) -> dict[str, str]:
@@ -146,18 +143,18 @@ class Journal:
         self._bytes = 0
         self._enough = config.max_journal_bytes
 
-    def restore(self) -> list[PendingEvent]:
+    def restore(self) -> list[Report]:
         """Bring the machine to the state in which the last process left it; returns the events that it had not recorded
         as reported. All other effects were carried out, or are repeated when the channel is opened. Raises
         ``ChangedConfigurationError`` and ``DamagedStore``."""
         stored = self._persistence.load(self._key)
         kept = replay(self._machine, stored, self.fingerprint)
         self._sequence = self._numbered = stored.sequence
-        self._known = set(stored.reported) | {pending.report_key for pending in kept}
+        self._known = set(stored.reported) | {report.key for report in kept}
         self._after_snapshot(len(stored.snapshot or b""))
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
-        return [self._number(pending, redelivered=True) for pending in kept]
+        return [self._number(report, redelivered=True) for report in kept]
 
     def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
         """Append the inputs of one step in one transaction. ``label`` names the send among them."""
@@ -166,7 +163,7 @@ class Journal:
         delivered = [
             effect.event.request_id
             for effect in effects
-            if isinstance(effect, Emit) and isinstance(effect.event, MessageDelivered)
+            if isinstance(effect, Report) and isinstance(effect.event, MessageDelivered)
         ]
         if not self._keeps and labelled is None and not delivered:
             return
@@ -192,27 +189,28 @@ class Journal:
         """The send of a label."""
         return self._persistence.find_send(self._key, label)
 
-    def pending_event(self, effect: Deliver | Emit) -> PendingEvent | None:
-        """The event to report for an effect, received messages numbered; ``None`` when it was reported before."""
-        if effect.report_key and effect.report_key in self._known:
+    def number_new(self, report: Report) -> Report | None:
+        """The same report, of a received message with its number; ``None`` when it was made before."""
+        key = report.key
+        if key and key in self._known:
             return None
-        if effect.report_key and self._keeps:
-            self._known.add(effect.report_key)
-        return self._number(pending_event(effect))
+        if key and self._keeps:
+            self._known.add(key)
+        return self._number(report)
 
-    def _number(self, pending: PendingEvent, *, redelivered: bool = False) -> PendingEvent:
-        event = pending.event
-        if isinstance(event, MessageReceived) and pending.report_key:
+    def _number(self, report: Report, *, redelivered: bool = False) -> Report:
+        event = report.event
+        if isinstance(event, MessageReceived) and report.key:
             self._numbered += 1
             event = replace(event, sequence=self._numbered, redelivered=redelivered)
         elif isinstance(event, SendEvent | MessageLost) and redelivered:
             event = replace(event, redelivered=True)
-        return PendingEvent(event, pending.report_key)
+        return replace(report, event=event)
 
-    def mark_reported(self, reported: Sequence[PendingEvent]) -> None:
-        """Record these events as reported to the application, in order."""
-        keys = [pending.report_key for pending in reported if pending.report_key]
-        numbers = [pending.event.sequence for pending in reported if isinstance(pending.event, MessageReceived)]
+    def mark_reported(self, reported: Sequence[Report]) -> None:
+        """Record that these reports were made to the application, in order."""
+        keys = [key for report in reported if (key := report.key)]
+        numbers = [report.event.sequence for report in reported if isinstance(report.event, MessageReceived)]
         self._sequence = max((self._sequence, *numbers))
         if keys and (self._keeps or numbers):
             self._persistence.mark_reported(self._key, keys, self._sequence)
@@ -233,7 +231,7 @@ class Journal:
         self._enough = max(self._config.max_journal_bytes, 2 * self._machine.sds.count_unacknowledged_bytes())
         return self._bytes >= self._enough
 
-    def compact(self, unreported: Sequence[PendingEvent]) -> None:
+    def compact(self, unreported: Sequence[Report]) -> None:
         """Replace the journal and the record of reported events by a snapshot that contains the unreported ones."""
         if not self._keeps:
             return
@@ -241,7 +239,7 @@ class Journal:
         self._persistence.compact(self._key, snapshot, self.fingerprint)
         if self._machine.store is not None:
             self._machine.store.keep(self._machine.inbox.reassembler.list_parked())
-        self._known = {pending.report_key for pending in unreported if pending.report_key}
+        self._known = {key for report in unreported if (key := report.key)}
         self._after_snapshot(len(snapshot))
 
     def _after_snapshot(self, size: int) -> None:

@@ -36,12 +36,12 @@ from reliable_channel.channel.steps import (
     DispatchDone,
     DispatchFailed,
     Effect,
-    Emit,
     EnvelopeReceived,
     Fetch,
     FetchRange,
     Input,
     Opened,
+    Report,
     SdsDispatch,
     SendRequested,
     StepResult,
@@ -294,7 +294,7 @@ class ChannelMachine:
         event = MessageSent(
             channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.payload_hash, request_ids=()
         )
-        return [Emit(event)]
+        return [Report(event)]
 
     def _fail_dispatch(self, given: DispatchFailed, now: int) -> list[Effect]:
         position = self.sends.of(given.sds_id)
@@ -322,7 +322,7 @@ class ChannelMachine:
             event = MessageSendError(
                 channel_id=channel, at=now, request_id=request, message_id=message, error=error, dispatched=send.sent
             )
-        return [Emit(event)]
+        return [Report(event)]
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -444,11 +444,13 @@ class ChannelMachine:
                 return [Fetch(event.message_id, event.retrieval_hint, event.attempt)]
             case MissingDependency():
                 return [
-                    Emit(MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id))
+                    Report(
+                        MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id)
+                    )
                 ]
             case DependencyLost():
                 return [
-                    Emit(
+                    Report(
                         IrretrievableMessage(
                             channel_id=channel,
                             at=at,
@@ -479,8 +481,8 @@ class ChannelMachine:
                     return []
                 send, index = position
                 if isinstance(event, PossiblyAcknowledged):
-                    return [Emit(possible_acknowledgement_event(event, send, index, self.channel_id, now))]
-                return [Emit(acknowledgement_event(event, send, index, self.channel_id, now))]
+                    return [Report(possible_acknowledgement_event(event, send, index, self.channel_id, now))]
+                return [Report(acknowledgement_event(event, send, index, self.channel_id, now))]
             case SendDelivered():
                 return self._report_delivery(event, now)
             case DeliveryError():
@@ -506,10 +508,10 @@ class ChannelMachine:
             message_id=send.payload_hash,
             after_error=send.failed,
         )
-        return [*sent, Emit(delivered)]
+        return [*sent, Report(delivered)]
 
-    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Emit:
-        return Emit(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
+    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
+        return Report(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
 
 
 def _is_about(event: SdsEvent, message: SdsMessage) -> TypeGuard[Delivered | Buffered]:

@@ -9,7 +9,7 @@ messages again.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, SendingMessage
@@ -25,30 +25,23 @@ BLOCKED_RETRY_MS = 250
 """How long to wait for a node that accepts nothing: this is back-pressure, not a fault to be retried."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptedMessage:
-    """A dispatch after encryption: ``payload`` is the payload of its envelope (bytes)."""
-
-    dispatch: SdsDispatch
-    payload: bytes
-
-
-@dataclass(slots=True)
-class StageReport:
-    """The reports of the stages: events for the application, and inputs for the state machine."""
-
-    events: list[ChannelEvent]
-    inputs: list[DispatchFailed]
-
-
 class OutgoingQueue:
-    """The envelopes of the channel ``key`` that wait for the node or are in flight. Used by one thread at a time."""
+    """The envelopes of the channel ``key`` that wait for the node or are in flight. ``emit`` takes events that no
+    restart reports again. Used by one thread at a time."""
 
-    def __init__(self, key: ChannelKey, node: Node, encryption: ChannelEncryption | None) -> None:
+    def __init__(
+        self,
+        key: ChannelKey,
+        node: Node,
+        encryption: ChannelEncryption | None,
+        emit: Callable[[ChannelEvent], None],
+    ) -> None:
         self._key = key
         self._node = node
         self._encryption = encryption
-        self._queue: deque[EncryptedMessage] = deque()
+        self._emit = emit
+        self._queue: deque[tuple[SdsDispatch, bytes]] = deque()
+        """With the payload of the envelope, which is encrypted."""
         self._blocked_until: int | None = None
         self._is_sending = False
         self.queued_bytes = 0
@@ -57,58 +50,58 @@ class OutgoingQueue:
         self.delayed: dict[RequestId, Outgoing] = {}
         """Retransmissions and sync messages in flight that wait for the rate limit."""
 
-    # ---- the stages ----------------------------------------------------------------------------------------------
-
-    def encrypt(self, dispatch: SdsDispatch, now: int, report: StageReport) -> EncryptedMessage | None:
-        """3. Encrypt one SDS message. A failing hook fails the send, not the channel."""
-        if self._encryption is None:
-            return EncryptedMessage(dispatch, dispatch.outgoing.data)
+    def push(self, dispatch: SdsDispatch, now: int) -> list[DispatchFailed]:
+        """Encrypt one SDS message (stage 3) and queue it for the node. A failing hook fails the send, not the channel:
+        returns what the state machine must learn of that."""
+        data = dispatch.outgoing.data
         try:
-            outgoing = dispatch.outgoing
-            return EncryptedMessage(dispatch, self._encryption.protect(outgoing.message, outgoing.data))
+            payload = data if self._encryption is None else self._encryption.protect(dispatch.outgoing.message, data)
         except Exception as error:
             # Only the type: a careless hook may have put a key or plaintext into the text.
             detail = error.cause if isinstance(error, LocalError) else f"the encryption raised {type(error).__name__}"
-            self._refuse(dispatch, "encryption_failed", detail, now, report)
-            return None
+            return self._refuse(dispatch, "encryption_failed", detail, now)
+        self.queued_bytes += len(payload)
+        self._queue.append((dispatch, payload))
+        return []
 
-    @staticmethod
-    def rate_limit(dispatch: SdsDispatch) -> Traffic:
-        """4. Classify a dispatch for the rate limit. The dispatcher applies it (the node, or the bridge if Kafka is
-        used), because all participants behind one RLN membership share its limit."""
-        if dispatch.ephemeral:
-            return Traffic.EPHEMERAL
-        if dispatch.counts:
-            return Traffic.FIRST_SEGMENT
-        first_dispatch = dispatch.send_id is not None and dispatch.outgoing.attempt == 0
-        return Traffic.FURTHER_SEGMENT if first_dispatch else Traffic.CONTROL
+    def pump(self, now: int) -> list[DispatchFailed]:
+        """Dispatch queued envelopes in order, as far as the node accepts them now; returns those that it refuses."""
+        # A longer wait: the clock was set back.
+        if self._blocked_until is not None and 0 < self._blocked_until - now <= BLOCKED_RETRY_MS:
+            return []
+        self._blocked_until = None
+        refused: list[DispatchFailed] = []
+        while self._queue:
+            dispatch, payload = self._queue[0]
+            try:
+                self._dispatch(dispatch, payload, now)
+            except (SendBufferFull, NodeStoppedError):
+                self._blocked_until = now + BLOCKED_RETRY_MS
+                break
+            except LocalError as error:
+                refused += self._refuse(dispatch, "dispatch_failed", str(error), now)
+            self.queued_bytes -= len(payload)
+            self._queue.popleft()
+        return refused
 
-    def dispatch(self, encrypted: EncryptedMessage, now: int, report: StageReport) -> bool:
-        """5. Pass one envelope to the node, which sets its timestamp when it sends it. Returns whether the node had
-        room."""
-        dispatch = encrypted.dispatch
+    def _dispatch(self, dispatch: SdsDispatch, payload: bytes, now: int) -> None:
+        """Pass one envelope to the node (stage 5), which sets its timestamp when it sends it. Raises as ``Node.send``."""
         message = WakuMessage(
-            payload=encrypted.payload,
+            payload=payload,
             content_topic=self._key.content_topic,
             version=0,
             meta=RELIABLE_CHANNEL_META,
             ephemeral=True if dispatch.ephemeral else None,
         )
-        traffic = self.rate_limit(dispatch)
         self._is_sending = True
         try:
             # Never waits: the channel's lock is held, and a full node is tried again soon enough.
-            request_id = self._node.send(message, self._key.pubsub_topic, max_wait_s=0, traffic=traffic)
+            request_id = self._node.send(message, self._key.pubsub_topic, max_wait_s=0, traffic=_classify(dispatch))
             self.in_flight[request_id] = dispatch
-        except (SendBufferFull, NodeStoppedError):
-            return False
-        except LocalError as error:
-            self._refuse(dispatch, "dispatch_failed", str(error), now, report)
-            return True
         finally:
             self._is_sending = False
         if dispatch.send_id is not None:
-            report.events.append(
+            self._emit(
                 SendingMessage(
                     channel_id=self._key.channel_id,
                     at=now,
@@ -120,37 +113,11 @@ class OutgoingQueue:
                     attempt=dispatch.outgoing.attempt,
                 )
             )
-        return True
 
     def may_await(self, request_id: RequestId) -> bool:
         """Whether a report with this id may be on an envelope of this channel. Called from any thread: a report may
         come before the node's ``send`` has returned the id."""
         return self._is_sending or request_id in self.in_flight
-
-    # ---- running them --------------------------------------------------------------------------------------------
-
-    def push(self, dispatch: SdsDispatch, now: int) -> StageReport:
-        """Encrypt one SDS message and queue it for the node."""
-        report = StageReport([], [])
-        encrypted = self.encrypt(dispatch, now, report)
-        if encrypted is not None:
-            self.queued_bytes += len(encrypted.payload)
-            self._queue.append(encrypted)
-        return report
-
-    def pump(self, now: int) -> StageReport:
-        """Dispatch queued envelopes in order, as far as the node accepts them now."""
-        report = StageReport([], [])
-        # A longer wait: the clock was set back.
-        if self._blocked_until is not None and 0 < self._blocked_until - now <= BLOCKED_RETRY_MS:
-            return report
-        self._blocked_until = None
-        while self._queue:
-            if not self.dispatch(self._queue[0], now, report):
-                self._blocked_until = now + BLOCKED_RETRY_MS
-                break
-            self.queued_bytes -= len(self._queue.popleft().payload)
-        return report
 
     @property
     def queued(self) -> int:
@@ -171,11 +138,20 @@ class OutgoingQueue:
         self.queued_bytes = 0
         self._blocked_until = None
 
-    def _refuse(self, dispatch: SdsDispatch, kind: str, detail: str, now: int, report: StageReport) -> None:
-        report.events.append(
-            ChannelProblem(
-                channel_id=self._key.channel_id, at=now, kind=kind, detail=detail[:300], sds_id=dispatch.sds_id
-            )
+    def _refuse(self, dispatch: SdsDispatch, kind: str, detail: str, now: int) -> list[DispatchFailed]:
+        detail = detail[:300]
+        self._emit(
+            ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail, sds_id=dispatch.sds_id)
         )
-        if not dispatch.ephemeral:
-            report.inputs.append(DispatchFailed(now, dispatch.sds_id, True, detail[:300]))
+        return [] if dispatch.ephemeral else [DispatchFailed(now, dispatch.sds_id, True, detail)]
+
+
+def _classify(dispatch: SdsDispatch) -> Traffic:
+    """Classify a dispatch for the rate limit (stage 4). The dispatcher applies it (the node, or the bridge if Kafka is
+    used), because all participants behind one RLN membership share its limit."""
+    if dispatch.ephemeral:
+        return Traffic.EPHEMERAL
+    if dispatch.counts:
+        return Traffic.FIRST_SEGMENT
+    first_dispatch = dispatch.send_id is not None and dispatch.outgoing.attempt == 0
+    return Traffic.FURTHER_SEGMENT if first_dispatch else Traffic.CONTROL

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived
 from reliable_channel.channel.journal import Journal
-from reliable_channel.channel.steps import Deliver, Emit, PendingEvent
+from reliable_channel.channel.steps import Report
 from reliable_channel.transport.dispatcher import Dispatcher
 
 MAX_UNDELIVERED = 1_000
@@ -26,39 +26,39 @@ class UndeliveredEvents:
     """A bounded queue of received messages that nobody has listened for yet, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[PendingEvent] = deque()
+        self._waiting: deque[Report] = deque()
         self._bytes = 0
 
-    def add(self, pending: PendingEvent) -> list[PendingEvent]:
+    def add(self, report: Report) -> list[Report]:
         """Append one; returns the oldest ones that were removed to stay within the bounds."""
-        self._waiting.append(pending)
-        self._bytes += pending.size
-        removed: list[PendingEvent] = []
+        self._waiting.append(report)
+        self._bytes += report.size
+        removed: list[Report] = []
         while len(self._waiting) > MAX_UNDELIVERED or self._bytes > MAX_UNDELIVERED_BYTES:
             removed.append(self._waiting.popleft())
             self._bytes -= removed[-1].size
         return removed
 
-    def restore(self, pending: list[PendingEvent]) -> None:
+    def restore(self, reports: list[Report]) -> None:
         """Append those that an earlier process left: all of them, however much had arrived when it ended."""
-        self._waiting.extend(pending)
-        self._bytes += sum(one.size for one in pending)
+        self._waiting.extend(reports)
+        self._bytes += sum(report.size for report in reports)
 
-    def take(self, listens: Callable[[ChannelEvent], bool]) -> PendingEvent | None:
-        """Remove and return the first event that somebody listens for."""
-        for pending in self._waiting:
-            if listens(pending.event):
-                self._waiting.remove(pending)
-                self._bytes -= pending.size
-                return pending
+    def take(self, listens: Callable[[ChannelEvent], bool]) -> Report | None:
+        """Remove and return the first report that somebody listens for."""
+        for report in self._waiting:
+            if listens(report.event):
+                self._waiting.remove(report)
+                self._bytes -= report.size
+                return report
         return None
 
-    def __iter__(self) -> Iterator[PendingEvent]:
+    def __iter__(self) -> Iterator[Report]:
         return iter(self._waiting)
 
 
 class ReportQueue:
-    """The pending events of one channel, guarded by the channel's ``lock``. ``wake`` requests another round."""
+    """The reports of one channel to its application, guarded by the channel's ``lock``. ``wake`` requests another round."""
 
     def __init__(
         self,
@@ -71,31 +71,31 @@ class ReportQueue:
         self._listeners = listeners
         self._lock = lock
         self._wake = wake
-        self._queue: deque[PendingEvent] = deque()
+        self._queue: deque[Report] = deque()
         self._undelivered = UndeliveredEvents()
         self._listener_added = True
-        self._current: PendingEvent | None = None
-        self._reported: list[PendingEvent] = []
+        self._current: Report | None = None
+        self._reported: list[Report] = []
         self._closed = False
         listeners.on_listener_added = self._on_listener_added
 
     # ---- queueing ------------------------------------------------------------------------------------------------
 
-    def restore(self, pending: list[PendingEvent]) -> None:
-        """Queue the events that the previous process did not report."""
-        self._undelivered.restore(pending)
+    def restore(self, reports: list[Report]) -> None:
+        """Queue what the previous process did not report."""
+        self._undelivered.restore(reports)
 
     def emit(self, event: ChannelEvent) -> None:
         """Queue an event that no restart reports again."""
-        self._queue.append(PendingEvent(event))
+        self._queue.append(Report(event))
 
-    def enqueue(self, effect: Deliver | Emit) -> None:
-        """Queue the event of an effect, unless it was reported before."""
-        pending = self._journal.pending_event(effect)
-        if pending is not None:
-            self._queue.append(pending)
+    def enqueue(self, report: Report) -> None:
+        """Queue a report, unless it was made before."""
+        new = self._journal.number_new(report)
+        if new is not None:
+            self._queue.append(new)
 
-    def list_unreported(self) -> list[PendingEvent]:
+    def list_unreported(self) -> list[Report]:
         """The events not reported yet, in order; a snapshot contains them."""
         return [*self._undelivered, *self._queue]
 
@@ -108,12 +108,12 @@ class ReportQueue:
 
     def dispatch(self) -> None:
         """Call the listeners with every queued event. Must be called without the lock."""
-        while (pending := self._next()) is not None:
-            self._listeners.emit(pending.event)
+        while (report := self._next()) is not None:
+            self._listeners.emit(report.event)
             with self._lock:
-                self._reported.append(pending)
+                self._reported.append(report)
                 self._current = None
-                if pending.report_key and isinstance(pending.event, MessageReceived):
+                if report.key and isinstance(report.event, MessageReceived):
                     self._record()
         with self._lock:
             self._record()
@@ -128,33 +128,33 @@ class ReportQueue:
                 self._record()
             self._closed = True
 
-    def _next(self) -> PendingEvent | None:
+    def _next(self) -> Report | None:
         """The next event to report. Events that waited for a listener come first, so that sequence numbers rise."""
         with self._lock:
             if self._closed and self._journal.keeps:
                 return None  # a callback closed the channel; the snapshot has the rest
             self._current = self._take_undelivered()
             while self._current is None and self._queue:
-                pending = self._queue.popleft()
-                if self._must_wait_for_listener(pending):
-                    self._reported += self._undelivered.add(pending)
+                report = self._queue.popleft()
+                if self._must_wait_for_listener(report):
+                    self._reported += self._undelivered.add(report)
                 else:
-                    self._current = pending
+                    self._current = report
             return self._current
 
-    def _take_undelivered(self) -> PendingEvent | None:
+    def _take_undelivered(self) -> Report | None:
         """The first waiting event that somebody listens for; searched only after a listener was added."""
         if not self._listener_added:
             return None
         self._listener_added = False  # before the search: a listener added during it causes another one
-        pending = self._undelivered.take(self._listeners.listens)
-        self._listener_added = self._listener_added or pending is not None
-        return pending
+        report = self._undelivered.take(self._listeners.listens)
+        self._listener_added = self._listener_added or report is not None
+        return report
 
-    def _must_wait_for_listener(self, pending: PendingEvent) -> bool:
+    def _must_wait_for_listener(self, report: Report) -> bool:
         """Whether a received or lost message is kept for the next listener, in this process or a later one."""
-        is_message = bool(pending.report_key) and isinstance(pending.event, MessageReceived | MessageLost)
-        return is_message and self._journal.keeps and not self._listeners.listens(pending.event)
+        is_message = bool(report.key) and isinstance(report.event, MessageReceived | MessageLost)
+        return is_message and self._journal.keeps and not self._listeners.listens(report.event)
 
     def _record(self) -> None:
         reported, self._reported = self._reported, []

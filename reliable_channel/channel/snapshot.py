@@ -27,7 +27,7 @@ from reliable_channel.channel.evicted import EvictedSet, Stage
 from reliable_channel.channel.inbox import Note, Pending, owner_of
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.sends import SendProgress
-from reliable_channel.channel.steps import PendingEvent
+from reliable_channel.channel.steps import Report
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import HeldSegment, IncompleteSet, Reassembler
@@ -42,7 +42,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 
-def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] = ()) -> bytes:
+def write_snapshot(machine: ChannelMachine, unreported: Iterable[Report] = ()) -> bytes:
     """Encode the machine's state and the events that were not reported to the application yet.
 
     Drops the machine's spare segments first, so that it continues exactly as a machine restored from the snapshot."""
@@ -66,7 +66,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[PendingEvent] =
     return state.SerializeToString()
 
 
-def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[PendingEvent]:
+def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Report]:
     """Restore a fresh machine from a snapshot; returns the events that were not reported when it was taken. Raises
     :class:`DamagedStore`."""
     try:
@@ -161,14 +161,14 @@ _UNREPORTED: dict[str, type[ChannelEvent]] = {
 """The events that a snapshot holds, by their field in ``UnreportedEvent``."""
 
 
-def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent]:
-    """Encode the events that have a report key. The ``chunks`` of a received message are not kept."""
-    for one in pending:
-        event = one.event
+def event_states(reports: Iterable[Report]) -> Iterator[pb.UnreportedEvent]:
+    """Encode the reports that have a key. The ``chunks`` of a received message are not kept."""
+    for report in reports:
+        event = report.event
         field = next((field for field, kind in _UNREPORTED.items() if isinstance(event, kind)), None)
-        if not one.report_key or field is None:
+        if not report.key or field is None:
             continue
-        state = pb.UnreportedEvent(report_key=one.report_key, at=event.at)
+        state = pb.UnreportedEvent(report_key=report.key, at=event.at)
         part = getattr(state, field)
         part.CopyFrom(_encode(type(part), event))
         part.SetInParent()
@@ -177,20 +177,22 @@ def event_states(pending: Iterable[PendingEvent]) -> Iterator[pb.UnreportedEvent
         yield state
 
 
-def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, content_topic: str) -> Iterator[PendingEvent]:
-    """Decode the events of a snapshot; received messages are not numbered yet."""
+def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, content_topic: str) -> Iterator[Report]:
+    """Decode the reports of a snapshot; received messages are not numbered yet."""
     for state in states:
         field = state.WhichOneof("event")
         if field is None:
             continue
         more: dict[str, Any] = {"channel_id": channel_id, "at": state.at}
+        message_key = ""
         if field == "received":
             payload = state.received.payload
             message_id = keccak256(payload).hex()
+            _, _, message_key = state.report_key.partition(" ")  # behind the event's name
             more |= {"message": payload, "message_id": message_id, "content_topic": content_topic, "sequence": 0}
         elif field == "sent":
             more["request_ids"] = ()
-        yield PendingEvent(_decode(_UNREPORTED[field], getattr(state, field), **more), state.report_key)
+        yield Report(_decode(_UNREPORTED[field], getattr(state, field), **more), message_key)
 
 
 def _encode(kind: type[M], source: Any, /, **more: Any) -> M:

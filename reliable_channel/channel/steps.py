@@ -1,7 +1,7 @@
 """The inputs and effects of a channel's state machine, as values, and the inputs' encoding in the journal.
 
 The state follows from the sequence of inputs alone, because time is an input, so persisting the inputs persists the
-state. Effects are instructions: dispatch, emit, deliver, fetch; the channel carries them out.
+state. Effects are instructions: dispatch, report, fetch; the channel carries them out.
 """
 
 from __future__ import annotations
@@ -174,32 +174,27 @@ class SdsDispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
-    """Report an event to the application."""
+class Report:
+    """Report an event to the application. ``message_key``, of a received message, is the same whenever a replay yields
+    it again, and empty for an ephemeral message, which is not kept."""
 
     event: ChannelEvent
+    message_key: str = ""
 
     @property
-    def report_key(self) -> str:
+    def key(self) -> str:
         """Identifies the event in the record of reported events; empty when no restart reports it again."""
         event = self.event
+        if isinstance(event, MessageReceived):
+            return f"{event.name} {self.message_key}" if self.message_key else ""
         if isinstance(event, MessageLost):
             return f"{event.name} {event.sender_id} {event.message_id} {event.at}"
         return f"{event.name} {event.request_id}" if isinstance(event, SendEvent) else ""
 
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """Deliver a received message to the application. ``key`` is the same whenever a replay yields this delivery again,
-    and empty for an ephemeral message, which is not kept."""
-
-    key: str
-    message: MessageReceived
-
     @property
-    def report_key(self) -> str:
-        """Identifies the message in the record of reported events."""
-        return f"{self.message.name} {self.key}" if self.key else ""
+    def size(self) -> int:
+        """Payload bytes."""
+        return len(self.event.message) if isinstance(self.event, MessageReceived) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,26 +223,7 @@ class AskForSegments:
     since_ms: int
 
 
-Effect = SdsDispatch | Emit | Deliver | Fetch | FetchRange
-
-
-@dataclass(frozen=True, slots=True)
-class PendingEvent:
-    """An event that the application has not seen yet. ``report_key`` is recorded once it was reported; it is empty when
-    no restart reports the event again."""
-
-    event: ChannelEvent
-    report_key: str = ""
-
-    @property
-    def size(self) -> int:
-        """Payload bytes."""
-        return len(self.event.message) if isinstance(self.event, MessageReceived) else 0
-
-
-def pending_event(effect: Deliver | Emit) -> PendingEvent:
-    """The event that an effect reports to the application."""
-    return PendingEvent(effect.message if isinstance(effect, Deliver) else effect.event, effect.report_key)
+Effect = SdsDispatch | Report | Fetch | FetchRange
 
 
 @dataclass(frozen=True, slots=True)

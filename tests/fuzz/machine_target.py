@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
 from reliable_channel.channel.steps import (
-    Deliver,
     DispatchDone,
     EnvelopeReceived,
     Input,
+    Report,
     SdsDispatch,
     SendRequested,
     Ticked,
@@ -97,8 +98,8 @@ def _apply(one: ChannelMachine, given: Input, journal: list[bytes], sent: set[by
         if isinstance(effect, SdsDispatch):
             assert len(effect.outgoing.data) < MAX_ENVELOPE_BYTES
             answers.append(DispatchDone(one.now, effect.sds_id, sha256(effect.outgoing.data), bool(effect.send_id)))
-        elif isinstance(effect, Deliver):
-            assert effect.message.message in sent or effect.message.message in inputs.PAYLOADS
+        elif isinstance(effect, Report) and isinstance(effect.event, MessageReceived):
+            assert effect.event.message in sent or effect.event.message in inputs.PAYLOADS
     return answers
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.events import ChannelProblem
+from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.steps import Deliver, Effect, Emit, EnvelopeReceived, Ticked
+from reliable_channel.channel.steps import Effect, EnvelopeReceived, Report, Ticked
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
@@ -31,8 +31,8 @@ def told(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, st
     machine = ChannelMachine("talk", "alice", "/talk/1/c/proto", ReliableChannelConfig(), SegmentationConfig())
     machine.apply(Ticked(NOW - 1_000))
     effects = [effect for each in inputs for effect in machine.apply(each).effects]
-    found = [effect.message for effect in effects if isinstance(effect, Deliver)]
-    problems = [e for e in effects if isinstance(e, Emit) and isinstance(e.event, ChannelProblem)]
+    found = [e.event for e in effects if isinstance(e, Report) and isinstance(e.event, MessageReceived)]
+    problems = [e for e in effects if isinstance(e, Report) and isinstance(e.event, ChannelProblem)]
     return [(each.sender_id, each.lamport_timestamp, each.sds_id) for each in found], problems
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.steps import Deliver, Emit, EnvelopeReceived, SendRequested, Ticked
+from reliable_channel.channel.steps import EnvelopeReceived, Report, SendRequested, Ticked
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import compute_joined_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
@@ -68,11 +68,7 @@ def test_ids_that_read_like_internal_keys_are_ids_like_others(
         effects += receiver.apply(EnvelopeReceived(NOW + number, data, sha256(data))).effects
     for day in (1, 2):
         effects += receiver.apply(Ticked(NOW + day * 86_400_000)).effects
-    events = [
-        each.message if isinstance(each, Deliver) else each.event
-        for each in effects
-        if isinstance(each, Deliver | Emit)
-    ]
+    events = [each.event for each in effects if isinstance(each, Report)]
     named = [getattr(event, "sds_id", "") for event in events]
     named += [sds_id for event in events for sds_id in getattr(event, "sds_ids", ())]
     assert {each for each in named if each} <= ids

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.snapshot import restore_snapshot, write_snapshot
-from reliable_channel.channel.steps import Deliver, EnvelopeReceived, Ticked
+from reliable_channel.channel.steps import EnvelopeReceived, Report, Ticked
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.segmentation import Segment, SegmentationConfig, split
 from reliable_channel.core.wire.hashing import keccak256, sds_message_id
@@ -43,7 +44,8 @@ def delivered(*messages: SdsMessage, stored: bool = False) -> list[tuple[str, by
     found: list[tuple[str, bytes]] = []
     for at, each in enumerate(messages):
         effects = machine.apply(EnvelopeReceived(NOW + at, encode_sds_message(each), bytes(32))).effects
-        found += [(e.message.sender_id, e.message.message) for e in effects if isinstance(e, Deliver)]
+        events = [e.event for e in effects if isinstance(e, Report)]
+        found += [(e.sender_id, e.message) for e in events if isinstance(e, MessageReceived)]
         if stored:
             data, machine = write_snapshot(machine), begun()
             restore_snapshot(machine, data)

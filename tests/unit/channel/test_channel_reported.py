@@ -19,7 +19,7 @@ from reliable_channel.channel import (
 )
 from reliable_channel.channel.reports import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES, UndeliveredEvents
 from reliable_channel.channel.snapshot import event_states, restore_events
-from reliable_channel.channel.steps import PendingEvent
+from reliable_channel.channel.steps import Report
 from reliable_channel.core.wire.hashing import keccak256
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 
@@ -158,11 +158,9 @@ def test_how_a_send_ended_is_reported_again_when_the_process_died_before_it_was_
 
 def test_what_waits_to_be_heard_is_bounded_in_number_and_bytes() -> None:
     waiting = UndeliveredEvents()
-    gone = [
-        one for number in range(MAX_UNDELIVERED + 2) for one in waiting.add(PendingEvent(received(number), str(number)))
-    ]
-    assert [pending.report_key for pending in gone] == ["0", "1"]
-    large = PendingEvent(received(0, bytes(MAX_UNDELIVERED_BYTES)), "large")
+    gone = [one for number in range(MAX_UNDELIVERED + 2) for one in waiting.add(Report(received(number), str(number)))]
+    assert [report.message_key for report in gone] == ["0", "1"]
+    large = Report(received(0, bytes(MAX_UNDELIVERED_BYTES)), "large")
     assert len(waiting.add(large)) == MAX_UNDELIVERED
     assert [*waiting] == [large]
     assert waiting.take(lambda event: False) is None
@@ -186,9 +184,9 @@ SEND = {"channel_id": CHANNEL, "at": 5, "request_id": "r", "message_id": "m"}
     ],
 )
 def test_an_unreported_event_comes_out_of_a_snapshot_as_it_went_in(event: MessageReceived) -> None:
-    pending = [PendingEvent(event, "key")]
-    assert [*restore_events(event_states(pending), CHANNEL, TOPIC)] == pending
+    reports = [Report(event, "key" if isinstance(event, MessageReceived) else "")]
+    assert [*restore_events(event_states(reports), CHANNEL, TOPIC)] == reports
 
 
-def test_an_event_without_a_report_key_is_in_no_snapshot() -> None:
-    assert [*event_states([PendingEvent(received(ephemeral=True))])] == []
+def test_a_report_without_a_key_is_in_no_snapshot() -> None:
+    assert [*event_states([Report(received(ephemeral=True))])] == []
