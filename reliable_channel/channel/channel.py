@@ -613,10 +613,6 @@ class ReliableChannel:
             if wait_ms > 0 and self._started:
                 self._work.wait(min(wait_ms, 1_000) / 1_000)
 
-    def report(self, event: ChannelEvent) -> None:
-        """Report one event to all listeners."""
-        self.message_events.emit(event)
-
     def _fail(self, error: Exception) -> None:
         """Stop the channel because its state could not be persisted, and report that once."""
         self._fault = error
@@ -624,7 +620,7 @@ class ReliableChannel:
         detail = str(error) if isinstance(error, EnvironmentFault) else type(error).__name__
         event = ChannelProblem(channel_id=self.channel_id, at=self._now(), kind="stopped", detail=detail)
         with contextlib.suppress(Exception):
-            self.report(event)
+            self.message_events.emit(event)
         with self._settled:
             self._settled.notify_all()
 

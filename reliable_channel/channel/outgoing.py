@@ -85,7 +85,7 @@ class OutgoingQueue:
         return refused
 
     def _dispatch(self, dispatch: SdsDispatch, payload: bytes, now: int) -> None:
-        """Pass one envelope to the node (stage 5), which sets its timestamp when it sends it. Raises as ``Node.send``."""
+        """Pass one envelope to the node (stage 5), which sets its timestamp as it sends it. Raises as ``Node.send``."""
         message = WakuMessage(
             payload=payload,
             content_topic=self._key.content_topic,

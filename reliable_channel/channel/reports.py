@@ -58,7 +58,7 @@ class UndeliveredEvents:
 
 
 class ReportQueue:
-    """The reports of one channel to its application, guarded by the channel's ``lock``. ``wake`` requests another round."""
+    """The reports of one channel to its application, guarded by its ``lock``. ``wake`` requests another round."""
 
     def __init__(
         self,

@@ -106,9 +106,6 @@ class Sends:
     def __iter__(self) -> Iterator[SendProgress]:
         return iter(self._sends.values())
 
-    def __len__(self) -> int:
-        return len(self._sends)
-
 
 def possible_acknowledgement_event(
     event: PossiblyAcknowledged, send: SendProgress, index: int, channel_id: str, now: int

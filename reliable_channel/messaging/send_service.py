@@ -33,14 +33,6 @@ class RequestState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def pending(self) -> bool:
-        """Not yet succeeded, failed or cancelled."""
-        return self not in FINAL
-
-
-FINAL = frozenset({RequestState.SENT, RequestState.FAILED, RequestState.CANCELLED})
-
 
 class Input(StrEnum):
     """An event that changes a request's state."""

@@ -262,10 +262,6 @@ class RecordStore:
         )
         return [_record(row) for row in rows]
 
-    def count(self) -> int:
-        """How many records there are."""
-        return self._count
-
     def change_seq(self) -> int:
         """The ``change_seq`` of the latest change, 0 before the first."""
         return self._next_seq - 1

@@ -136,11 +136,6 @@ class MemoryNetwork:
         self.clock.advance((end - self.clock.now_ns()) / 1_000_000)
         return done
 
-    @property
-    def in_flight(self) -> int:
-        """Tasks not yet run."""
-        return len(self._queue)
-
 
 class MemoryNode(NodeBase):
     """A node of a :class:`MemoryNetwork`. ``failing`` makes every send fail with that reason while it is set;

@@ -29,10 +29,6 @@ class RecentHashes:
             self._seen.popitem(last=False)
         return True
 
-    def discard(self, message_hash: bytes) -> None:
-        """Forget a hash whose envelope could not be stored."""
-        self._seen.pop(message_hash, None)
-
     def __contains__(self, message_hash: object) -> bool:
         return message_hash in self._seen
 

@@ -38,7 +38,6 @@ class Published:
 
     reason: FailureReason | None = None
     detail: str = ""
-    relay_peers: int | None = None
     not_subscribed: bool = False
     """The node refused because it has not joined the pubsub topic; it may join it yet."""
 
@@ -235,7 +234,7 @@ def _read_lightpush(body: Any) -> Published:
         return Published()
     peers = body.get("relayPeerCount", body.get("relay_peer_count"))
     if isinstance(peers, int) and not isinstance(peers, bool):
-        return Published(None if peers else FailureReason.NO_PEERS, "" if peers else "relayed to no peer", peers)
+        return Published(None if peers else FailureReason.NO_PEERS, "" if peers else "relayed to no peer")
     code = body.get("statusCode", body.get("status_code"))
     if isinstance(code, int) and code != 200:
         return _lightpush_failure(code, str(body.get("statusDesc") or ""))

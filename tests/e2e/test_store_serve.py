@@ -16,6 +16,7 @@ from reliable_channel.transport.store.client import RetryPolicy, StoreClient
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode
 from tests.support.envelope_rows import PUBSUB_TOPICS, append, some
+from tests.support.store_pages import pages_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -46,10 +47,10 @@ def test_it_serves_the_table_as_it_grows_and_ends_on_sigterm(tmp_path: Path) -> 
         port = url[0].rsplit(":", 1)[1]
         client = StoreClient([RestStoreNode(BoundedHttp(url[0]))], PATIENT)
         query = StoreQuery(PUBSUB_TOPICS[0], page_size=7)
-        found = [e.message.payload for page in client.pages(query) for e in page.entries if e.message]
+        found = [e.message.payload for page in pages_of(client, query) for e in page.entries if e.message]
         assert sorted(found) == sorted(b"%d" % n for n in range(0, 30, 2))
         append(table, some(2, 30))
-        until(lambda: any(e.message and e.message.payload == b"30" for p in client.pages(query) for e in p.entries))
+        until(lambda: any(e.message and e.message.payload == b"30" for p in pages_of(client, query) for e in p.entries))
         client.close()
         second = serving(tmp_path / "other", port)
         assert second.wait(120) == 1

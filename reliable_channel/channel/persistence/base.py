@@ -103,10 +103,6 @@ class Persistence(Protocol):
         """Record that these events, and messages up to number ``sequence``, were reported to the application."""
         ...
 
-    def forget(self, key: ChannelKey) -> None:
-        """Remove everything kept of a channel."""
-        ...
-
     def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
         """Store payloads of segments by number; a number that is there is replaced."""
         ...

@@ -87,17 +87,6 @@ CREATE INDEX label_of_send ON labelled(channel, send_id)
 }
 """From a schema version to the next."""
 
-_TABLES = (
-    ("snapshot", "channel"),
-    ("journal", "channel"),
-    ("reported", "channel"),
-    ("labelled", "channel"),
-    ("labelled_segment", "channel"),
-    ("segment", "channel"),
-    ("channel", "id"),
-)
-
-
 _shared: dict[Path, SqlitePersistence] = {}
 """The backends that :meth:`SqlitePersistence.share` has given out, by file."""
 _shared_lock = threading.Lock()
@@ -295,13 +284,6 @@ class SqlitePersistence:
             channel = self._id(do, key)
             do.executemany("INSERT OR IGNORE INTO reported VALUES (?, ?)", [(channel, event) for event in events])
             do.execute("UPDATE channel SET sequence=? WHERE id=?", (sequence, channel))
-
-    def forget(self, key: ChannelKey) -> None:
-        with self._transaction() as do:
-            channel = self._id(do, key)
-            for table, column in _TABLES:
-                do.execute(f"DELETE FROM {table} WHERE {column}=?", (channel,))  # noqa: S608 — names from above
-        self._ids.pop(key, None)
 
     def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
         with self._transaction() as do:

@@ -13,7 +13,7 @@ from reliable_channel.core.segmentation.pending import (
     Shard,
     describe_segment,
     find_agreed_lamport,
-    first_lamport,
+    find_first_lamport,
 )
 from reliable_channel.core.segmentation.rebuild import Rebuilt, genuine_slots
 from reliable_channel.core.segmentation.siblings import is_bound
@@ -41,7 +41,6 @@ def make_completed(
     # v0.1 data does not contain the parity count, and a false segment may have supplied one.
     counted = held.dialect is not Dialect.V01 or max((*genuine, *rebuilt.choice)) >= PARITY
     parity_count = held.parity_count if counted else None
-    lamport, seen = first_lamport(genuine, k)
     scope, whole = held.key
     return MessageCompleted(
         scope=scope,
@@ -51,13 +50,11 @@ def make_completed(
         parity_count=parity_count,
         received=tuple(describe_segment(slot, shard[0], shard[1]) for slot, shard in sorted(genuine.items())),
         rebuilt_indices=tuple(index for index in range(k) if index not in genuine),
-        used_parity=tuple(sorted(slot - PARITY for slot in rebuilt.choice if slot >= PARITY)),
         shard_length=rebuilt.shard_length,
         dialect=held.dialect,
         codec=held.codec,
         original_length=held.original_length,
-        first_lamport=lamport,
-        first_lamport_seen=seen,
+        first_lamport=find_first_lamport(genuine, k),
         first_seen=held.first_seen,
         completed_at=now,
         send=held.send,

@@ -31,12 +31,11 @@ class MessageCompleted:
     """A payload whose Keccak-256 is ``entire_message_hash`` (Segmentation 0.1, *Receiving*).
 
     ``received`` lists the genuine segments of the send held at completion, data then parity; ``rebuilt_indices`` are
-    the data segments rebuilt from parity or borrowed from another send of the payload; ``used_parity`` the parity
-    segments needed for that. ``parity_count`` is ``None`` if no segment contained it. ``shard_length`` is the payload
-    bytes of a full data segment, ``None`` for a single one. ``first_lamport`` is the Lamport timestamp of the send's
-    first segment, computed from a sibling's when the first was not seen (then ``first_lamport_seen`` is false).
-    ``send`` counts the remembered sends of this hash in this scope, from 0. ``one_send``: all received segments
-    certainly belong to one send, because ids prove it or several segments agree on the first one's timestamp.
+    the data segments rebuilt from parity or borrowed from another send of the payload. ``parity_count`` is ``None`` if
+    no segment contained it. ``shard_length`` is the payload bytes of a full data segment, ``None`` for a single one.
+    ``first_lamport`` is the Lamport timestamp of the send's first segment, computed from a sibling's when the first was
+    not seen. ``send`` counts the remembered sends of this hash in this scope, from 0. ``one_send``: all received
+    segments certainly belong to one send, because ids prove it or several segments agree on the first one's timestamp.
 
     :func:`reliable_channel.core.segmentation.missing_segments` re-encodes the segments that were not received.
     """
@@ -48,13 +47,11 @@ class MessageCompleted:
     parity_count: int | None
     received: tuple[HeldSegment, ...]
     rebuilt_indices: tuple[int, ...]
-    used_parity: tuple[int, ...]
     shard_length: int | None
     dialect: Dialect
     codec: str
     original_length: int | None
     first_lamport: int | None
-    first_lamport_seen: bool
     first_seen: int
     completed_at: int
     send: int = 0

@@ -216,13 +216,13 @@ def first_of(slot: int, lamport: int | None, data_count: int | None) -> int | No
     return None if lamport is None or position is None else lamport - position
 
 
-def first_lamport(slots: dict[int, Shard], data_count: int | None) -> tuple[int | None, bool]:
+def find_first_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
     """The Lamport timestamp of the first segment: its own, or computed from the earliest sibling that has one."""
     for slot in sorted(slots):
         lamport, position = slots[slot][1], ordinal(slot, data_count)
         if lamport is not None and position is not None and lamport >= position:
-            return lamport - position, slot == 0
-    return None, False
+            return lamport - position
+    return None
 
 
 def find_agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:

@@ -1,7 +1,7 @@
 """Queries several store nodes: time-outs, back-off, paging, look-up by hash and by time range (13/WAKU2-STORE).
 
-``query`` and ``pages`` use the first node that answers; ``walk_each`` and ``look_up`` query every node and return the
-answers separately, so that disagreeing stores are visible.
+``query`` uses the first node that answers; ``walk_each`` and ``look_up`` query every node and return the answers
+separately, so that disagreeing stores are visible.
 """
 
 from __future__ import annotations
@@ -142,24 +142,6 @@ class StoreClient:
     def query(self, query: StoreQuery) -> StorePage:
         """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
         return self._first(lambda node: self._page(node, query))
-
-    def pages(self, query: StoreQuery) -> Iterator[StorePage]:
-        """Every page, all from one node: the first that returns the first page. Raises ``StoreUnavailable`` before the
-        first page, ``StoreNodeError`` after it."""
-        if not self._nodes:
-            raise _nobody([])
-        errors: list[StoreNodeError] = []
-        for node in self._nodes:
-            walk = self._walk(node, query)
-            try:
-                first = next(walk)
-            except StoreNodeError as error:
-                errors.append(error)
-                continue
-            yield first
-            yield from walk
-            return
-        raise _nobody(errors)
 
     def walk_each(
         self, query: StoreQuery, only: Collection[str] | None = None

@@ -51,8 +51,6 @@ def test_payloads_of_segments_are_kept_by_number_and_by_channel(backend: Persist
     backend.keep_segments(KEY, {3})
     assert backend.segments(KEY, [1, 2, 3]) == {3: b"three"}
     assert backend.segments(OTHER, [1]) == {1: b"other"}
-    backend.forget(KEY)
-    assert backend.segments(KEY, [3]) == {}
 
 
 def test_what_is_appended_is_loaded_in_order_and_by_channel(backend: Persistence) -> None:
@@ -70,8 +68,6 @@ def test_a_snapshot_replaces_journal_and_marks_but_not_the_sequence(backend: Per
     assert backend.load(KEY).reported == {"a", "b"}
     backend.compact(KEY, b"snapshot", "g")
     assert backend.load(KEY) == StoredChannel(b"snapshot", (), frozenset(), 2, "g")
-    backend.forget(KEY)
-    assert backend.load(KEY) == StoredChannel()
 
 
 def test_values_and_the_sender_id_are_kept(backend: Persistence) -> None:
@@ -236,7 +232,7 @@ def test_an_unclean_journal_is_not_replayed_under_another_configuration() -> Non
     alice.channel.send(b"one")
     snapshot = kept.load(alice.channel._key)
     alice.channel.close()
-    kept.forget(alice.channel._key)
+    kept = MemoryPersistence(keeps_journal=True)
     kept.append(alice.channel._key, snapshot.journal, snapshot.fingerprint)
     with pytest.raises(ChangedConfigurationError, match=r"sds\.causal_history_size"):
         world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
@@ -251,7 +247,7 @@ def test_an_unclean_journal_of_another_version_names_the_remedy() -> None:
     key = alice.channel._key
     left = kept.load(key)
     alice.channel.close()
-    kept.forget(key)
+    kept = MemoryPersistence(keeps_journal=True)
     older = "\n".join(line for line in left.fingerprint.split("\n") if not line.startswith("sds.clock_unit_ms"))
     kept.append(key, left.journal, older)
     with pytest.raises(ChangedConfigurationError, match=r"another version of this program.* then upgrade"):
@@ -305,7 +301,7 @@ def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
         alice = world.join("alice", quick(persistence=kept))
         key, fingerprint = alice.channel._key, alice.channel._journal.fingerprint
         alice.channel.close()
-        kept.forget(key)
+        kept = MemoryPersistence(keeps_journal=True)
         if keep == "append":
             kept.append(key, [damage], fingerprint)
         else:

@@ -18,6 +18,7 @@ from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQ
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 from tests.support.examples import examples
 from tests.support.fake_waku_node import PEER_ADDRESS, PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+from tests.support.store_pages import pages_of
 
 TOPIC = "/app/1/golden/proto"
 BASE = 1_795_254_432_521_844_140
@@ -45,7 +46,7 @@ def everything(**more: object) -> StoreQuery:
 def test_all_pages_together_give_every_message_once(dialect: str, forward: bool) -> None:
     network, messages = filled(40)
     with FakeWakuNode(dialect, network) as node:  # type: ignore[arg-type]
-        pages = list(client(node).pages(everything(forward=forward)))
+        pages = pages_of(client(node), everything(forward=forward))
     found = [entry.message for page in (pages if forward else reversed(pages)) for entry in page.entries]
     assert [(m.payload, m.timestamp, m.meta) for m in found if m] == [
         (m.payload, m.timestamp, m.meta) for m in messages
@@ -59,7 +60,7 @@ def test_store_v1_gives_the_messages_without_claiming_their_hashes(include_data:
     with FakeWakuNode("go-waku", network) as node:
         node.store = True
         node.faults.paths, node.faults.status = "/store/v3/", 404
-        pages = list(client(node).pages(everything(include_data=include_data)))
+        pages = pages_of(client(node), everything(include_data=include_data))
     found = [entry for page in pages for entry in page.entries]
     assert [e.message.payload for e in found if e.message] == [m.payload for m in messages]
     assert not any(entry.verified for entry in found)
@@ -84,7 +85,7 @@ def test_a_time_range_includes_both_its_ends_whatever_the_node_does(start: int, 
     query = everything(start_time_ns=BASE + start, end_time_ns=BASE + end)
     found = {
         (entry.message.timestamp or 0) - BASE
-        for page in client(RANGES).pages(query)
+        for page in pages_of(client(RANGES), query)
         for entry in page.entries
         if entry.message
     }

@@ -28,6 +28,7 @@ from reliable_channel.transport.store.rest_node import RestStoreNode
 from reliable_channel.transport.store.server import create_app
 from tests.support.examples import examples
 from tests.support.http_server import running
+from tests.support.store_pages import pages_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "waku_rest.json").read_text())
 EXPECTATIONS = VECTORS["store_v3_expectations"]
@@ -287,7 +288,7 @@ def test_paging_with_our_client_gives_exactly_what_matches_in_order(
         page_size=page_size,
         forward=forward,
     )
-    pages = [page.entries for page in client.pages(query)]
+    pages = [page.entries for page in pages_of(client, query)]
     found = [entry.message_hash for page in (pages if forward else reversed(pages)) for entry in page]
     client.close()
     expected = sorted(
