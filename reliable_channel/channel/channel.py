@@ -85,6 +85,7 @@ from reliable_channel.transport.clock import Clock, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
 from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.health import HealthState
+from reliable_channel.transport.threads import join
 
 _log = logging.getLogger(__name__)
 
@@ -120,29 +121,6 @@ def _check_send(message: bytes, label: str | None = None) -> bytes:
     except (AttributeError, UnicodeEncodeError):
         raise LocalError("The label of a send is not Unicode text.", "Give a text that UTF-8 can write.") from None
     return payload
-
-
-_joins: dict[threading.Thread, threading.Thread] = {}
-"""Which thread waits for the end of which channel's thread."""
-_joins_lock = threading.Lock()
-
-
-def _join(worker: threading.Thread) -> None:
-    """Wait until a channel's thread has ended, unless that thread waits for this one: callbacks of two channels may
-    close each other's."""
-    me = threading.current_thread()
-    with _joins_lock:
-        last: threading.Thread | None = worker
-        while last is not None and last is not me:
-            last = _joins.get(last)
-        if last is me:
-            return
-        _joins[me] = worker
-    try:
-        worker.join()
-    finally:
-        with _joins_lock:
-            del _joins[me]
 
 
 class ReliableChannel:
@@ -478,7 +456,7 @@ class ReliableChannel:
             self._work.set()
         self._retrieval.stop()
         if worker is not None:
-            _join(worker)
+            join(worker)
         with self._lock:
             with contextlib.suppress(Exception):  # _guard has recorded and reported it
                 self._guard(self._keep_arrivals)

@@ -20,6 +20,7 @@ from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
 from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery, is_message_hash
+from reliable_channel.transport.threads import join
 
 _log = logging.getLogger(__name__)
 
@@ -152,8 +153,8 @@ class StoreRetrieval:
             self._check = None
             self._changed.notify_all()
             thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(STOP_TIMEOUT_S)
+        if thread is not None:
+            join(thread, STOP_TIMEOUT_S)
 
     def start(self) -> None:
         """Allow queries again after ``stop``."""

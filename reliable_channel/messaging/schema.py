@@ -6,14 +6,12 @@ be persisted* (MESSAGING-API, ``ephemeral``). The views unite them.
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
 from pathlib import Path
-from typing import IO
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.transport.forking import close_in_fork
-from reliable_channel.transport.private_files import private_file
+from reliable_channel.transport.file_lock import FileLock
+from reliable_channel.transport.sqlite import IN_MEMORY, connect, transaction, write_ahead
 
 VERSION = 1
 
@@ -65,59 +63,43 @@ def table(name: str, ephemeral: bool) -> str:
     return f"temp.volatile_{name}" if ephemeral else f"main.{name}"
 
 
-class _OwnConnection(sqlite3.Connection):
-    """A connection with a lock file that excludes other nodes until it is closed.
+def lock_database(path: Path | str) -> FileLock | None:
+    """Exclude other nodes from a database: two nodes on one would each send what the other has pending. Raises
+    ``EnvironmentFault`` when another node uses it.
 
     SQLite's own locks are not enough: they are POSIX locks, which the system releases as soon as this process closes
     any other descriptor of the same file, for example after copying the database."""
-
-    _lock_file: IO[str] | None = None
-
-    def lock(self, path: Path) -> None:
-        """Raises ``BlockingIOError`` when another node has the database."""
-        lock_path = path.with_name(f"{path.name}.lock")
-        private_file(lock_path)
-        self._lock_file = lock_path.open("w", encoding="ascii")
-        close_in_fork(self._lock_file)
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def close(self) -> None:
-        super().close()
-        if self._lock_file is not None:
-            self._lock_file.close()
+    if str(path) == IN_MEMORY:
+        return None
+    try:
+        return FileLock(Path(path).with_name(f"{Path(path).name}.lock"))
+    except OSError as error:
+        raise _fault(path, error) from error
 
 
 def open_database(path: Path | str) -> sqlite3.Connection:
     """A connection in WAL mode that no other node shares, in autocommit mode, usable from any thread under the
-    caller's lock.
-
-    A committed transaction survives SIGKILL; ``synchronous=NORMAL`` may lose the latest ones when the machine itself
-    fails. Raises ``EnvironmentFault`` when the file is in use, unreadable or from a newer version.
-    """
-    connection: _OwnConnection | None = None
+    caller's lock. Raises ``EnvironmentFault`` when the file is in use, unreadable or from a newer version."""
+    connection: sqlite3.Connection | None = None
     try:
-        if str(path) != ":memory:":
-            private_file(path)
-        connection = sqlite3.connect(
-            path, isolation_level=None, check_same_thread=False, timeout=0.5, factory=_OwnConnection
-        )
-        if str(path) != ":memory:":
-            # Two nodes on one database would each send what the other has pending.
-            connection.lock(Path(path))
+        connection = connect(path, timeout_s=0.5)
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        write_ahead(connection)
         connection.execute("PRAGMA temp_store=MEMORY")
         _create(connection, path)
     except (OSError, sqlite3.Error) as error:
         if connection is not None:
             connection.close()
-        reason = "another node uses it" if isinstance(error, BlockingIOError) else str(error)
-        raise EnvironmentFault(
-            f"The message database {path} cannot be opened: {reason}.",
-            "Stop the other process that uses it, or name another file.",
-        ) from error
+        raise _fault(path, error) from error
     return connection
+
+
+def _fault(path: Path | str, error: Exception) -> EnvironmentFault:
+    reason = "another node uses it" if isinstance(error, BlockingIOError) else str(error)
+    return EnvironmentFault(
+        f"The message database {path} cannot be opened: {reason}.",
+        "Stop the other process that uses it, or name another file.",
+    )
 
 
 def _create(connection: sqlite3.Connection, path: Path | str) -> None:
@@ -127,15 +109,14 @@ def _create(connection: sqlite3.Connection, path: Path | str) -> None:
         raise EnvironmentFault(
             f"The message database {path} has version {version}, newer than {VERSION}.", "Upgrade this program."
         )
-    connection.execute("BEGIN IMMEDIATE")
-    for schema, prefix in (("main", ""), ("temp", "volatile_")):
-        for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
-            if statement.strip():
-                connection.execute(statement)
-    for statement in (*_IDEMPOTENCY, _CURSOR):
-        connection.execute(statement)
-    connection.execute("INSERT OR IGNORE INTO main.cursor VALUES (1, 0, 0)")
-    for name in TABLES:
-        connection.execute(_VIEW.format(table=name))
-    connection.execute(f"PRAGMA main.user_version={VERSION}")
-    connection.execute("COMMIT")
+    with transaction(connection):
+        for schema, prefix in (("main", ""), ("temp", "volatile_")):
+            for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
+                if statement.strip():
+                    connection.execute(statement)
+        for statement in (*_IDEMPOTENCY, _CURSOR):
+            connection.execute(statement)
+        connection.execute("INSERT OR IGNORE INTO main.cursor VALUES (1, 0, 0)")
+        for name in TABLES:
+            connection.execute(_VIEW.format(table=name))
+        connection.execute(f"PRAGMA main.user_version={VERSION}")

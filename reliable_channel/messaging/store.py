@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
-from reliable_channel.messaging.schema import TABLES, open_database, table
+from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
+from reliable_channel.transport.sqlite import transaction
 
 _COLUMNS = (
     "record_id, change_seq, created_ms, message_hash, pubsub_topic, content_topic, payload, version, timestamp, meta, "
@@ -79,7 +80,12 @@ class RecordStore:
         self._max_bytes = max_bytes
         self._max_age_ms = max_age_ms
         self._lock = threading.RLock()
-        self._connection = open_database(path)
+        self._file_lock = lock_database(path)
+        try:
+            self._connection = open_database(path)
+        except BaseException:
+            self._unlock()
+            raise
         self._count, self._bytes = self._totals()
         self._next_id, self._next_seq = self._numbers()
 
@@ -87,6 +93,11 @@ class RecordStore:
         """Close the database; closing twice does nothing."""
         with self._lock:
             self._connection.close()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._file_lock is not None:
+            self._file_lock.release()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -96,13 +107,10 @@ class RecordStore:
                 yield self._connection
                 return
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
+                    with transaction(self._connection):
+                        yield self._connection
                 except BaseException:
-                    if self._connection.in_transaction:
-                        self._connection.execute("ROLLBACK")
                     self._count, self._bytes = self._totals()
                     self._next_id, self._next_seq = self._numbers()
                     raise

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from reliable_channel.transport.clock import Clock, now_ms
+from reliable_channel.transport.threads import join
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +44,8 @@ class Worker:
         self._running = False
         self._wake.set()
         thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
-            if thread.is_alive():
-                _log.error("%s did not end within %s s", self._name, timeout_s)
+        if thread is not None and not join(thread, timeout_s):
+            _log.error("%s did not end within %s s", self._name, timeout_s)
 
     def _run(self) -> None:
         while self._running:

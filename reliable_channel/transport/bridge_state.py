@@ -7,7 +7,6 @@ beside it refuses a second bridge, because two readers of one node take each oth
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
@@ -15,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.file_lock import FileLock
 
 KEPT_HASHES = 2_000
 KEPT_CONTENT_TOPICS = 1_000
@@ -56,7 +55,7 @@ class BridgeState:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._lock_file: IO[str] | None = None
+        self._file_lock: FileLock | None = None
         self.acknowledged_ms: int | None = None
         self.gaps: tuple[BridgeGap, ...] = ()
         self.recent: tuple[bytes, ...] = ()
@@ -70,16 +69,12 @@ class BridgeState:
     def open(self) -> None:
         """Take the lock and read the state. Raises ``EnvironmentFault`` when another bridge has the lock, or when the
         file is not a valid state."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        lock = self._path.with_suffix(".lock").open("w")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
+            self._file_lock = FileLock(self._path.with_suffix(".lock"))
+        except BlockingIOError:
             raise EnvironmentFault(
                 f"Another bridge uses {self._path}.", "Stop it, or choose another paths.run_dir for another node."
             ) from None
-        self._lock_file = lock
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
             if state["version"] not in _READABLE:
@@ -161,9 +156,8 @@ class BridgeState:
 
     def close(self) -> None:
         """Release the lock. Closing twice does nothing."""
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        if self._file_lock is not None:
+            self._file_lock.release()
 
     def _write(self) -> None:
         state = {

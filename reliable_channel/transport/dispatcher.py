@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from reliable_channel.transport.threads import join
+
 _log = logging.getLogger(__name__)
 
 E = TypeVar("E")
@@ -160,12 +162,8 @@ class Dispatcher(Generic[E]):
             self._started = False
             self._changed.notify_all()
             thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
-            if thread.is_alive():
-                _log.error(
-                    "a listener of %s did not return within %s s; its thread is left behind", self._name, timeout_s
-                )
+        if thread is not None and not join(thread, timeout_s):
+            _log.error("a listener of %s did not return within %s s; its thread is left behind", self._name, timeout_s)
 
     def _run(self) -> None:
         while True:

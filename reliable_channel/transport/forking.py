@@ -1,15 +1,11 @@
 """Keeps a process that was forked (``os.fork``, ``multiprocessing``, servers with workers) from using what its parent
-has opened: there its threads do not run, SQLite forbids the use of a connection, and a lock would outlive its owner."""
+has opened: there its threads do not run, and SQLite forbids the use of a connection."""
 
 from __future__ import annotations
 
 import os
-from typing import IO, Any
-from weakref import WeakSet
 
 from reliable_channel.core.errors import LocalError
-
-_lock_files: WeakSet[IO[Any]] = WeakSet()
 
 
 class ForkedError(LocalError):
@@ -34,16 +30,3 @@ class OwnerProcess:
                 f"Process {self._id} has opened this, and process {os.getpid()} was forked from it.",
                 "Open nodes and channels after the fork, in each process under its own sender id and database.",
             )
-
-
-def close_in_fork(lock_file: IO[Any]) -> None:
-    """Close a locked file in every process that is forked from this one, so that the lock ends with this process."""
-    _lock_files.add(lock_file)
-
-
-def _close_lock_files() -> None:
-    for file in list(_lock_files):
-        file.close()
-
-
-os.register_at_fork(after_in_child=_close_lock_files)

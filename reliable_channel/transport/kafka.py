@@ -45,6 +45,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
+from reliable_channel.transport.threads import join
 from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 
 _log = logging.getLogger(__name__)
@@ -221,8 +222,7 @@ class KafkaNode(NodeBase):
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(STOP_TIMEOUT_S)
+            join(thread, STOP_TIMEOUT_S)
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
         """Ignored here: the bridge dispatches, so the bridge applies the limit."""

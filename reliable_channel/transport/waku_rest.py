@@ -32,6 +32,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
+from reliable_channel.transport.threads import join
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
@@ -118,8 +119,7 @@ class WakuRestNode(NodeBase):
             self._wake.set()
             threads, self._threads = self._threads, []
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(STOP_TIMEOUT_S)
+            join(thread, STOP_TIMEOUT_S)
         self._fail_queued()
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()

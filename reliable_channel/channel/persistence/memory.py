@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend
-from reliable_channel.channel.persistence.sqlite import IN_MEMORY, SqlitePersistence
+from reliable_channel.channel.persistence.sqlite import SqlitePersistence
+from reliable_channel.transport.sqlite import IN_MEMORY
 
 
 class MemoryPersistence(SqlitePersistence):

@@ -14,17 +14,15 @@ from typing import Literal
 
 from reliable_channel.channel.errors import DamagedStore, journal_of_another_version
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
-from reliable_channel.channel.persistence.lock import SenderLock, make_locked_error
+from reliable_channel.channel.persistence.lock import lock_sender, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.forking import OwnerProcess
-from reliable_channel.transport.private_files import private_file
+from reliable_channel.transport.sqlite import IN_MEMORY, connect, transaction, write_ahead
 
 _log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 6
-
-IN_MEMORY = Path(":memory:")
-"""The path of a database without a file."""
 
 CHECKPOINT_PAGES = 4_000
 """Pages of 4 KiB in the write-ahead log before they go into the database: 16 MiB, a dozen large messages. SQLite's own
@@ -98,19 +96,15 @@ class SqlitePersistence:
     plaintext. ``synchronous``: ``NORMAL`` survives the end of the process at any point, ``FULL`` also a power cut."""
 
     def __init__(self, path: Path | str, *, synchronous: Literal["NORMAL", "FULL"] = "NORMAL") -> None:
-        self.path = path if path == IN_MEMORY else Path(path).expanduser().resolve()
+        self.path = Path(path) if path == IN_MEMORY else Path(path).expanduser().resolve()
         self._lock = threading.Lock()
         self._owner = OwnerProcess()
         self._users = 1
-        self._held: dict[str, tuple[SenderLock, int]] = {}
+        self._held: dict[str, tuple[FileLock, int]] = {}
         self._open: set[ChannelKey] = set()
         self._ids: dict[ChannelKey, int] = {}
         try:
-            if self.path != IN_MEMORY:
-                private_file(self.path)
-            self._connection = sqlite3.connect(
-                self.path, isolation_level=None, check_same_thread=False, timeout=10.0, cached_statements=64
-            )
+            self._connection = connect(self.path, timeout_s=10.0)
             self._prepare(synchronous)
         except (OSError, sqlite3.Error) as error:
             raise EnvironmentFault(
@@ -131,8 +125,7 @@ class SqlitePersistence:
             return known
 
     def _prepare(self, synchronous: str) -> None:
-        self._connection.execute("PRAGMA journal_mode=WAL")
-        self._connection.execute(f"PRAGMA synchronous={synchronous}")
+        write_ahead(self._connection, synchronous)
         self._connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         with self._transaction() as do:
             version = do.execute("PRAGMA user_version").fetchone()[0]
@@ -156,16 +149,11 @@ class SqlitePersistence:
         self._owner.refuse_fork()
         with self._lock:
             try:
-                # IMMEDIATE: another process on another sender may write too, and a read that turns into a write
-                # would fail with SQLITE_BUSY at once.
-                self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    yield self._connection
-                    self._connection.execute("COMMIT")
+                    with transaction(self._connection):
+                        yield self._connection
                 except BaseException:
-                    self._ids.clear()
-                    if self._connection.in_transaction:  # SQLite has ended it itself if the disk is full
-                        self._connection.execute("ROLLBACK")
+                    self._ids.clear()  # some may be of rows that are gone again
                     raise
             except sqlite3.Error as error:
                 # The path is for the log only: events and answers of a server carry the text to its clients.
@@ -178,7 +166,7 @@ class SqlitePersistence:
         with self._lock:
             if key is not None and key in self._open:
                 raise make_locked_error(key)
-            held, count = self._held.get(sender_id) or (SenderLock(self.path, sender_id), 0)
+            held, count = self._held.get(sender_id) or (lock_sender(self.path, sender_id), 0)
             self._held[sender_id] = (held, count + 1)
             if key is not None:
                 self._open.add(key)

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from reliable_channel.transport.private_files import private_file
+from reliable_channel.transport.sqlite import connect, transaction, write_ahead
 from reliable_channel.transport.store.source import Position, Selection
 
 _SCHEMA = """
@@ -35,7 +35,7 @@ CREATE INDEX IF NOT EXISTS by_pubsub ON envelopes (pubsub, timestamp_ns, hash);
 """
 _VERSION = 2
 
-_BUSY_MS = 30_000
+_BUSY_S = 30.0
 
 
 class IndexRow(NamedTuple):
@@ -72,14 +72,11 @@ class EnvelopeIndex:
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{path}{suffix}").unlink(missing_ok=True)
             self._connect(path, table_id)
-        self._db = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
+        self._db = connect(path, timeout_s=_BUSY_S)
 
     def _connect(self, path: Path | str, table_id: str) -> None:
-        private_file(path)
-        self._writer = sqlite3.connect(str(path), check_same_thread=False, isolation_level=None)
-        self._writer.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
-        self._writer.execute("PRAGMA journal_mode=WAL")
-        self._writer.execute("PRAGMA synchronous=NORMAL")
+        self._writer = connect(path, timeout_s=_BUSY_S)
+        write_ahead(self._writer)
         self.reset(table_id)
 
     def reset(self, table_id: str) -> None:
@@ -251,12 +248,5 @@ class EnvelopeIndex:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._write_lock:
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:  # SQLite has ended it itself if the disk is full
-                    self._writer.execute("ROLLBACK")
-                raise
+        with self._write_lock, transaction(self._writer):
+            yield self._writer

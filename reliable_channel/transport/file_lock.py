@@ -1,0 +1,49 @@
+"""Locks a file for one process, with a lock that the operating system releases when the process dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+from weakref import WeakSet
+
+from reliable_channel.transport.private_files import private_file
+
+_held: WeakSet[FileLock] = WeakSet()
+
+
+class FileLock:
+    """An exclusive lock. A process that is forked from this one does not share it, so it ends with this process. The
+    file stays: removing it would race with a process that just opened it.
+
+    Raises ``BlockingIOError`` at once while it is held elsewhere, and another ``OSError`` if the file cannot be
+    opened."""
+
+    def __init__(self, path: Path) -> None:
+        private_file(path)
+        self._file: IO[str] = path.open("r+", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise
+        _held.add(self)
+
+    def note(self, text: str) -> None:
+        """Write a text into the file, for those who find it locked."""
+        self._file.truncate(0)
+        self._file.write(text)
+        self._file.flush()
+
+    def release(self) -> None:
+        """Release the lock. Releasing twice does nothing."""
+        self._file.close()
+
+
+def _release_in_fork() -> None:
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_fork)
