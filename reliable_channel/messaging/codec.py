@@ -7,14 +7,10 @@ the topics.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from reliable_channel.core.errors import EmptyMessage, LocalError, MessageTooLarge
-from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
-
-STAMP_BYTES = 11
-"""The maximum bytes that a timestamp adds to an envelope, its tag included."""
+from reliable_channel.core.wire.waku import WakuMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +92,3 @@ class PlainDecoder:
     def decode(self, message: WakuMessage) -> WakuMessage | None:
         """None for another content topic."""
         return message if message.content_topic == self.content_topic else None
-
-
-def check_envelope(message: WakuMessage) -> WakuMessage:
-    """Return the envelope if the network accepts it (14/WAKU2-MESSAGE); ``timestamp`` 0 becomes None.
-
-    Raises ``EmptyMessage``, ``MessageTooLarge`` or ``LocalError``."""
-    if not message.content_topic:
-        raise LocalError("An envelope needs a content topic.")
-    if not message.payload:
-        raise EmptyMessage("The payload is empty.", "Nodes refuse envelopes without a payload.")
-    if message.meta is not None and len(message.meta) > MAX_META_BYTES:
-        raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
-    if message.timestamp is not None and not -(2**63) <= message.timestamp < 2**63:
-        raise LocalError("The timestamp does not fit into 64 bits.", "Give Unix time in ns.")
-    size = len(encode_waku_message(message)) + STAMP_BYTES
-    if size > MAX_ENVELOPE_BYTES:
-        raise MessageTooLarge(
-            f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",
-            "Send it through a reliable channel, which segments it.",
-        )
-    return message if message.timestamp != 0 else replace(message, timestamp=None)

@@ -32,8 +32,8 @@ def _multiaddr(value: str) -> str:
 def check_content_topic(value: str) -> str:
     """Return a content topic of 23/WAKU2-TOPICS: ``/application/version/name/encoding``, with an optional leading
     ``/generation``. Raises ``ValueError``."""
-    parts = value.split("/")
-    if parts[0] != "" or len(parts) not in (5, 6) or not all(parts[1:]):
+    parts = value.split("/") if isinstance(value, str) else []
+    if len(parts) not in (5, 6) or parts[0] != "" or not all(parts[1:]):
         raise ValueError("not a content topic such as /application/1/name/proto")
     return value
 

@@ -14,10 +14,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from reliable_channel.core.errors import EnvironmentFault, LocalError, MessageTooLarge, ReliableChannelError
+from reliable_channel.core.errors import (
+    EmptyMessage,
+    EnvironmentFault,
+    LocalError,
+    MessageTooLarge,
+    ReliableChannelError,
+)
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging.codec import check_envelope
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
@@ -46,6 +51,7 @@ from reliable_channel.transport.base import (
     Sent,
 )
 from reliable_channel.transport.clock import Clock, Timestamps
+from reliable_channel.transport.envelopes import check_envelope
 from reliable_channel.transport.node import new_request_id
 
 STALE_MS = 10_000
@@ -114,10 +120,12 @@ class MessageSender:
     ) -> RequestId:
         """Record and schedule one envelope, and its first attempt where there is room, in one transaction.
 
-        With a ``key`` that was used before, it does nothing and returns the earlier request id. Raises as
-        :func:`check_envelope`, :class:`PendingLimitError`, and ``KeyReusedError``."""
-        message = check_envelope(message)
-        own_stamp = message.timestamp is None
+        With a ``key`` that was used before, it does nothing and returns the earlier request id. A timestamp of 0 counts
+        as none. Raises as ``check_envelope``, ``EmptyMessage``, :class:`PendingLimitError`, and ``KeyReusedError``."""
+        check_envelope(message, pubsub_topic)
+        if not message.payload:
+            raise EmptyMessage("The payload is empty.", "Nodes refuse envelopes without a payload.")
+        own_stamp = not message.timestamp
         if own_stamp:
             message = replace(message, timestamp=self._timestamps.next_ns())
         request_id = new_request_id()

@@ -1,5 +1,4 @@
-"""Implements the common part of all nodes: listeners, subscriptions, request ids, timestamps, size limit, health
-changes."""
+"""Implements the common part of all nodes: listeners, subscriptions, request ids, timestamps, health changes."""
 
 from __future__ import annotations
 
@@ -8,15 +7,9 @@ import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from reliable_channel.core.errors import ConfigurationError, LocalError, MessageTooLarge
+from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.rate_limit import Delayed, EphemeralDropped, LimitApproaching, RateLimitConfig, Traffic
-from reliable_channel.core.wire.waku import (
-    MAX_ENVELOPE_BYTES,
-    MAX_META_BYTES,
-    WakuMessage,
-    encode_waku_message,
-    message_hash,
-)
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import (
     FailureReason,
     HealthChanged,
@@ -33,17 +26,13 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.envelopes import check_envelope
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
 
 MAX_DETAIL = 300
 """Characters of a peer's error text that are kept."""
-
-_FIELDS_BYTES = 256
-"""More than tags, lengths, meta, version, timestamp and flag can take on the wire."""
-
-_LARGEST_STAMP = -(2**63)
 
 
 def new_request_id() -> RequestId:
@@ -136,34 +125,10 @@ class NodeBase:
     def pubsub_topic_for(self, content_topic: str) -> str:
         return self._pubsub_topics.topic_for(content_topic)
 
-    def _prepare(self, message: WakuMessage, pubsub_topic: str | None) -> tuple[WakuMessage, str]:
-        """Check an envelope while the caller can still change it; the timestamp is set at dispatch."""
-        if not message.content_topic:
-            raise LocalError("An envelope needs a content topic.")
-        try:
-            memoryview(message.payload)
-            encode_waku_message(replace(message, payload=b""))
-            (pubsub_topic or "").encode()
-        except (TypeError, ValueError, AttributeError) as error:  # where it is sent, it would end the thread
-            raise LocalError(f"This is no envelope: {type(error).__name__} in one of its fields.") from None
-        if message.meta is not None and len(message.meta) > MAX_META_BYTES:
-            raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
-        # Far from the limit the fields' lengths are enough, and a segment is not encoded twice.
-        size = (
-            len(message.payload) + len(message.content_topic) * 4 + _FIELDS_BYTES + len(message.rate_limit_proof or b"")
-        )
-        if size > MAX_ENVELOPE_BYTES:
-            size = len(encode_waku_message(replace(message, timestamp=message.timestamp or _LARGEST_STAMP)))
-        if size > MAX_ENVELOPE_BYTES:
-            raise MessageTooLarge(
-                f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",
-                "Send it through a reliable channel, which segments it.",
-            )
-        return message, pubsub_topic or self.pubsub_topic_for(message.content_topic)
-
     def _accept(self, message: WakuMessage, pubsub_topic: str | None, traffic: Traffic) -> Accepted:
         """A checked send with a fresh request id. An envelope marked ephemeral counts as ephemeral for the limit."""
-        message, topic = self._prepare(message, pubsub_topic)
+        check_envelope(message, pubsub_topic)
+        topic = pubsub_topic or self.pubsub_topic_for(message.content_topic)
         return Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
 
     def _stamp(self, message: WakuMessage) -> WakuMessage:

@@ -5,14 +5,15 @@ Uvicorn's protocol over h11 lets a connection that never finishes its request st
 requests of everybody else. Here a connection without a request under way has a deadline, and is the first to be closed
 when there are too many.
 
-This is the one file that depends on internals of uvicorn: it subclasses ``H11Protocol``, and reads its ``conn``,
-``cycle`` and ``flow``. pyproject.toml therefore allows only one minor version of uvicorn; ``test_serving.py`` and
-``test_abuse.py`` fail when a newer one behaves differently.
+This is the one file that depends on internals of uvicorn: it subclasses ``H11Protocol``, reads its ``conn``, ``cycle``
+and ``flow``, and knows its log lines. pyproject.toml therefore allows only one minor version of uvicorn;
+``test_serving.py`` and ``test_abuse.py`` fail when a newer one behaves differently.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import time
@@ -291,6 +292,12 @@ class BoundedProtocol(H11Protocol):
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
+
+
+def is_about_server(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's log is about the server. Its connections also warn of every request that is no HTTP,
+    or asks for a WebSocket: the client learns that from the answer, and anybody could fill the disk with such lines."""
+    return record.module != "h11_impl" or record.levelno > logging.WARNING
 
 
 def _ends_within(data: bytes, limit: int) -> bool:

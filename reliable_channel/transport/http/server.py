@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -13,7 +14,13 @@ from starlette.types import ASGIApp
 from uvicorn import Config, Server
 
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.transport.http.connections import HttpLimits, Refusal, plain_text, protocol_class
+from reliable_channel.transport.http.connections import (
+    HttpLimits,
+    Refusal,
+    is_about_server,
+    plain_text,
+    protocol_class,
+)
 from reliable_channel.transport.http.guard import LOOPBACK_NAMES
 from reliable_channel.transport.http.request_limit import RequestLimit
 
@@ -54,6 +61,7 @@ class HttpServer(Server):
             )
         )
         self._on_stop = on_stop
+        logging.getLogger("uvicorn.error").addFilter(is_about_server)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: waiting calls answer first, then uvicorn waits for all that run."""

@@ -322,3 +322,8 @@ def test_the_document_names_each_call_once_and_explains_every_parameter(client: 
             assert "examples" in shown or "examples" in parameter, (call["operationId"], parameter["name"])
     received = document["components"]["schemas"]["MessageReceived"]["properties"]
     assert (received["event"]["const"], received["message"]["format"]) == ("reliable:message:received", "byte")
+
+
+@pytest.mark.parametrize("path", ["/health?foo=1", "/subscriptions?foo=1", "/send/requests?foo=1"])
+def test_a_query_parameter_of_no_call_is_ignored(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code == 200

@@ -108,6 +108,9 @@ def test_an_unsupported_pubsub_topic_is_refused_by_name(world: World) -> None:
         (Message(b"x" * 150_000), MessageTooLarge),
         (Message(b"x", meta=b"m" * 65), LocalError),
         (Message(b"x", timestamp=2**63), LocalError),
+        (Message("text"), LocalError),
+        (Message(b"x", meta="text"), LocalError),
+        (Message(b"x", timestamp="now"), LocalError),
     ],
 )
 def test_what_no_node_would_take_is_refused_at_once(world: World, message: Message, error: type[Exception]) -> None:

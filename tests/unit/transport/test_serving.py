@@ -6,6 +6,7 @@ import asyncio
 import errno
 import http.client
 import json
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -310,6 +311,36 @@ def test_what_no_handler_sees_is_refused_in_the_form_of_all_answers(
         head, _, body = everything(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 " + status)
     assert words in json.loads(body)["error"]
+
+
+class Lines(logging.Handler):
+    """The messages of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def test_only_faults_of_the_server_are_logged_and_no_request_that_is_none() -> None:
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError("a fault of the application")
+
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    log, lines = logging.getLogger("uvicorn.error"), Lines()
+    log.addHandler(lines)
+    try:
+        with running(fail, limits=LIMITS, refusal=refusal) as url:
+            host, port = url.removeprefix("http://").rsplit(":", 1)
+            for request in (b"nonsense\r\n\r\n", b"nonsense\r\n\r\n", upgrade):
+                with socket.create_connection((host, int(port)), timeout=120) as connection:
+                    connection.sendall(request)
+                    everything(connection)
+    finally:
+        log.removeHandler(lines)
+    assert lines.texts == ["Exception in ASGI application\n"]
 
 
 def test_a_request_with_two_lengths_is_refused_and_what_follows_it_is_not_read() -> None:

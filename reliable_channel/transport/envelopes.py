@@ -1,0 +1,38 @@
+"""Checks an envelope while its sender can still change it (14/WAKU2-MESSAGE)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reliable_channel.core.errors import LocalError, MessageTooLarge
+from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES, MAX_META_BYTES, WakuMessage, encode_waku_message
+
+_FIELDS_BYTES = 256
+"""More than tags, lengths, meta, version, timestamp and flag can take on the wire."""
+
+_LARGEST_STAMP = -(2**63)
+
+
+def check_envelope(message: WakuMessage, pubsub_topic: str | None) -> None:
+    """Check what the network would refuse, and what cannot be encoded. The timestamp may be set later.
+
+    Raises ``LocalError`` and ``MessageTooLarge``."""
+    if not message.content_topic:
+        raise LocalError("An envelope needs a content topic.")
+    try:
+        memoryview(message.payload)
+        encode_waku_message(replace(message, payload=b""))
+        (pubsub_topic or "").encode()
+    except (TypeError, ValueError, AttributeError) as error:  # where it is sent, it would end the thread
+        raise LocalError(f"This is no envelope: {type(error).__name__} in one of its fields.") from None
+    if message.meta is not None and len(message.meta) > MAX_META_BYTES:
+        raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
+    # Far from the limit the fields' lengths are enough, and a segment is not encoded twice.
+    size = len(message.payload) + len(message.content_topic) * 4 + _FIELDS_BYTES + len(message.rate_limit_proof or b"")
+    if size > MAX_ENVELOPE_BYTES:
+        size = len(encode_waku_message(replace(message, timestamp=message.timestamp or _LARGEST_STAMP)))
+    if size > MAX_ENVELOPE_BYTES:
+        raise MessageTooLarge(
+            f"The envelope is {size} bytes, the network takes at most {MAX_ENVELOPE_BYTES} bytes.",
+            "Send it through a reliable channel, which segments it.",
+        )
