@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
@@ -17,6 +17,7 @@ from reliable_channel.config.channels import ChannelsSettings, ParticipantSettin
 from reliable_channel.config.dashboard import DashboardSettings
 from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
+from reliable_channel.config.messaging import MessagingSettings, complete_from_node
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.presets import apply_preset
@@ -26,7 +27,6 @@ from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.lifetime import check_lifetime
-from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 
@@ -166,13 +166,19 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()
-    messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
+    messaging: MessagingSettings | None = Field(default=None, description="the Messaging API; unset: not configured")
     api: ApiSettings = ApiSettings()
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, given: Any) -> Any:
         return apply_preset(given) if isinstance(given, dict) else given
+
+    @field_validator("messaging", mode="before")
+    @classmethod
+    def _complete_messaging(cls, given: Any, other: ValidationInfo) -> Any:
+        node = other.data.get("node")  # absent if it is not valid
+        return complete_from_node(given, node) if isinstance(given, dict) and node is not None else given
 
     @model_validator(mode="after")
     def _keep_sets_long_enough(self) -> Settings:

@@ -23,12 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def messaging_config(settings: Settings) -> MessagingConfig:
-    """Return the section ``messaging``. Raises ``ConfigurationError`` if it is missing: mode, cluster, shards and
-    bootstrap nodes have no default (MESSAGING-API)."""
+    """Return the section ``messaging``. Raises ``ConfigurationError`` if it is missing."""
     if settings.messaging is None:
-        raise ConfigurationError(
-            "The section messaging is missing.", "Set messaging.mode, cluster_id, shards and bootstrap_nodes."
-        )
+        raise ConfigurationError("The section messaging is missing.", "Write `messaging: {}` for that of the node.")
     return settings.messaging
 
 
@@ -62,7 +59,7 @@ def refuse_what_kafka_cannot(settings: Settings, config: MessagingConfig) -> Non
     if config.mode != settings.node.mode:
         raise ConfigurationError(
             f"messaging.mode is {config.mode}, but over Kafka the bridge's node sends, as {settings.node.mode}.",
-            "Set messaging.mode and node.mode alike, or api.transport to waku-rest.",
+            "Leave messaging.mode out, or set api.transport to waku-rest.",
         )
 
 

@@ -166,9 +166,13 @@ _OF_THE_MACHINE = {
 """Defaults that depend on the machine, and what to say of them instead."""
 
 
+_OF_THE_NODE = frozenset({"mode", "cluster_id", "shards"})
+"""Keys of the Messaging API that are those of the section ``node`` where they are unset."""
+
+
 def _format_default(name: str, default: Any) -> str:
     if default is PydanticUndefined:
-        return "**required**"
+        return f"`node.{name}`" if name in _OF_THE_NODE else "**required**"
     if name in _OF_THE_MACHINE:
         return _OF_THE_MACHINE[name]
     if default is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
@@ -87,6 +88,25 @@ def test_over_kafka_peers_that_nobody_would_use_are_refused_by_name(name: str) -
 def test_over_kafka_a_mode_that_the_bridges_node_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"messaging\.mode is edge.*as relay"):
         messaging_node(settings(mode="edge"))
+
+
+def network_of(node: dict[str, Any], messaging: dict[str, Any] | None = None) -> tuple[str, int, tuple[int, ...]]:
+    configured = messaging_config(Settings(node=node, messaging=messaging or {}))
+    return configured.mode.value, configured.cluster_id, configured.shards
+
+
+def test_mode_cluster_and_shards_are_those_of_the_node_unless_they_are_set() -> None:
+    assert network_of({}) == ("relay", 1, tuple(range(8)))
+    assert network_of({"mode": "edge", "cluster_id": 16, "shards": 2}) == ("edge", 16, (0, 1))
+    assert network_of({"pubsub_topic": "/waku/2/rs/16/32"}) == ("relay", 16, (32,))
+    own = {"mode": "edge", "cluster_id": 2, "shards": [5]}
+    assert network_of({"pubsub_topic": "/waku/2/rs/16/32"}, own) == ("edge", 2, (5,))
+    assert network_of({"pubsub_topic": "/waku/2/named/proto"}, own) == ("edge", 2, (5,))
+
+
+def test_a_named_topic_of_the_node_leaves_cluster_and_shards_to_the_messaging_api() -> None:
+    with pytest.raises(ValidationError, match=r"messaging\.cluster_id"):
+        network_of({"pubsub_topic": "/waku/2/named/proto"})
 
 
 class FakeApi:
