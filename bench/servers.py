@@ -338,9 +338,9 @@ def _pump(network: Any) -> None:
 
 
 def _serve(app: Any, **options: Any) -> None:
-    from reliable_channel.transport.http.server import HttpServer, listening, url_of
+    from reliable_channel.transport.http.server import HttpServer, listen, url_of
 
-    with listening("127.0.0.1", 0) as sock:
+    with listen("127.0.0.1", 0) as sock:
         print(f"{url_of('127.0.0.1', sock)}/", flush=True)
         HttpServer(app, **options).run(sockets=[sock])
 

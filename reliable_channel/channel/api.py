@@ -219,7 +219,7 @@ def build_machine(
     # for what is up to query_window_ms old.
     memory_ms = max(segmentation.completed_memory_ms, segmentation.max_set_lifetime_ms + config.query_window_ms)
     segmentation = replace(segmentation, completed_memory_ms=memory_ms)
-    inside = None if encryption is None else encryption.for_sending_contents
+    inside = None if encryption is None else encryption.contents_hook
     return ChannelMachine(key.channel_id, key.sender_id, key.content_topic, config, segmentation, store, inside)
 
 

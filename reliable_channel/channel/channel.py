@@ -292,7 +292,7 @@ class ReliableChannel:
 
         def is_done() -> bool:
             with self._lock:
-                return self._fault is not None or not (self._backlog() or self._outgoing.in_flight)
+                return self._fault is not None or not (self._count_backlog() or self._outgoing.in_flight)
 
         with self._settled:
             return self._settled.wait_for(is_done, timeout_s)
@@ -337,7 +337,7 @@ class ReliableChannel:
         limit, timeout = self._config.max_queued_bytes, self._config.send_timeout_ms / 1_000
         with self._space:
             room = self._space.wait_for(
-                lambda: self._backlog() < limit or not self._started or self._fault is not None, timeout
+                lambda: self._count_backlog() < limit or not self._started or self._fault is not None, timeout
             )
         if not room:
             raise SendBufferFull(
@@ -346,7 +346,7 @@ class ReliableChannel:
             )
         self._check()
 
-    def _backlog(self) -> int:
+    def _count_backlog(self) -> int:
         """Bytes of sends that are kept and not yet given to the node."""
         return self._outgoing.queued_bytes + self._planned_bytes
 
@@ -649,7 +649,7 @@ class ReliableChannel:
         if isinstance(result, StoreEnvelopes):
             with self._space:
                 # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
-                while self._retrieval.threaded and not self._retrieval.ended and self._arrivals.crowded:
+                while self._retrieval.threaded and not self._retrieval.ended and self._arrivals.is_crowded:
                     self._space.wait(0.1)
             self._arrivals.put(result.envelopes)
         else:
@@ -698,7 +698,7 @@ class ReliableChannel:
             given = self._read_result(self._results.popleft(), now)
             if given is not None:
                 self._apply(given, outcomes)
-        if self._arrivals and (self._draining or self._pause_over(now)):
+        if self._arrivals and (self._draining or self._is_pause_over(now)):
             for _ in range(min(len(self._arrivals), MAX_INPUTS_PER_CYCLE)):
                 envelope = self._arrivals.take()
                 taken.append(envelope)
@@ -755,7 +755,7 @@ class ReliableChannel:
             self._plan(outcome.effects)
         return outcomes
 
-    def _pause_over(self, now: int) -> bool:
+    def _is_pause_over(self, now: int) -> bool:
         return has_passed(self._config.process_task_min_elapse_ms, self._last_processing, now)
 
     def _plan(self, effects: Iterable[Effect]) -> None:

@@ -162,7 +162,7 @@ class SdsConfig(SdsParameters):
         SdsParameters.__post_init__(self)
         _check_backend(self)
 
-    def core(self) -> SdsParameters:
+    def to_core(self) -> SdsParameters:
         """What the protocol core takes."""
         return SdsParameters(**{one.name: getattr(self, one.name) for one in fields(SdsParameters)})
 
@@ -181,7 +181,7 @@ class NodeSegmentationConfig(SegmentationConfig):
 
     persistence: Persistence | None = None
 
-    def core(self) -> SegmentationConfig:
+    def to_core(self) -> SegmentationConfig:
         """What the protocol core takes."""
         return SegmentationConfig(**{one.name: getattr(self, one.name) for one in fields(SegmentationConfig)})
 
@@ -219,9 +219,9 @@ class ChannelDefaults:
         if isinstance(sds, SdsConfig) and config.persistence is None and config.history_backend == "memory":
             config = replace(config, history_backend=sds.history_backend, database=sds.database)
         if sds is not None and config.sds == SdsParameters():
-            config = replace(config, sds=sds.core() if isinstance(sds, SdsConfig) else sds)
+            config = replace(config, sds=sds.to_core() if isinstance(sds, SdsConfig) else sds)
         if segmentation is not None and config.segmentation == SegmentationConfig():
-            core = segmentation.core() if isinstance(segmentation, NodeSegmentationConfig) else segmentation
+            core = segmentation.to_core() if isinstance(segmentation, NodeSegmentationConfig) else segmentation
             config = replace(config, segmentation=core)
         if self.rate_limit_config is not None and config.rate_limit == RateLimitConfig():
             config = replace(config, rate_limit=self.rate_limit_config)

@@ -72,7 +72,7 @@ class ChannelEncryption:
         return self.layer is EncryptionLayer.INSIDE_SDS
 
     @property
-    def for_sending_contents(self) -> Encryption | None:
+    def contents_hook(self) -> Encryption | None:
         """The hook that encrypts each content before SDS wraps it; ``None`` if whole messages are encrypted."""
         return self.inside if self.encrypts_inside else None
 

@@ -72,7 +72,7 @@ class EvictedSets:
         """Remember an evicted set. Returns the sets to give up: this one, if it was asked for before or too little of
         its lifetime is left, or another one that it replaces."""
         evicted.due = now + self._config.set_timeout_ms
-        if evicted.key in self._sets or evicted.due + self._config.set_timeout_ms > self._ends(evicted):
+        if evicted.key in self._sets or evicted.due + self._config.set_timeout_ms > self._find_end(evicted):
             self._sets.pop(evicted.key, None)
             return [evicted]
         self._sets[evicted.key] = evicted
@@ -97,22 +97,22 @@ class EvictedSets:
         lost: list[EvictedSet] = []
         pause = self._config.set_timeout_ms
         for each in [each for each in self if each.due <= now and each.stage <= Stage.ASKED]:
-            if now >= self._ends(each):
+            if now >= self._find_end(each):
                 if each.stage is Stage.WAITING:
                     del self._sets[each.key]  # the Reassembler remembers it as lost
                 else:
                     each.stage = Stage.LOST
                 lost.append(each)
             elif each.stage is Stage.WAITING and not asks and has_room(each.incomplete):
-                each.stage, each.due = Stage.ASKED, self._ends(each)
+                each.stage, each.due = Stage.ASKED, self._find_end(each)
                 asks.append(each)
             else:
-                each.due = min(now + pause, self._ends(each))
+                each.due = min(now + pause, self._find_end(each))
         return asks, lost
 
     def next_due(self) -> int | None:
         """When :meth:`take_due` next has something to do, ``None``: never."""
         return min((each.due for each in self if each.stage <= Stage.ASKED), default=None)
 
-    def _ends(self, evicted: EvictedSet) -> int:
+    def _find_end(self, evicted: EvictedSet) -> int:
         return evicted.incomplete.first_seen + self._config.max_set_lifetime_ms

@@ -219,14 +219,14 @@ class Inbox:
             note.delivered, note.late, note.lost = True, event.late, event.lost_dependencies
         return [self._deliver(pending, notes, event.at) for _, pending, notes in self.pending.take_with(sds_id)]
 
-    def ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
+    def deliver_ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
         """Deliver an ephemeral message at once, or report why not; it has exactly one segment."""
         key, payload = text_of(message_id), open_ephemeral(content, self.config.accepted_dialects)
         if isinstance(payload, Malformed):
             return self._problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
         return Report(self._make_event(payload, sender_id, key, None, now, ephemeral=True))
 
-    def repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
+    def take_repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
         missing one (LIP-109)."""
         if not missing:
@@ -412,7 +412,7 @@ class Inbox:
         if note is not None and note.is_of(owner):
             return
         self.notes[sds_id] = Note(history, now, owner=owner)
-        for key in self.pending.awaiting(sds_id):
+        for key in self.pending.find_by_part(sds_id):
             if self.pending[key].owner != owner:
                 other = self.pending.remove(key)
                 self._drop(other.sds_ids, other.owner)

@@ -102,7 +102,7 @@ class Arrivals:
             return True
 
     def put(self, envelopes: Iterable[ReceivedEnvelope]) -> None:
-        """Add all envelopes, for a caller that waited until the queue was no longer :attr:`crowded`."""
+        """Add all envelopes, for a caller that waited until the queue was no longer :attr:`is_crowded`."""
         with self._lock:
             for envelope in envelopes:
                 self._waiting.append(envelope)
@@ -116,7 +116,7 @@ class Arrivals:
             return envelope
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """More than half full."""
         with self._lock:
             return len(self._waiting) * 2 >= self._max_envelopes or self._bytes * 2 >= self._max_bytes

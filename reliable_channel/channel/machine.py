@@ -170,7 +170,7 @@ class ChannelMachine:
                 self.sds.withdraw_sync()
                 return StepResult(given, tuple(self._tick(now)))
             case Closing():
-                effects = self._dispatches(self.sds.send_owed(now).outgoing, now)
+                effects = self._make_dispatches(self.sds.send_owed(now).outgoing, now)
                 return StepResult(given, tuple(effects), keep=bool(effects))
 
     def send_ephemeral(self, payload: bytes, now: int) -> SdsDispatch:
@@ -378,7 +378,7 @@ class ChannelMachine:
         else:
             if self.sds.is_past(message.message_id, message.lamport_timestamp or 0, message.sender_id):
                 effects += self.inbox.accept_again(message, now)
-        effects += self._dispatches(step.outgoing, now)
+        effects += self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, message, now)
         effects += self._repair(now)
         return effects + self._ask(now)
@@ -397,7 +397,7 @@ class ChannelMachine:
     def _repair(self, now: int) -> list[Effect]:
         """Verified repair: rebuilt segments whose recomputed ids are missed count as received (LIP-109)."""
         effects: list[Effect] = []
-        while rebuilt := self.inbox.repairs(self.sds.missing_ids()):
+        while rebuilt := self.inbox.take_repairs(self.sds.missing_ids()):
             for message in rebuilt:
                 step = self.sds.receive(message, now, repaired=True, id_verified=True)
                 effects += self._follow(step.events, None, now)
@@ -407,12 +407,12 @@ class ChannelMachine:
 
     def _tick(self, now: int) -> list[Effect]:
         step = self.sds.tick(now)
-        effects = self._dispatches(step.outgoing, now)
+        effects = self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)
         effects += self.inbox.expire(now)
         return effects + self._ask(now)
 
-    def _dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
+    def _make_dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
         effects: list[Effect] = []
         for one in outgoing:
             position = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
@@ -439,7 +439,7 @@ class ChannelMachine:
             case Delivered():
                 return self.inbox.accept_delivery(event)
             case EphemeralReceived():
-                return [self.inbox.ephemeral(event.message_id, event.sender_id, event.content or b"", now)]
+                return [self.inbox.deliver_ephemeral(event.message_id, event.sender_id, event.content or b"", now)]
             case RefetchDue():
                 return [Fetch(event.message_id, event.retrieval_hint, event.attempt)]
             case MissingDependency():

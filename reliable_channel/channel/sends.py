@@ -62,7 +62,7 @@ class SendProgress:
         return SendState.QUEUED if len(self.queued | self.dispatched) == len(self.sds_ids) else SendState.SENDING
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return (self.delivered and self.sent) or self.failed
 
 
@@ -95,7 +95,7 @@ class Sends:
 
     def settle(self, send: SendProgress) -> None:
         """Note that a send may have finished; the oldest finished ones are forgotten."""
-        if not send.finished or send.send_id in self._finished:
+        if not send.is_finished or send.send_id in self._finished:
             return
         self._finished[send.send_id] = None
         while len(self._finished) > MAX_FINISHED:

@@ -52,7 +52,7 @@ class AwaitedMessages(Generic[KeyT, PartT, MessageT, DeliveredT]):
         """Whether a message here has this part."""
         return part in self._by_part
 
-    def awaiting(self, part: PartT) -> tuple[KeyT, ...]:
+    def find_by_part(self, part: PartT) -> tuple[KeyT, ...]:
         """The keys of the messages here that have this part."""
         return tuple(self._by_part.get(part, ()))
 

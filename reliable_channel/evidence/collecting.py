@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from reliable_channel.config import Settings
 from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, write
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
-from reliable_channel.transport.kafka_producer import unreachable
+from reliable_channel.transport.kafka_producer import make_unreachable_error
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000
@@ -33,7 +33,7 @@ def collect_evidence(settings: Settings) -> int:
         with closing(consumer), _hold_lock(settings):
             return _read(settings, consumer, topic, describe_topic(clients, topic).id)
     except KafkaError as error:
-        raise unreachable(error) from None
+        raise make_unreachable_error(error) from None
 
 
 @contextmanager

@@ -63,10 +63,10 @@ class DeltaSource:
         return self._fault
 
     @contextmanager
-    def at_once(self) -> Iterator[EnvelopeReading | None]:
+    def read_without_waiting(self) -> Iterator[EnvelopeReading | None]:
         """See ``EnvelopeSource.at_once``."""
         index = self._current()
-        with nullcontext(True) if index is None else index.unless_busy() as free:
+        with nullcontext(True) if index is None else index.hold_if_free() as free:
             yield _CachedReading(self) if free else None
 
     def position(self, message_hash: bytes) -> Position | None:

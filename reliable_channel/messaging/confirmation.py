@@ -10,7 +10,7 @@ answers for hashes, no message counts as missing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from reliable_channel.core.errors import LocalError
@@ -69,7 +69,7 @@ class Confirmation:
 
         The first query is due one interval after the first subscription, because there is nothing to confirm
         earlier."""
-        if not self._usable or not self._subscriptions.confirming():
+        if not self._usable or not self._subscriptions.list_topics_to_confirm():
             return None
         latest = self._ledger.now() + self._config.store_query_interval_ms  # the clock may have been set back
         self._due_ms = latest if self._due_ms is None else min(self._due_ms, latest)
@@ -78,7 +78,7 @@ class Confirmation:
     def run_due(self) -> bool:
         """Query the store if the query is due; returns whether it was. A store that does not answer is queried again
         next time."""
-        if not self._subscriptions.confirming():
+        if not self._subscriptions.list_topics_to_confirm():
             self._due_ms = None
         due = self.next_due()
         if due is None or due > self._ledger.now():
@@ -93,12 +93,12 @@ class Confirmation:
     def run(self) -> None:
         """One round of the recurring query. Raises ``StoreUnavailable``."""
         started = self._ledger.now()
-        confirming = self._subscriptions.confirming()
+        to_confirm = self._subscriptions.list_topics_to_confirm()
         complete = True
-        for pubsub_topic, topics in _by_pubsub(confirming).items():
+        for pubsub_topic, topics in _group_by_pubsub(to_confirm).items():
             for begin in range(0, len(topics), TOPICS_PER_QUERY):
                 complete &= self._confirm_topics(pubsub_topic, topics[begin : begin + TOPICS_PER_QUERY], started)
-        missing = [one for one in self._find_unconfirmed(confirming, started) if one.sent and not one.sending]
+        missing = [one for one in self._find_unconfirmed(to_confirm, started) if one.sent and not one.sending]
         try:
             missing = self._select_absent(missing)
         except StoreUnavailable:
@@ -114,22 +114,23 @@ class Confirmation:
         most ``limit``. Each entry becomes a record that is ``stored``. Raises ``StoreUnavailable``."""
         records: list[MessageRecord] = []
         size = 0
-        for pubsub_topic, topics in _by_pubsub(pairs).items():
+        for pubsub_topic, topics in _group_by_pubsub(pairs).items():
             query = StoreQuery(
                 pubsub_topic=pubsub_topic, content_topics=topics, start_time_ns=start_ns, end_time_ns=end_ns
             )
             for entry in self._entries(query):
                 if len(records) >= limit or size >= self._config.max_record_bytes:
-                    return _oldest_first(records)
+                    return _sort_by_time(records)
                 kept = self._keep(entry, pubsub_topic, topics)
                 records += kept
                 size += sum(len(record.message.payload) for record in kept)
-        return _oldest_first(records)
+        return _sort_by_time(records)
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:
         """Mark the records of these topics that the store has; returns whether its answer was complete."""
-        pairs = {(pubsub_topic, topic): 0 for topic in topics}
-        open_records = self._find_unconfirmed({**pairs, **_only(self._subscriptions.confirming(), pairs)}, now)
+        since = self._subscriptions.list_topics_to_confirm()
+        pairs = [(pubsub_topic, topic) for topic in topics]
+        open_records = self._find_unconfirmed({pair: since.get(pair, 0) for pair in pairs}, now)
         oldest = min((record.created_ms for record in open_records), default=now)
         query = StoreQuery(
             pubsub_topic=pubsub_topic,
@@ -144,19 +145,19 @@ class Confirmation:
                 self._mark_stored(entry.message_hash)
         return pages < MAX_PAGES
 
-    def _find_unconfirmed(self, confirming: dict[TopicPair, int], now: int) -> list[MessageRecord]:
+    def _find_unconfirmed(self, to_confirm: dict[TopicPair, int], now: int) -> list[MessageRecord]:
         """Records of confirmed topics that are not known to be stored and still worth asking for."""
-        topics = {content_topic for _, content_topic in confirming}
+        topics = {content_topic for _, content_topic in to_confirm}
         return [
             record
             for record in self._ledger.records.read_unconfirmed(topics, now - WINDOW_MS)
-            if record.created_ms >= confirming.get((record.pubsub_topic, record.message.content_topic), now + 1)
+            if record.created_ms >= to_confirm.get((record.pubsub_topic, record.message.content_topic), now + 1)
         ]
 
     def _select_absent(self, records: list[MessageRecord]) -> list[MessageRecord]:
         """Those of ``records`` that the store does not have under their hashes either."""
         by_hash = {record.message_hash: record for record in records}
-        for part in _parts(list(by_hash), MAX_HASHES):
+        for part in _split(list(by_hash), MAX_HASHES):
             for entry in self._entries(StoreQuery(hashes=tuple(part), include_data=False)):
                 if entry.message_hash in by_hash:
                     self._mark_stored(entry.message_hash)
@@ -229,27 +230,23 @@ def background_subscription(
         SubscriptionId(CONFIRMATION_SUBSCRIPTION_ID),
         tuple(decoders),
         None,
-        listening=config.filter_confirmation,
-        confirming=config.store_confirmation,
+        listens=config.filter_confirmation,
+        confirms=config.store_confirmation,
         since_ms=now,
     )
 
 
-def _oldest_first(records: list[MessageRecord]) -> list[MessageRecord]:
+def _sort_by_time(records: list[MessageRecord]) -> list[MessageRecord]:
     return sorted(records, key=lambda record: (record.message.timestamp or 0, record.message_hash))
 
 
-def _only(confirming: dict[TopicPair, int], pairs: Iterable[TopicPair]) -> dict[TopicPair, int]:
-    return {pair: confirming[pair] for pair in pairs if pair in confirming}
-
-
-def _by_pubsub(pairs: Collection[TopicPair]) -> dict[str, tuple[str, ...]]:
+def _group_by_pubsub(pairs: Collection[TopicPair]) -> dict[str, tuple[str, ...]]:
     grouped: dict[str, list[str]] = {}
     for pubsub_topic, content_topic in pairs:
         grouped.setdefault(pubsub_topic, []).append(content_topic)
     return {topic: tuple(dict.fromkeys(contents)) for topic, contents in grouped.items()}
 
 
-def _parts(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
+def _split(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
     for begin in range(0, len(hashes), size):
         yield hashes[begin : begin + size]

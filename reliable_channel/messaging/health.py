@@ -39,7 +39,7 @@ class HealthIndicator:
         return self.report.state
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether retries and store queries run: in every state but *unhealthy*."""
         return self.status is not HealthStatus.UNHEALTHY
 

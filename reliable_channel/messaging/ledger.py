@@ -41,7 +41,7 @@ class Ledger:
         return now_ms(self._clock)
 
     @contextmanager
-    def lock_only(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Hold only the lock, for reading state that steps change."""
         with self._lock:
             yield
@@ -67,10 +67,10 @@ class Ledger:
                 self.events.put(task)
         self.events.drain()
 
-    def after(self, task: Task) -> None:
+    def run_after(self, task: Task) -> None:
         """Run ``task`` after the current step is stored."""
         if self._pending is None:
-            raise RuntimeError("after() belongs inside step()")
+            raise RuntimeError("run_after() belongs inside step()")
         self._pending.append(task)
 
     def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
@@ -85,7 +85,7 @@ class Ledger:
     def emit(self, name: EventName, detail: object) -> None:
         """Notify the listeners of ``name`` after the current step."""
         event = CustomEvent(name, detail, self.now())
-        self.after(lambda: self.events.emit(event))
+        self.run_after(lambda: self.events.emit(event))
 
     def _emit_change(self, change: RecordChange) -> MessageRecord:
         for name in events_of(change):

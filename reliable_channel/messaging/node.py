@@ -173,7 +173,7 @@ class MessagingNode(RecordLookups):
         self._send_worker.wake()
         return request_id
 
-    def once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
+    def run_once(self, key: IdempotencyKey, send: Callable[[], str]) -> str:
         """The id that ``send`` returned when ``key`` was first used within a day; ``send`` is called for a new key
         only.
 
@@ -217,8 +217,8 @@ class MessagingNode(RecordLookups):
                 subscription_id,
                 (decoder,),
                 listener,
-                listening=True,
-                confirming=self.config.store_confirmation,
+                listens=True,
+                confirms=self.config.store_confirmation,
                 since_ms=self._ledger.now(),
             )
         )
@@ -327,20 +327,20 @@ class MessagingNode(RecordLookups):
                 self.port.announce(event)
 
     def _observe(self, report: Health) -> None:
-        with self._ledger.lock_only():
+        with self._ledger.hold_lock():
             if not self._health.would_change(report):
                 self._health.observe(report)
                 return
         with self._ledger.step():
             status = self._health.observe(report)
             judged = self._health.report
-            self._ledger.after(lambda: self.health_reports.emit(judged))
+            self._ledger.run_after(lambda: self.health_reports.emit(judged))
             if status is None:
                 return
-            self._sender.set_usable(self._health.usable)
-            self._confirmation.set_usable(self._health.usable)
+            self._sender.set_usable(self._health.is_usable)
+            self._confirmation.set_usable(self._health.is_usable)
             self._ledger.emit(EventName.HEALTH_CHANGE, status)
             changed = HealthChanged(judged)
-            self._ledger.after(lambda: self.port.announce(changed))
+            self._ledger.run_after(lambda: self.port.announce(changed))
         self._send_worker.wake()
         self._store_worker.wake()

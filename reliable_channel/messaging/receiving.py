@@ -30,7 +30,7 @@ class MessageReceiver:
 
     def on_envelope(self, envelope: ReceivedEnvelope) -> bool:
         """Process one envelope; returns whether a subscription matches it. A repeated one changes nothing."""
-        wanted = self._subscriptions.listening_to(envelope.pubsub_topic, envelope.message.content_topic)
+        wanted = self._subscriptions.find_by_topic(envelope.pubsub_topic, envelope.message.content_topic)
         if not wanted:
             return False
         takers, error = _decode(wanted, envelope)
@@ -81,7 +81,7 @@ class MessageReceiver:
                 if asyncio.iscoroutine(result):
                     _run(result)
 
-        self._ledger.after(call)
+        self._ledger.run_after(call)
 
 
 def _decode(wanted: list[Subscription], envelope: ReceivedEnvelope) -> tuple[list[Subscription], str | None]:

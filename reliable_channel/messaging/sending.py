@@ -173,7 +173,7 @@ class MessageSender:
                     RequestId(request_id), FailureReason.STOPPED, "cancelled", self._ledger.now(), record.message_hash
                 )
                 if announced:
-                    self._ledger.after(lambda: self._announce(failed))
+                    self._ledger.run_after(lambda: self._announce(failed))
         return True
 
     def withdraw(self, request_id: str) -> bool:
@@ -214,7 +214,7 @@ class MessageSender:
 
     def pending(self) -> list[RequestId]:
         """The ids of all pending requests."""
-        with self._ledger.lock_only():
+        with self._ledger.hold_lock():
             return [RequestId(request_id) for request_id in self._service.pending()]
 
     # -- what time and health do --------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class MessageSender:
             self._finish(
                 request_id, AttemptResult(PeerResponse.IN_DOUBT, "unreachable: the transport did not answer in time")
             )
-        while self._due():
+        while self._is_due():
             with self._ledger.step():
                 due = self._take_due()
             if not due:
@@ -245,7 +245,7 @@ class MessageSender:
 
     def next_due(self) -> int | None:
         """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is after the next event."""
-        with self._ledger.lock_only():
+        with self._ledger.hold_lock():
             return 0 if self._taken else self._service.next_due()
 
     def on_transport(self, event: Queued | SendDelayed | End) -> None:
@@ -276,7 +276,7 @@ class MessageSender:
     # -- one attempt --------------------------------------------------------------------------------------------
 
     def _list_overdue(self) -> list[str]:
-        with self._ledger.lock_only():
+        with self._ledger.hold_lock():
             late = self._service.list_overdue(self._ledger.now())
         if late:
             # Their answers, should they still come, belong to no attempt.
@@ -284,8 +284,8 @@ class MessageSender:
                 self._attempts = {inner: own for inner, own in self._attempts.items() if own not in late}
         return late
 
-    def _due(self) -> bool:
-        with self._ledger.lock_only():
+    def _is_due(self) -> bool:
+        with self._ledger.hold_lock():
             due = self._service.next_due()
             return due is not None and due <= self._ledger.now()
 
@@ -307,7 +307,7 @@ class MessageSender:
         made = 0
         while self._taken:
             request, record = self._taken.popleft()
-            with self._ledger.lock_only():
+            with self._ledger.hold_lock():
                 if self._service.find(request.request_id) is not request:
                     continue  # cancelled meanwhile
                 self._service.begin_attempt(request, self._ledger.now())
@@ -365,7 +365,7 @@ class MessageSender:
                 until = f"held back until {event.until_ms} ms"
                 self._report(SenderEventKind.RATE_LIMITED, record, until)
             own_event = replace(event, request_id=RequestId(request_id))
-            self._ledger.after(lambda: self._announce(own_event))
+            self._ledger.run_after(lambda: self._announce(own_event))
 
     def _finish(self, request_id: str, outcome: AttemptResult, dispatched: WakuMessage | None = None) -> None:
         now = self._ledger.now()
@@ -377,7 +377,7 @@ class MessageSender:
         except EnvironmentFault:
             if verdict in (RetryDecision.SENT, RetryDecision.FAILED):
                 # Nothing recorded the end. Another attempt has an end as well, if only that of a duplicate.
-                with self._ledger.lock_only():
+                with self._ledger.hold_lock():
                     self._service.reschedule(request_id, now, in_doubt=True)
             raise
 
@@ -416,7 +416,7 @@ class MessageSender:
         self._report(SenderEventKind.SENT, record)
         if first:
             event = Sent(request_id, record.message, record.pubsub_topic, record.message_hash, now)
-            self._ledger.after(lambda: self._announce(event))
+            self._ledger.run_after(lambda: self._announce(event))
 
     def _note_delayed(self, record: MessageRecord, outcome: AttemptResult) -> None:
         request = self._service.find(str(record.request_id))
@@ -440,7 +440,7 @@ class MessageSender:
             event = SendFailed(
                 request_id, _failure(outcome), outcome.reason, now, record.message_hash, outcome.utilization
             )
-            self._ledger.after(lambda: self._announce(event))
+            self._ledger.run_after(lambda: self._announce(event))
 
     # -- helpers ------------------------------------------------------------------------------------------------
 
@@ -478,7 +478,7 @@ class MessageSender:
             record.message_hash,
             shorten(detail),
         )
-        self._ledger.after(lambda: self._feed.record(event))
+        self._ledger.run_after(lambda: self._feed.record(event))
 
 
 def _size(event: Queued | SendDelayed | End) -> int:

@@ -30,14 +30,14 @@ class SubscriptionLimitError(EnvironmentFault):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One active subscription. ``listening`` asks for messages from the network, ``confirming`` for the recurring store
+    """One active subscription. ``listens`` asks for messages from the network, ``confirms`` for the recurring store
     query; ``since_ms`` (Unix ms) is when it began."""
 
     subscription_id: SubscriptionId
     decoders: tuple[Decoder, ...]
     listener: SubscriptionListener | None
-    listening: bool
-    confirming: bool
+    listens: bool
+    confirms: bool
     since_ms: int
 
     @property
@@ -61,46 +61,46 @@ class Subscriptions:
         with self._lock:
             if len(self._active) >= self._limit and subscription.subscription_id not in self._active:
                 raise SubscriptionLimitError(f"{self._limit} subscriptions are active.", "End some first.")
-            before = self._listening_topics()
+            before = self._list_topics()
             self._active[subscription.subscription_id] = subscription
-            return self._listening_topics() - before
+            return self._list_topics() - before
 
     def remove(self, subscription_id: str) -> frozenset[str]:
         """Remove a subscription; returns the content topics that have no listener any more. Empty for unknown ids."""
         with self._lock:
-            before = self._listening_topics()
+            before = self._list_topics()
             self._active.pop(SubscriptionId(subscription_id), None)
-            return before - self._listening_topics()
+            return before - self._list_topics()
 
     def ids(self) -> list[SubscriptionId]:
         """The ids of all active subscriptions."""
         with self._lock:
             return list(self._active)
 
-    def active(self) -> tuple[Subscription, ...]:
+    def _list_active(self) -> tuple[Subscription, ...]:
         """All active subscriptions."""
         with self._lock:
             return tuple(self._active.values())
 
-    def listening_to(self, pubsub_topic: str, content_topic: str) -> list[Subscription]:
+    def find_by_topic(self, pubsub_topic: str, content_topic: str) -> list[Subscription]:
         """The subscriptions that receive messages of this pair from the network."""
         pair = (pubsub_topic, content_topic)
-        return [one for one in self.active() if one.listening and pair in one.topics]
+        return [one for one in self._list_active() if one.listens and pair in one.topics]
 
-    def confirming(self) -> dict[TopicPair, int]:
+    def list_topics_to_confirm(self) -> dict[TopicPair, int]:
         """The pairs that the recurring store query asks for, each since the earliest of its subscriptions (Unix ms)."""
         since_by_topics: dict[TopicPair, int] = {}
-        for one in self.active():
-            for pair in one.topics if one.confirming else ():
+        for one in self._list_active():
+            for pair in one.topics if one.confirms else ():
                 since_by_topics[pair] = min(one.since_ms, since_by_topics.get(pair, one.since_ms))
         return since_by_topics
 
     def content_topics(self) -> frozenset[str]:
         """All content topics that the node must listen to now."""
         with self._lock:
-            return self._listening_topics()
+            return self._list_topics()
 
-    def _listening_topics(self) -> frozenset[str]:
+    def _list_topics(self) -> frozenset[str]:
         return frozenset(
-            decoder.content_topic for one in self._active.values() if one.listening for decoder in one.decoders
+            decoder.content_topic for one in self._active.values() if one.listens for decoder in one.decoders
         )

@@ -17,7 +17,7 @@ from reliable_channel.runtime.messaging import messaging_node
 from reliable_channel.runtime.own_broker import require_own_broker
 from reliable_channel.runtime.participant import topic_config
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
-from reliable_channel.transport.http.server import HttpServer, listening, require_token, url_of
+from reliable_channel.transport.http.server import HttpServer, listen, require_token, url_of
 
 
 def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
@@ -30,7 +30,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
         require_own_broker(settings)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
-    with listening(api.host, api.port) as sock, closing(messaging_node(settings)) as node:
+    with listen(api.host, api.port) as sock, closing(messaging_node(settings)) as node:
         app = create_app(
             node,
             token=token,

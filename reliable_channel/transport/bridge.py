@@ -25,9 +25,9 @@ from reliable_channel.transport.bridge_outbound import (
     DispatchPolicy,
     Outbound,
     PendingDispatch,
-    loop_publish,
+    accept_in_loop,
 )
-from reliable_channel.transport.bridge_recall import last_seen
+from reliable_channel.transport.bridge_recall import find_last_sighting
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
@@ -138,7 +138,7 @@ class Bridge:
             try:
                 self._producer = EnvelopeProducer(self._clients.producer)
                 self._recall()
-                works = self._works(self._producer, reader)
+                works = self._build_works(self._producer, reader)
             except BaseException:
                 reader.close()
                 raise
@@ -195,12 +195,12 @@ class Bridge:
         envelopes."""
         if self._node is None or self._state.acknowledged_ms is not None:
             return
-        seen = last_seen(self._clients, self._topics.evidence, self._node.vantage, self._node.api.name)
+        seen = find_last_sighting(self._clients, self._topics.evidence, self._node.vantage, self._node.api.name)
         if seen is not None:
             _log.warning("The state of this bridge is missing: it continues from its last sighting in Kafka.")
             self._state.acknowledge(seen.at_ms, seen.hashes)
 
-    def _works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
+    def _build_works(self, producer: EnvelopeProducer, reader: OffsetReader) -> list[tuple[str, Callable[[], None]]]:
         stopping, node = self._stopping, self._node
         bridge = BridgeContext(
             self._topics,
@@ -214,7 +214,7 @@ class Bridge:
         )
         health = ("health", lambda: self._report_health(producer))
         if node is None:
-            loop = Outbound(loop_publish, bridge, LOOP_POLICY, self._limit)
+            loop = Outbound(accept_in_loop, bridge, LOOP_POLICY, self._limit)
             return [("loop", lambda: loop.run(reader, stopping)), health]
         publish = node.api.relay_publish if node.mode is Mode.RELAY else node.api.lightpush
         outbound = Outbound(publish, bridge, node.policy, self._limit, lambda: node_has_rln(node.api))

@@ -61,10 +61,10 @@ class SharedRecent:
                 self._recent.add(one)
                 self._claimed.discard(one)
 
-    def newest(self, count: int) -> list[bytes]:
+    def list_newest(self, count: int) -> list[bytes]:
         """The last hashes, oldest first."""
         with self._lock:
-            return self._recent.newest(count)
+            return self._recent.list_newest(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,12 +126,12 @@ class GapFiller:
 
         for query in self._queries(gap):
             if strict := ask(query):
-                for lot in _lots(topics):
+                for lot in _split(topics):
                     ask(replace(query, content_topics=lot), strict)
         if gap not in self._bridge.state.gaps:  # widened meanwhile: the whole of it is asked for
             return False
         ended = all(answer in ABLE for answer in outcome.values())
-        for node, why in self._unable(gap, held).items():
+        for node, why in self._find_unable(gap, held).items():
             if outcome[node] in ABLE:
                 outcome[node] = why
         answered = any(answer in ABLE for answer in outcome.values())
@@ -144,7 +144,7 @@ class GapFiller:
         self._bridge.count("filled" if status == "filled" else "unfilled", 1)
         return True
 
-    def _unable(self, gap: BridgeGap, held: Mapping[str, set[bytes]]) -> dict[str, str]:
+    def _find_unable(self, gap: BridgeGap, held: Mapping[str, set[bytes]]) -> dict[str, str]:
         """The nodes whose answer does not prove that nothing else was sent in a gap, each with the reason."""
         every = set().union(*held.values())
         unable = {node: "incomplete" for node, hashes in held.items() if hashes < every}
@@ -185,7 +185,7 @@ class GapFiller:
         queries = []
         for pubsub_topic in sorted({p for p, _ in self._bridge.topics.waku}):
             named = sorted(c for p, c in self._bridge.topics.waku if p == pubsub_topic and c is not None)
-            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _lots(named) or [()]]
+            queries += [StoreQuery(pubsub_topic, lot, start, end) for lot in _split(named) or [()]]
         return queries
 
 
@@ -210,7 +210,7 @@ def _hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
     }
 
 
-def _lots(content_topics: list[str]) -> list[tuple[str, ...]]:
+def _split(content_topics: list[str]) -> list[tuple[str, ...]]:
     """Content topics in groups that stores accept in one query."""
     return [
         tuple(content_topics[begin : begin + TOPICS_PER_QUERY])

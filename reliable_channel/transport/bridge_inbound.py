@@ -124,4 +124,4 @@ class Inbound:
         is_first = self._bridge.state.acknowledged_ms is None
         if envelopes or is_first or has_passed(SAVE_INTERVAL_MS, self._saved_ms, started_ms):
             self._saved_ms = started_ms
-            self._bridge.state.acknowledge(started_ms, self._bridge.recent.newest(2_000))
+            self._bridge.state.acknowledge(started_ms, self._bridge.recent.list_newest(2_000))

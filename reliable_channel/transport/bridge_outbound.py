@@ -57,7 +57,7 @@ LOOP_POLICY = DispatchPolicy(restamp_after_ms=2**62, batch=500)
 """For the local loop, where envelopes do not age."""
 
 
-def loop_publish(_pubsub_topic: str, _message: WakuMessage) -> Published:
+def accept_in_loop(_pubsub_topic: str, _message: WakuMessage) -> Published:
     """The local loop: accepts everything in place of a node (14/WAKU2-MESSAGE)."""
     return Published()
 
@@ -84,7 +84,7 @@ class Written:
 
 class OffsetProgress:
     """Which records of the outgoing topic are read and which are done. Offsets are committed up to the first record
-    that is not done; records done beyond it are ``ahead``."""
+    that is not done; records done beyond it are ``done_ahead``."""
 
     def __init__(self) -> None:
         self._read: dict[int, deque[RawRecord]] = {}
@@ -106,7 +106,8 @@ class OffsetProgress:
                 del self._done[partition, raw.offset]
                 self._next[partition] = raw.offset + 1
 
-    def committable(self) -> dict[int, int]:
+    @property
+    def next_offsets(self) -> dict[int, int]:
         """The offsets to continue from, by partition, that are not committed yet."""
         return dict(self._next)
 
@@ -114,7 +115,8 @@ class OffsetProgress:
         """Note offsets as committed."""
         self._next.clear()
 
-    def ahead(self) -> dict[tuple[int, int], str]:
+    @property
+    def done_ahead(self) -> dict[tuple[int, int], str]:
         """Records beyond the offsets that are done, by partition and offset, with their digests."""
         return dict(self._done)
 
@@ -179,21 +181,21 @@ class Outbound:
                 for begin in range(0, max(1, len(records)), self._policy.batch):
                     progress.record_done(self.dispatch(records[begin : begin + self._policy.batch], stopping))
                     if self._limit.waiting:
-                        self._bridge.state.note_dispatched(progress.ahead())
+                        self._bridge.state.note_dispatched(progress.done_ahead)
                     if stopping.is_set():
                         return  # the rest is read again by the next bridge
                     with suppress(EnvironmentFault):  # tried again before the next poll
                         self._commit(reader, progress)
         finally:
             try:
-                reader.commit(progress.committable())
+                reader.commit(progress.next_offsets)
             except EnvironmentFault as fault:
                 _log.warning("offsets were not stored, so some envelopes will be dispatched again: %s", fault.cause)
             reader.close()
 
     @staticmethod
     def _commit(reader: OffsetReader, progress: OffsetProgress) -> None:
-        reader.commit(progress.committable())
+        reader.commit(progress.next_offsets)
         progress.clear_offsets()
 
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
@@ -346,7 +348,7 @@ class Outbound:
         """Publish until the node accepts or refuses the envelope, or time is up; ``None`` when stopped before that. The
         results of earlier envelopes are written before the first wait, so their senders do not wait for this one."""
         record = pending.record
-        message = self._fresh(record.message)
+        message = self._renew_stamp(record.message)
         backoff = Backoff(0.5, self._policy.max_backoff_s)
         begun_ms = self._bridge.now_ms()
         while True:
@@ -377,7 +379,7 @@ class Outbound:
             if stopping.wait(backoff.next_wait()):
                 self._bridge.recent.release(envelope_hash)
                 return message, None
-            fresh = self._fresh(message)
+            fresh = self._renew_stamp(message)
             if fresh is not message:
                 self._bridge.recent.release(envelope_hash)  # should it be out after all, it is an envelope of its own
             message = fresh
@@ -413,7 +415,7 @@ class Outbound:
         )
         return OutRecord(self._bridge.topics.evidence, key, value)
 
-    def _fresh(self, message: WakuMessage) -> WakuMessage:
+    def _renew_stamp(self, message: WakuMessage) -> WakuMessage:
         """The envelope with a timestamp that stores still accept."""
         age_ms = None if message.timestamp is None else (self._bridge.clock.now_ns() - message.timestamp) // 1_000_000
         if age_ms is not None and abs(age_ms) < self._policy.restamp_after_ms:

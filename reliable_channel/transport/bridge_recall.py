@@ -17,14 +17,14 @@ READ_BACK = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class LastSeen:
+class LastSighting:
     """The time (Unix ms) of a bridge's last sighting, and the hashes of the last envelopes it saw, oldest first."""
 
     at_ms: int
     hashes: tuple[bytes, ...]
 
 
-def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> LastSeen | None:
+def find_last_sighting(clients: KafkaClients, topic: str, vantage: str, node: str) -> LastSighting | None:
     """The sightings of this vantage point at this node at the end of the evidence topic; ``None`` if there are none, so
     the bridge is new. Raises ``EnvironmentFault``."""
     reader = OffsetReader(clients, topic, None)
@@ -41,15 +41,15 @@ def last_seen(clients: KafkaClients, topic: str, vantage: str, node: str) -> Las
                     hashes.extend(seen.hashes)
     finally:
         reader.close()
-    return LastSeen(at_ms, tuple(hashes)) if at_ms else None
+    return LastSighting(at_ms, tuple(hashes)) if at_ms else None
 
 
-def parse_sighting(value: bytes, node: str) -> LastSeen | None:
+def parse_sighting(value: bytes, node: str) -> LastSighting | None:
     """The sightings at this node in a record; ``None`` for another node's, and for other records."""
     try:
         record = foreign_json.loads(value)
         if record["node"] != node:
             return None
-        return LastSeen(int(record["at_ms"]), tuple(map(bytes.fromhex, record["hashes"])))
+        return LastSighting(int(record["at_ms"]), tuple(map(bytes.fromhex, record["hashes"])))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

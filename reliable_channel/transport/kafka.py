@@ -187,7 +187,7 @@ class KafkaNode(NodeBase):
                 self._producer = EnvelopeProducer(
                     self._clients.producer, max_block_s=self._max_block_s, delivery_timeout_s=self._delivery_timeout_s
                 )
-                self._producer.know(self._outgoing_topic)
+                self._producer.fetch_partitions(self._outgoing_topic)
             except BaseException:
                 for reader in readers:
                     reader.close()
@@ -197,7 +197,7 @@ class KafkaNode(NodeBase):
                 raise
             self._dispatcher.start()
             self._bridges = BridgesHealth(now_ms(self._clock))
-            self._kafka_is(Health(HealthState.HEALTHY, "Kafka answers"))
+            self._note_kafka_health(Health(HealthState.HEALTHY, "Kafka answers"))
             works = (("reader", self._receive), ("results", self._follow_results))
             self._threads = [
                 threading.Thread(target=work, args=(reader, self._stopping), name=f"kafka-node-{name}", daemon=True)
@@ -281,7 +281,7 @@ class KafkaNode(NodeBase):
                         waits = 0
                         behind = reader.check()
                         if not stopping.is_set():  # "stopped" must not become healthy again
-                            self._kafka_is(
+                            self._note_kafka_health(
                                 Health(
                                     HealthState.HEALTHY,
                                     f"Kafka answers; {behind} records behind{self._describe_unstored()}{self._gone}",
@@ -289,7 +289,7 @@ class KafkaNode(NodeBase):
                             )
                 except EnvironmentFault as fault:
                     if not stopping.is_set():
-                        self._kafka_is(Health(HealthState.UNHEALTHY, str(fault)))
+                        self._note_kafka_health(Health(HealthState.UNHEALTHY, str(fault)))
                         stopping.wait(1.0)
         finally:
             try:  # what the listeners have stored by now; the rest comes again
@@ -345,7 +345,7 @@ class KafkaNode(NodeBase):
         finally:
             reader.close()
 
-    def _kafka_is(self, health: Health) -> None:
+    def _note_kafka_health(self, health: Health) -> None:
         """Note Kafka's own health, and with it that of this node."""
         self._kafka = health
         self._judge()
@@ -384,7 +384,7 @@ class KafkaNode(NodeBase):
     def _take(self, partition: int, offset: int, value: bytes | None, headers: tuple[tuple[str, bytes], ...]) -> None:
         """Pass one record to the listeners if it is on a subscribed topic; its offset then counts as read, unless
         nobody is subscribed any more: it is for the next process of the group."""
-        event = self._event_for(value, headers, Hold(self._unstored, partition, offset))
+        event = self._make_received(value, headers, Hold(self._unstored, partition, offset))
 
         def deliver() -> None:
             if event is not None:
@@ -394,7 +394,9 @@ class KafkaNode(NodeBase):
 
         self._dispatcher.put_bounded(deliver, 0 if event is None else len(event.envelope.message.payload))
 
-    def _event_for(self, value: bytes | None, headers: tuple[tuple[str, bytes], ...], hold: Hold) -> Received | None:
+    def _make_received(
+        self, value: bytes | None, headers: tuple[tuple[str, bytes], ...], hold: Hold
+    ) -> Received | None:
         record = read_record(value, headers)
         if isinstance(record, Malformed) or record.message.content_topic not in self._subscribed:
             return None  # what cannot be decoded is the pipeline's to quarantine

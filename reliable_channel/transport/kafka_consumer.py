@@ -27,7 +27,7 @@ from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_producer import unreachable
+from reliable_channel.transport.kafka_producer import make_unreachable_error
 
 TOPIC_REFRESH_S = 30.0
 """How often a reader looks for new partitions, and for a new topic of the same name."""
@@ -146,7 +146,7 @@ class OffsetReader:
         try:
             self._consumer = KafkaConsumer(**self._options)
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -161,7 +161,7 @@ class OffsetReader:
                 time.sleep(0.2)
         except KafkaError as error:
             self._consumer.close()
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
         except BaseException:
             self._consumer.close()
             raise
@@ -184,7 +184,7 @@ class OffsetReader:
         except OffsetOutOfRangeError as error:
             return self._pass_gone(error.args[0])
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
         return [
             RawRecord(r.partition, r.offset, r.key, r.value, tuple(r.headers or ()))
             for records in batches.values()
@@ -212,7 +212,7 @@ class OffsetReader:
                 timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
             )
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def rewind(self, count: int) -> None:
         """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
@@ -221,7 +221,7 @@ class OffsetReader:
             for tp, end in self._ends(self._assigned).items():
                 self._consumer.seek(tp, max(begins[tp], end - count))
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def check(self) -> int:
         """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
@@ -229,7 +229,7 @@ class OffsetReader:
         try:
             return sum(max(0, end - self._consumer.position(tp)) for tp, end in self._ends(self._assigned).items())
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
@@ -240,7 +240,7 @@ class OffsetReader:
             for tp, offset in positions.items():
                 self._continue_at_earliest(tp, offset)
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
         return []
 
     def _refresh_if_due(self) -> None:

@@ -59,7 +59,7 @@ class EnvelopeProducer:
         try:
             self._producer = KafkaProducer(**all_options)
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def send(
         self,
@@ -113,20 +113,20 @@ class EnvelopeProducer:
         future.add_callback(lambda _metadata: on_settled(None, ""))
         future.add_errback(lambda error: on_settled(reason_of(error), type(error).__name__))
 
-    def know(self, topic: str) -> None:
+    def fetch_partitions(self, topic: str) -> None:
         """Fetch the topic's partitions now, since kafka-python would otherwise wait for them at the first record.
         Raises ``EnvironmentFault``."""
         try:
             self._producer.partitions_for(topic)
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""
         try:
             self._producer.flush(timeout=timeout_s)
         except KafkaError as error:
-            raise unreachable(error) from None
+            raise make_unreachable_error(error) from None
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; remaining records fail. Closing twice does nothing."""
@@ -152,7 +152,7 @@ def reason_of(error: BaseException) -> FailureReason:
     return FailureReason.UNREACHABLE
 
 
-def unreachable(error: BaseException) -> EnvironmentFault:
+def make_unreachable_error(error: BaseException) -> EnvironmentFault:
     """One sentence for every fault of the cluster; addresses and secrets of the options are not in it."""
     return EnvironmentFault(
         f"Kafka does not answer ({type(error).__name__}).",

@@ -106,9 +106,9 @@ class MemoryNetwork:
             if name == sender:
                 continue
             for delay_ms in self.link(sender, name, message):
-                self.later(delay_ms, lambda node=node: node.arrive(message, pubsub_topic))  # type: ignore[misc]
+                self.schedule(delay_ms, lambda node=node: node.arrive(message, pubsub_topic))  # type: ignore[misc]
 
-    def later(self, delay_ms: float, task: Callable[[], None]) -> None:
+    def schedule(self, delay_ms: float, task: Callable[[], None]) -> None:
         """Run ``task`` when ``delay_ms`` has passed, after everything due before it."""
         due = self.clock.now_ns() + int(delay_ms * 1_000_000)
         heapq.heappush(self._queue, (due, next(self._order), task))
@@ -184,7 +184,7 @@ class MemoryNode(NodeBase):
             raise self._make_stopped_error()
         accepted = self._accept(message, pubsub_topic, traffic)
         self._pending.add(accepted.request_id)
-        self._network.later(
+        self._network.schedule(
             0, lambda: self._follow(self._limit.submit(accepted, accepted.traffic, now_ms(self._clock)))
         )
         return accepted.request_id
@@ -209,7 +209,9 @@ class MemoryNode(NodeBase):
         due = self._limit.next_due()
         if due is not None and due != self._limit_due:
             self._limit_due = due
-            self._network.later(due - now_ms(self._clock), lambda: self._follow(self._limit.tick(now_ms(self._clock))))
+            self._network.schedule(
+                due - now_ms(self._clock), lambda: self._follow(self._limit.tick(now_ms(self._clock)))
+            )
 
     def _dispatch(self, request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> None:
         if request_id not in self._pending:

@@ -35,7 +35,7 @@ class RecentHashes:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def newest(self, count: int) -> list[bytes]:
+    def list_newest(self, count: int) -> list[bytes]:
         """Up to ``count`` hashes, oldest first, for a state file."""
         hashes = list(self._seen)
         return hashes[max(0, len(hashes) - count) :]

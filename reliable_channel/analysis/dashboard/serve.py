@@ -9,7 +9,7 @@ from importlib import import_module
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.config import Settings
 from reliable_channel.transport.http.connections import HttpLimits
-from reliable_channel.transport.http.server import HttpServer, listening, require_token, url_of
+from reliable_channel.transport.http.server import HttpServer, listen, require_token, url_of
 
 LIMITS = HttpLimits(header_bytes=128 * 1024)
 """An address may hold a channel key of three long ids, percent-encoded."""
@@ -27,7 +27,7 @@ def serve(settings: Settings, say: Callable[[str], object]) -> None:
         allowed_hosts=(dashboard.host, *dashboard.allowed_hosts),
         refresh_ms=dashboard.refresh_ms,
     )
-    with listening(dashboard.host, dashboard.port) as sock:
+    with listen(dashboard.host, dashboard.port) as sock:
         server = HttpServer(app, limits=LIMITS)
         say(f"Dashboard at {url_of(dashboard.host, sock)}/ over {settings.paths.data_dir}; Ctrl-C ends it")
         # The first picture need not wait for the libraries that draw it.

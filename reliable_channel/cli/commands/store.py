@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel import __version__
         from reliable_channel.evidence.delta_source import DeltaSource
         from reliable_channel.transport.http.guard import LOOPBACK_NAMES, allowed_hosts
-        from reliable_channel.transport.http.server import HttpServer, listening, url_of
+        from reliable_channel.transport.http.server import HttpServer, listen, url_of
         from reliable_channel.transport.store.server import create_app
 
         settings = invocation(context).settings(tables)
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         if not loopback:
             typer.echo(f"Warning: {host} is not loopback, and a store has no authentication.", err=True)
         try:
-            with listening(host, port) as sock:
+            with listen(host, port) as sock:
                 # Answers 503 with the progress until the index is complete; /health says the same.
                 source.follow(server_settings.refresh_ms / 1000)
                 url = f"{url_of(host, sock)}/store/v3/messages"

@@ -77,11 +77,12 @@ class Tracked:
         elif evidence is IMPLIED:
             self.implied |= bit
 
+    @property
     def closed_bits(self) -> int:
         """One bit per participant whose filters give no new information about this message."""
         return self.certain | self.implied | (self.acked & ~self.reached)
 
-    def hit_by(self, by: str, via: str) -> list[str] | None:
+    def record_hit(self, by: str, via: str) -> list[str] | None:
         """Record that a filter of ``by``, in message ``via``, contains the id. Returns all such messages of that
         participant, or ``None`` if ``via`` was recorded already. Keeps at most :data:`MAX_HITS` participants and drops
         the first."""
@@ -325,7 +326,7 @@ class AckTable:
     def ask(self, tracked: Tracked, number: int) -> None:
         """Update whether the filters of a participant can still give new information about a message."""
         if number < self._open.shape[0]:
-            self._open[number, tracked.row] = not tracked.closed_bits() >> number & 1
+            self._open[number, tracked.row] = not tracked.closed_bits >> number & 1
             self._views.pop(number, None)
 
     def mark(self, tracked: Tracked, number: int) -> None:
@@ -364,7 +365,7 @@ class AckTable:
         rows = np.packbits(bits[:numbers], axis=1, bitorder="little")
         return {number: int.from_bytes(row.tobytes(), "little") for number, row in enumerate(rows)}
 
-    def contained_in(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
+    def find_in_filter(self, words: Bytes, number: int, filter_format: FilterFormat | None = None) -> list[Tracked]:
         """The tracked messages whose ids a participant's filter contains, if that is new information; ascending.
         ``filter_format``: the format of the filter, if its size differs from the channel's."""
         if self._unlocated:
@@ -426,7 +427,7 @@ class AckTable:
         had, width = self._open.shape[0], max(1, number // 4)
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open
-        closed = _unpack([tracked.closed_bits() for tracked in self.tracked.values()], width)
+        closed = _unpack([tracked.closed_bits for tracked in self.tracked.values()], width)
         grown[had:, [tracked.row for tracked in self.tracked.values()]] = closed[had:] == 0
         for tracked in self.tracked.values():
             owner = self._participants.number(tracked.sender_id)

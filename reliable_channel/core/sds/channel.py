@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.sds.conflicts import find_known, standing_under
+from reliable_channel.core.sds.conflicts import find_id_owner, find_known
 from reliable_channel.core.sds.events import (
     Outgoing,
     OutgoingReason,
@@ -300,7 +300,7 @@ class SdsChannel:
     def sender_of(self, message_id: str) -> str | None:
         """The sender of the message that owns an id here, in the log or in the incoming buffer; ``None`` if there is
         none."""
-        known = standing_under(self._state, message_id)
+        known = find_id_owner(self._state, message_id)
         return None if known is None else known.sender_id
 
     def forget(self) -> None:

@@ -36,10 +36,10 @@ NEW, COPY, FURTHER_SEND, LOSER, WINNER = Relation
 
 def find_known(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
     """The message with this id: in the log, else waiting for its dependencies, else unproven."""
-    return standing_under(state, message_id) or state.unproven.get(message_id)
+    return find_id_owner(state, message_id) or state.unproven.get(message_id)
 
 
-def standing_under(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
+def find_id_owner(state: ChannelState, message_id: str) -> LogEntry | Waiting | None:
     """The message that owns an id here: in the log, or waiting for its dependencies."""
     return state.log.get(message_id) or state.incoming.waiting.get(message_id)
 

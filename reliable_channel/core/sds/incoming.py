@@ -399,7 +399,7 @@ class IncomingBuffer:
                 missing.reached[by] = (via, directly)
                 self._reached_left -= size - freed
 
-    def surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
+    def drop_surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
         """Declare missing ids lost while ``sender_id`` or the channel has more than its bound: each time the oldest of
         the sender with most. Returns them, each with the sender it was charged to."""
         shares = self._missing_shares

@@ -147,7 +147,7 @@ class SdsReceiver:
         if kind is NEW:
             if log.may_have_forgotten((lamport, message_id), message.sender_id):
                 self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
-                self._no_longer_missing(message_id, arrival.repaired, now, events)
+                self._remove_missing(message_id, arrival.repaired, now, events)
                 self.settle([message_id], now, events, past=True)
                 return
             if self._deliver_in_order(arrival, lamport, digest):
@@ -262,7 +262,7 @@ class SdsReceiver:
             state.unproven.add(message_id, doubt)
         elif not further:
             waiting.late = self._stand(message, arrival.data, now, events)
-            missing = self._no_longer_missing(message_id, waiting.repaired, now, events)
+            missing = self._remove_missing(message_id, waiting.repaired, now, events)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
             given_up = self._report(message, dependencies, now, events)
@@ -343,14 +343,14 @@ class SdsReceiver:
             events.append(MissingDependency(now, message_id, via, sender_id, None, sender_id))
             if state.repair is not None:
                 state.repair.want(message_id, sender_id, now)
-        self._make_room(self._surplus_missing(sender_id, now, events), now, events)
+        self._make_room(self._drop_surplus_missing(sender_id, now, events), now, events)
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
         """Record a received or sent sync message, because nim-sds peers name them in histories."""
         incoming = self._state.incoming
         incoming.syncs.add(message_id, sender_id)
         incoming.discard(message_id)
-        if self._no_longer_missing(message_id, False, now, events) is not None:
+        if self._remove_missing(message_id, False, now, events) is not None:
             self.settle([message_id], now, events)
 
     def _receive_again(self, arrival: IncomingMessage, known: LogEntry | Waiting | None, digest: bytes) -> None:
@@ -439,7 +439,7 @@ class SdsReceiver:
                 if due is not None:
                     events.append(RepairScheduled(now, entry.message_id, due))
 
-    def _no_longer_missing(self, message_id: str, repaired: bool, now: int, events: list[SdsEvent]) -> Missing | None:
+    def _remove_missing(self, message_id: str, repaired: bool, now: int, events: list[SdsEvent]) -> Missing | None:
         state = self._state
         missing = state.incoming.remove_missing(message_id)
         if missing is not None:
@@ -468,7 +468,7 @@ class SdsReceiver:
             events.append(
                 MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
             )
-            given_up |= self._surplus_missing(sender_id, now, events)
+            given_up |= self._drop_surplus_missing(sender_id, now, events)
         entries = (
             {entry.message_id: entry for entry in reversed(message.causal_history)} if dependencies.missing else {}
         )
@@ -482,13 +482,13 @@ class SdsReceiver:
             incoming.reach(still_missing, sender_id, message.message_id, directly=True)
             if state.repair is not None and dependency not in state.repair.requests:
                 state.repair.want(dependency, still_missing.sender_id, now)
-        given_up |= self._surplus_missing(sender_id, now, events)
+        given_up |= self._drop_surplus_missing(sender_id, now, events)
         return given_up
 
-    def _surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
+    def _drop_surplus_missing(self, sender_id: str, now: int, events: list[SdsEvent]) -> dict[str, str]:
         """Declare missing ids beyond the bounds of the sender or the channel lost."""
         state = self._state
-        given_up = state.incoming.surplus_missing(sender_id, now, events)
+        given_up = state.incoming.drop_surplus_missing(sender_id, now, events)
         if state.repair is not None:
             for message_id in given_up:
                 state.repair.unwant(message_id)
@@ -618,7 +618,7 @@ class SdsReceiver:
         state.review.track(message_id, record.sender_id, record.lamport, doubt.since, now, events)
         state.insert_into_filter(message_id, now, events)
         state.incoming.discard(message_id)
-        missing = self._no_longer_missing(message_id, False, now, events)
+        missing = self._remove_missing(message_id, False, now, events)
         if missing is not None:
             state.review.record_arrival(missing, now, events)
         self.settle([message_id], now, events)

@@ -195,7 +195,7 @@ class AckReview:
             events.append(SaturatedFilter(now, message.message_id, message.sender_id, saturation))
             return
         by, via = message.sender_id, message.message_id
-        for tracked in self.table.contained_in(words, number, filter_format):
+        for tracked in self.table.find_in_filter(words, number, filter_format):
             if tracked.reached >> number & 1:
                 self._acknowledge(tracked, by, number, IMPLIED, via, now, events)
             else:
@@ -203,7 +203,7 @@ class AckReview:
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
         """Record that a filter contains an id. Two copies of one message count as one hit."""
-        vias = tracked.hit_by(by, via)
+        vias = tracked.record_hit(by, via)
         if vias is None:
             return
         self.table.mark(tracked, number)

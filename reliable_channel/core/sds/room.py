@@ -43,7 +43,7 @@ def size_of_entry(entry: HistoryEntry) -> int:
     return len(entry.message_id.encode()) + len(entry.retrieval_hint or b"") + len(sender.encode()) + _FRAMING
 
 
-def fitting(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
+def limit_to_room(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
     """Return the entries that fit into ``room`` bytes, in order of priority, shortened where that helps."""
     chosen = []
     for entry in entries:

@@ -21,7 +21,7 @@ from reliable_channel.core.sds.incoming import Waiting
 from reliable_channel.core.sds.log import LogEntry, keep_history
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend
 from reliable_channel.core.sds.receiving import DIGEST_BYTES, content_digest
-from reliable_channel.core.sds.room import fitting, room_for
+from reliable_channel.core.sds.room import limit_to_room, room_for
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.sds.unproven import Doubt
@@ -73,7 +73,7 @@ class SdsSender:
         state.outgoing.add(OwnSend(ids[0], required, segments), now)
         self._forget_old_sends()
         for message_id in ids:
-            self._no_longer_missing(message_id, now, events)
+            self._remove_missing(message_id, now, events)
         self._spoke(now)
 
     def observe_sent(
@@ -107,7 +107,7 @@ class SdsSender:
             state.follow(lamport, now)
         if is_sync:
             state.incoming.syncs.add(message.message_id, message.sender_id)
-            self._no_longer_missing(message.message_id, now, events)
+            self._remove_missing(message.message_id, now, events)
             return True
         own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
         known = find_known(state, message.message_id)
@@ -127,7 +127,7 @@ class SdsSender:
         if state.config.wait_for_sent:
             state.outgoing.record_sent(segment, now)
         self._forget_old_sends()
-        self._no_longer_missing(message.message_id, now, events)
+        self._remove_missing(message.message_id, now, events)
         return True
 
     def _takes_id(
@@ -205,7 +205,7 @@ class SdsSender:
         state = self._state
         state.clock = lamport
         requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
-        requests = fitting(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
+        requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         history = state.history(() if content else self._to_acknowledge())
         if content and state.sync is not None:
@@ -256,7 +256,7 @@ class SdsSender:
             state.repair.keep(message_id, data)
         return OwnSegment(message_id, index, data, state.config.acknowledgement_timeout_ms)
 
-    def _no_longer_missing(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
+    def _remove_missing(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
         missing = self._state.incoming.remove_missing(message_id)
         if missing is not None:
             self._state.review.record_arrival(missing, now, events)

@@ -14,7 +14,7 @@ from reliable_channel.core.sds.outgoing import OutgoingBuffer
 from reliable_channel.core.sds.repair import Repair
 from reliable_channel.core.sds.repeats import Repeats
 from reliable_channel.core.sds.review import AckReview
-from reliable_channel.core.sds.room import SYNC_ROOM_BYTES, fitting, room_for
+from reliable_channel.core.sds.room import SYNC_ROOM_BYTES, limit_to_room, room_for
 from reliable_channel.core.sds.sync import SyncTimer
 from reliable_channel.core.sds.unproven import Unproven
 from reliable_channel.core.wire.sds import HistoryEntry, WireFamily
@@ -154,10 +154,10 @@ class ChannelState:
         mine = self.log.get(self.last_own)
         if usual and mine is not None and mine not in usual:
             usual.insert(1, mine)
-        named = fitting(map(_naming, usual), room_for(size, self.participant_id or ""))
+        named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or ""))
         lamports = {entry.message_id: entry.lamport for entry in usual}
         others = [entry for each in also if each not in lamports and (entry := self.log.get(each)) is not None]
-        named += fitting(map(_naming, others), SYNC_ROOM_BYTES)
+        named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES)
         lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
 
@@ -166,5 +166,5 @@ class ChannelState:
         return self.repair is not None and bool(self.repair.requests)
 
 
-def _naming(entry: LogEntry) -> HistoryEntry:
+def _make_entry(entry: LogEntry) -> HistoryEntry:
     return HistoryEntry(entry.message_id, entry.hint, entry.sender_id)

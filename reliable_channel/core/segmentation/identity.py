@@ -18,7 +18,7 @@ def proof_cost(payload: bytes) -> int:
     return 2 * (len(payload) + HASH)
 
 
-def verifying_cost(payload: bytes) -> int:
+def verification_cost(payload: bytes) -> int:
     """The work of :func:`id_verifies`: four digests of the segment, which is encoded again."""
     return 4 * (len(payload) + 2 * HASH)
 
@@ -28,7 +28,7 @@ _BINDING = (IdScheme.KECCAK, IdScheme.KECCAK_JOINED)
 
 def id_verifies(held: OpenSet, slot: int, shard: Shard) -> bool:
     """Whether any scheme gives the id for sender, Lamport timestamp and content. The last element of the scope is the
-    sender. Costs :func:`verifying_cost`."""
+    sender. Costs :func:`verification_cost`."""
     sds_id, lamport, _, _ = shard
     scope = held.key[0]
     if not scope or not sds_id:

@@ -26,7 +26,7 @@ from reliable_channel.core.segmentation.events import (
     SetOverdue,
 )
 from reliable_channel.core.segmentation.held import HeldSets
-from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verifying_cost
+from reliable_channel.core.segmentation.identity import id_verifies, segment_of, shard_binds, verification_cost
 from reliable_channel.core.segmentation.parking import SegmentStore, park, unpark
 from reliable_channel.core.segmentation.pending import (
     MAX_CONFLICTS,
@@ -46,10 +46,10 @@ from reliable_channel.core.segmentation.siblings import (
     can_complete_by_loans,
     find_contested,
     find_loans,
+    find_unproven_parity,
     is_borrowed,
     is_bound,
     rivals_of,
-    unproven_parity,
 )
 from reliable_channel.core.segmentation.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.segmentation.work import Work
@@ -383,7 +383,7 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
-        work.spend(verifying_cost(send.slots[slot][2]) + verifying_cost(payload))
+        work.spend(verification_cost(send.slots[slot][2]) + verification_cost(payload))
         if id_verifies(send, slot, send.slots[slot]):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
         rival: Shard = (sds_id, lamport, payload, self._next_number)
@@ -582,7 +582,7 @@ class Reassembler:
         genuine.update({slot: shard for slot, shard in lent.items() if not is_borrowed(held, slot, shard, work)})
         if lent:
             self._take_back(held, genuine)
-        for slot in unproven_parity(held, rebuilt.choice, genuine, work):
+        for slot in find_unproven_parity(held, rebuilt.choice, genuine, work):
             del genuine[slot]
         completed = make_completed(held, rebuilt, genuine, self._now, work)
         events.append(completed)

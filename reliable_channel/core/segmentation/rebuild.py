@@ -80,17 +80,17 @@ def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Un
     if max(choice) < PARITY:
         if not work.begin(cost):
             return Unfinished()
-        payload = _at_stated_length(held, parts, True, len(parts[0]))
+        payload = _cut_to_length(held, parts, True, len(parts[0]))
         return None if payload is None else Rebuilt(payload, choice, len(parts[0]) if k > 1 else None)
     length = _shard_length(choice, k)
-    if not work.begin(cost + _decoding(held, choice, k, length)):
+    if not work.begin(cost + _count_decoding_work(held, choice, k, length)):
         return Unfinished()
     decoded = _decode(held, choice, k, length)
     if decoded is None:
         return None
     last_is_true = k - 1 in choice
     if last_is_true or _possible_length(held, decoded, last_is_true, length) is not None:
-        payload = _at_stated_length(held, decoded, last_is_true, length)
+        payload = _cut_to_length(held, decoded, last_is_true, length)
     else:
         searched = _search_payload(held, decoded, key, work)
         if isinstance(searched, Unfinished):
@@ -99,7 +99,7 @@ def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Un
     return None if payload is None else Rebuilt(payload, choice, length)
 
 
-def _decoding(held: OpenSet, choice: Choice, k: int, length: int) -> int:
+def _count_decoding_work(held: OpenSet, choice: Choice, k: int, length: int) -> int:
     lost = sum(index not in choice for index in range(k))
     return get_codec(held.codec).decoding_work(k, held.parity_count or 0, lost, length)
 
@@ -138,7 +138,7 @@ def _possible_length(held: OpenSet, parts: list[bytes], last_is_true: bool, leng
     return stated if possible else None
 
 
-def _at_stated_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> bytes | None:
+def _cut_to_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> bytes | None:
     """Return the payload at its known length, if its Keccak-256 is the set's hash."""
     payload = b"".join(parts)
     if held.original_length is not None:

@@ -37,11 +37,11 @@ def missing_segments(completed: MessageCompleted, parity_count: int | None = Non
         completed.dialect,
         completed.original_length,
     )
-    missing = [_missing(completed, everything[index]) for index in data]
+    missing = [_describe_missing(completed, everything[index]) for index in data]
     codec = get_codec(completed.codec)
     if parity and chunk % codec.alignment == 0 and codec.supports(completed.data_count, count):
         shards = parity_segments(everything, chunk, count, completed.codec)
-        missing.extend(_missing(completed, shards[index]) for index in parity)
+        missing.extend(_describe_missing(completed, shards[index]) for index in parity)
     return missing
 
 
@@ -81,7 +81,7 @@ def id_scheme_of(completed: MessageCompleted) -> IdScheme | None:
     return next((scheme for scheme, sds_id in ids if sds_id == known.sds_id), None)
 
 
-def _missing(completed: MessageCompleted, segment: Segment) -> MissingSegment:
+def _describe_missing(completed: MessageCompleted, segment: Segment) -> MissingSegment:
     ordinal = segment.index + (completed.data_count if segment.is_parity else 0)
     lamport = None if completed.first_lamport is None else completed.first_lamport + ordinal
     return MissingSegment(segment.is_parity, segment.index, encode_segment(segment), lamport)

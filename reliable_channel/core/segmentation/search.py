@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 
 from reliable_channel.core.segmentation.config import SegmentationConfig
-from reliable_channel.core.segmentation.identity import id_verifies, verifying_cost
+from reliable_channel.core.segmentation.identity import id_verifies, verification_cost
 from reliable_channel.core.segmentation.pending import OpenSet, Shard
 from reliable_channel.core.segmentation.rebuild import Choice, Rebuilt, Unfinished, attempt
 from reliable_channel.core.segmentation.work import Work
@@ -67,7 +67,7 @@ def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -
     for slot, by_payload in sorted(by_slot.items()):
         shards = [*by_payload.values()]
         if len(shards) > 1:
-            cost = sum(verifying_cost(shard[2]) for shard in shards)
+            cost = sum(verification_cost(shard[2]) for shard in shards)
             if cost <= may_spend:
                 may_spend -= cost
                 work.spend(cost)

@@ -71,7 +71,7 @@ def is_borrowed(held: OpenSet, slot: int, shard: Shard, work: Work) -> bool:
     return shard_binds(held, slot, shard, k, work)
 
 
-def unproven_parity(held: OpenSet, used: Choice, genuine: Choice, work: Work) -> list[int]:
+def find_unproven_parity(held: OpenSet, used: Choice, genuine: Choice, work: Work) -> list[int]:
     """The slots of unneeded parity that may be false: the ids of the segments used for the message prove their send,
     but the parity's id does not. Its parity count may be from a stranger."""
     k, spare = held.data_count, [slot for slot in genuine if slot >= PARITY and slot not in used]

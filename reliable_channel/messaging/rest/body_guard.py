@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reliable_channel.messaging.rest.errors import error_response
-from reliable_channel.transport.http.request_limit import waiting
+from reliable_channel.transport.http.request_limit import release_slot
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -65,7 +65,7 @@ class BodyGuard:
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
-                    with waiting():
+                    with release_slot():
                         message = await receive()
                     if message["type"] != "http.request":
                         raise _GoneError

@@ -29,7 +29,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut, event_out
-from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, not_found
+from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, make_not_found
 from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
@@ -186,7 +186,7 @@ class ChannelSessions:
         with self._lock:
             opened = self._open.get(handle)
         if opened is None:
-            raise not_found(f"Channel '{handle}' not found")
+            raise make_not_found(f"Channel '{handle}' not found")
         return opened
 
     def step(self) -> None:
@@ -210,7 +210,7 @@ class ChannelSessions:
         # how long, the channel need not.
         label = f"Idempotency-Key {given.key}"
         with opened.keyed:
-            request_id = self._node.once(given, lambda: self._send(opened, payload, body.ephemeral, label))
+            request_id = self._node.run_once(given, lambda: self._send(opened, payload, body.ephemeral, label))
             if not body.ephemeral:
                 channel.forget_label(label)
         return request_id
@@ -222,7 +222,7 @@ class ChannelSessions:
         opened.evidence.record_queued(request_id, payload, now_ms(self._clock or SystemClock()))
         return request_id
 
-    def handles(self) -> list[OpenAnswer]:
+    def list_open(self) -> list[OpenAnswer]:
         """Every open channel."""
         with self._lock:
             return [self._describe(handle, one.channel) for handle, one in self._open.items()]
@@ -240,7 +240,7 @@ class ChannelSessions:
 
     def close_all(self) -> None:
         """Close every channel."""
-        for one in self.handles():
+        for one in self.list_open():
             self.close(one.id)
 
     def _keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
@@ -283,7 +283,7 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
     @routes.get("/channels", responses=document_errors())
     def channels() -> list[OpenAnswer]:
         """The channels that were opened here."""
-        return sessions.handles()
+        return sessions.list_open()
 
     @routes.get("/channels/{id}", responses=document_errors(404))
     def channel_status(id_: Handle) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
         channel = sessions.find(id_).channel
         state = channel.send_state(request_id)
         if state is None:
-            raise not_found(f"Send '{request_id}' not found")
+            raise make_not_found(f"Send '{request_id}' not found")
         return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
 
     _add_events(routes, sessions, poll)
@@ -328,8 +328,8 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
     ) -> Response:
         """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
         log = sessions.find(id_).log
-        events, lost, start = await poll.until(
-            lambda: log.after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
+        events, lost, start = await poll.wait_until(
+            lambda: log.read_after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
         )
         cursor = events[-1]["cursor"] if events else start
         return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})

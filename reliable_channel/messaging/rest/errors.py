@@ -84,7 +84,7 @@ def refusal(status: int, reason: str) -> tuple[str, bytes]:
     return "application/json", bytes(error_response(status, reason).body)
 
 
-def not_found(text: str) -> HTTPException:
+def make_not_found(text: str) -> HTTPException:
     """A 404 with the specified sentence."""
     return HTTPException(404, text)
 

@@ -44,7 +44,7 @@ class EventLog:
             while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
                 self._bytes -= self._events.popitem(last=False)[1][1]
 
-    def after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int, int]:
+    def read_after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int, int]:
         """Events with a number above ``since``, at most ``take``; how many between ``since`` and the last of these are
         no longer here; and the cursor that is before the first of these events. A cursor of another log gives all
         events, and counts one as lost: nobody knows how many."""

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
-from reliable_channel.transport.http.request_limit import waiting
+from reliable_channel.transport.http.request_limit import release_slot
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class LongPoll:
             self._events.remove_event_listener(name, self._on_event)
         self._bump()
 
-    async def until(self, look: Callable[[], T], satisfied: Callable[[T], bool], wait_ms: int) -> T:
+    async def wait_until(self, look: Callable[[], T], satisfied: Callable[[T], bool], wait_ms: int) -> T:
         """The first result that satisfies the condition, or the last result after ``wait_ms``. Raises 429 when too many
         calls wait."""
         changed = self._changed
@@ -63,7 +63,7 @@ class LongPoll:
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not satisfied(result) and not self._stopped:
-                    with waiting():
+                    with release_slot():
                         await changed.wait()
                     changed = self._changed
                     result = await run_in_threadpool(look)
@@ -83,7 +83,7 @@ class LongPoll:
                 changed = self._changed
                 result = await run_in_threadpool(look)
                 if not result:
-                    with waiting(), suppress(TimeoutError):
+                    with release_slot(), suppress(TimeoutError):
                         await asyncio.wait_for(changed.wait(), idle_s)
                     if changed.is_set():
                         continue

@@ -26,7 +26,7 @@ from reliable_channel.messaging.client import (
     MessagingClient,
 )
 from reliable_channel.messaging.rest.channel_events import event_out
-from reliable_channel.messaging.rest.errors import document_errors, not_found
+from reliable_channel.messaging.rest.errors import document_errors, make_not_found
 from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.models import (
@@ -225,7 +225,7 @@ def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: 
         """The events of one request since the last call. Each is returned once."""
         taken = events.take_send(request_id)
         if taken is None:
-            raise not_found(f"No send events for requestId: {request_id}")
+            raise make_not_found(f"No send events for requestId: {request_id}")
         return taken
 
     @routes.get("/events/received", responses=document_errors(), response_model_exclude_none=True)

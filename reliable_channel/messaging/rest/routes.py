@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.records import MessageRecord
-from reliable_channel.messaging.rest.errors import document_errors, not_found
+from reliable_channel.messaging.rest.errors import document_errors, make_not_found
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import (
     HealthAnswer,
@@ -95,7 +95,7 @@ def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
     def retry(body: RequestIdentifier) -> Status:
         """Send a failed or cancelled request again."""
         if node.get_by_request_id(body.request_id) is None:
-            raise not_found(f"Message with requestId '{body.request_id}' not found")
+            raise make_not_found(f"Message with requestId '{body.request_id}' not found")
         if not node.retry(body.request_id):
             raise HTTPException(409, f"Request '{body.request_id}' is neither failed nor cancelled.")
         return Status()
@@ -138,13 +138,13 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         look_up: Callable[[str], MessageRecord | None] = (
             node.get_by_request_id if name == "requestId" else node.get_by_hash
         )
-        matched = await poll.until(
+        matched = await poll.wait_until(
             lambda: look_up(key),
             lambda record: record is not None and (since is None or record.change_seq > since),
             wait,
         )
         if matched is None:
-            raise not_found(f"Message with {name} '{key}' not found")
+            raise make_not_found(f"Message with {name} '{key}' not found")
         return JSONResponse(record_out(matched), headers={CURSOR_HEADER: str(matched.change_seq)})
 
     @routes.get("/messages", responses={**_ok(list[RecordOut]), **document_errors(404, 429)})
@@ -163,9 +163,9 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         def look() -> tuple[int, list[RecordKey]]:
             return node.record_cursor, node.find_keys(topic, subscription, skip or 0, take, since)
 
-        cursor, keys = await poll.until(look, lambda seen: bool(seen[1]) or take == 0, wait)
+        cursor, keys = await poll.wait_until(look, lambda seen: bool(seen[1]) or take == 0, wait)
         if not keys and not await run_in_threadpool(lambda: node.find_keys(topic, subscription, take=1)):
-            raise not_found(f"No messages found for {name} '{key}'")
+            raise make_not_found(f"No messages found for {name} '{key}'")
         if since is not None:
             cursor = keys[-1][1] if keys else since
         return StreamingResponse(
@@ -212,7 +212,7 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
     @routes.get("/health", responses={**_ok(HealthAnswer), **document_errors(429)})
     async def health(since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""
-        seq, status = await poll.until(
+        seq, status = await poll.wait_until(
             lambda: (node.health_change_seq, node.health_indicator),
             lambda seen: seen[0] != since,
             wait,

@@ -61,7 +61,7 @@ def event_stream(
 
     cursor = after
 
-    def further() -> list[StreamEvent]:
+    def take_next() -> list[StreamEvent]:
         nonlocal cursor
         events = list(look(cursor))
         if events:
@@ -70,7 +70,7 @@ def event_stream(
 
     async def lines() -> AsyncIterator[str]:
         yield "retry: 1000\n\n"
-        async for events in poll.follow(further, KEEP_ALIVE_S):
+        async for events in poll.follow(take_next, KEEP_ALIVE_S):
             if not events:
                 yield ": still here\n\n"
             for event in events:
@@ -85,7 +85,7 @@ def log_stream(poll: LongPoll, log: EventLog, after: int | None) -> StreamingRes
     """The events of a log as :func:`event_stream`; one named ``lost`` counts those no longer available."""
 
     def look(cursor: int | None) -> Iterator[StreamEvent]:
-        events, lost, start = log.after(cursor or 0, MOST_AT_ONCE)
+        events, lost, start = log.read_after(cursor or 0, MOST_AT_ONCE)
         if lost:
             yield StreamEvent(start, {"lostEvents": lost}, "lost")
         for event in events:

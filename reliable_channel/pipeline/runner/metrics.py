@@ -37,7 +37,7 @@ from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.runtime.failures import explain_known_error
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
-from reliable_channel.transport.http.server import HttpServer, listening
+from reliable_channel.transport.http.server import HttpServer, listen
 
 _log = logging.getLogger(__name__)
 _LAST_EVENTS_S = 15.0
@@ -212,7 +212,7 @@ def serve_prometheus(settings: Settings, prometheus: PrometheusMetrics, port_off
     host, port = settings.metrics.host, settings.metrics.port + port_offset
     with ExitStack() as opened:
         try:
-            sock = opened.enter_context(listening(host, port))
+            sock = opened.enter_context(listen(host, port))
         except EnvironmentFault as fault:
             _log.warning("no metrics for Prometheus: %s Set metrics.port.", fault.cause)
             yield None

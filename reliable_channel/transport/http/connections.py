@@ -147,7 +147,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
-        self._writable()
+        self._cancel_write_deadline()
         if self._counted:
             self._counted = False
             self.shared.forget(self)
@@ -218,9 +218,9 @@ class BoundedProtocol(H11Protocol):
         self.shared.busy.pop(self, None)
         self.shared.unfinished.pop(self, None)
         self.shared.unfinished[self] = None  # the latest
-        self._deadline = self.loop.call_later(seconds, self._late)
+        self._deadline = self.loop.call_later(seconds, self._time_out)
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         if self.transport.is_closing():
             return
         if self.conn.trailing_data[0] or self.cycle is None:
@@ -285,10 +285,10 @@ class BoundedProtocol(H11Protocol):
             self._write_deadline = self.loop.call_later(self.shared.limits.write_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._writable()
+        self._cancel_write_deadline()
         super().resume_writing()
 
-    def _writable(self) -> None:
+    def _cancel_write_deadline(self) -> None:
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None

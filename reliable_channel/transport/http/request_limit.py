@@ -1,7 +1,7 @@
 """Bounds how many requests a server works on at once, without counting those that only wait, and shares them fairly.
 
 A long poll, a stream of events or a body that arrives slowly uses no processor while it waits. Such a request frees its
-slot meanwhile with :func:`waiting`; so does one whose client does not read.
+slot meanwhile with :func:`release_slot`; so does one whose client does not read.
 
 When all slots are taken, the client with most of them gives one up to a client with fewer. Clients are told apart by
 address, on loopback by connection; if no client has more than the others, the request that has run longest gives way
@@ -62,7 +62,7 @@ _PLACE: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request",
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
+def release_slot() -> Iterator[None]:
     """Within this block the current request waits for something outside and does not count as running. Outside a server
     it does nothing. A request that continues afterwards may briefly exceed the bound, because it was already
     admitted."""
@@ -104,7 +104,7 @@ class RequestLimit:
         async def send_and_note(message: Message) -> None:
             nonlocal started
             started = True
-            with waiting():  # until the client has read what was sent before
+            with release_slot():  # until the client has read what was sent before
                 await send(message)
 
         seat = _RequestSlot(self._running, client)

@@ -70,7 +70,7 @@ class HttpServer(Server):
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int) -> Iterator[socket.socket]:
     """A bound socket for ``Server.run(sockets=[…])``; ``port=0`` picks a free one. Raises ``EnvironmentFault``
     when the port is taken or the address is not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -93,7 +93,7 @@ def url_of(host: str, sock: socket.socket) -> str:
 def serve_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
     """The address (on a free port of loopback) of ``HttpServer(app, **options)``, which answers on a thread of its own
     until the block ends. Raises ``EnvironmentFault`` when it does not start."""
-    with listening("127.0.0.1", 0) as sock:
+    with listen("127.0.0.1", 0) as sock:
         server = HttpServer(app, **options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()

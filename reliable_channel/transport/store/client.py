@@ -194,7 +194,7 @@ class StoreClient:
         end = self._monotonic() + self._deadline_s
         for node in nodes if queries else ():
             if (late := self._late.get(node)) and (late[0].is_alive() or self._monotonic() < late[1]):
-                yield node, _late(node, f"took longer than {self._deadline_s:g} s for an earlier query")
+                yield node, _make_late_error(node, f"took longer than {self._deadline_s:g} s for an earlier query")
                 continue
             walks[node] = _NodeWalk(node, self._pages_of(node, queries), arrived)
             walks[node].start()
@@ -205,7 +205,9 @@ class StoreClient:
                 except queue.Empty:
                     until = self._monotonic() + self._deadline_s
                     self._late |= {node: (walk, until) for node, walk in walks.items()}
-                    yield from ((node, _late(node, f"took longer than {self._deadline_s:g} s")) for node in walks)
+                    yield from (
+                        (node, _make_late_error(node, f"took longer than {self._deadline_s:g} s")) for node in walks
+                    )
                     return
                 if page is None or isinstance(page, StoreNodeError):
                     del walks[node]
@@ -254,14 +256,14 @@ class StoreClient:
                 return ask(node)
             except StoreNodeError as error:
                 errors.append(error)
-        raise _nobody(errors)
+        raise _make_unavailable_error(errors)
 
 
-def _late(node: StoreNode, why: str) -> StoreNodeError:
+def _make_late_error(node: StoreNode, why: str) -> StoreNodeError:
     return StoreNodeError(node.name, StoreFault.UNREACHABLE, why)
 
 
-def _nobody(errors: Sequence[StoreNodeError]) -> StoreUnavailable:
+def _make_unavailable_error(errors: Sequence[StoreNodeError]) -> StoreUnavailable:
     if not errors:
         return StoreUnavailable("No store node is configured.", "Set store.nodes.")
     return StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")

@@ -135,7 +135,7 @@ class EnvelopeIndex:
             db.execute(f"DELETE FROM files WHERE id IN ({marks})")  # noqa: S608
 
     @contextmanager
-    def unless_busy(self) -> Iterator[bool]:
+    def hold_if_free(self) -> Iterator[bool]:
         """Yield whether no other thread reads; no thread reads until the block ends."""
         free = self._lock.acquire(blocking=False)
         try:

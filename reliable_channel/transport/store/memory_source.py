@@ -40,7 +40,7 @@ class MemorySource:
     def fault(self) -> None:
         return None
 
-    def at_once(self) -> AbstractContextManager[MemorySource]:
+    def read_without_waiting(self) -> AbstractContextManager[MemorySource]:
         return nullcontext(self)
 
     def position(self, message_hash: bytes) -> Position | None:

@@ -79,7 +79,7 @@ class RestStoreNode:
 
     def query(self, query: StoreQuery) -> StorePage:
         """One page. Raises :class:`StoreNodeError`."""
-        if _impossible(query):
+        if _is_empty_range(query):
             return StorePage((), None, self.name)
         try:
             dialect = self._api.dialect()
@@ -278,7 +278,7 @@ def _v1_may_answer(error: StoreNodeError, dialect: NodeDialect) -> bool:
     )
 
 
-def _impossible(query: StoreQuery) -> bool:
+def _is_empty_range(query: StoreQuery) -> bool:
     """Whether a range ends before it begins, or before time 0: nodes would treat such an end as unset."""
     if query.end_time_ns is None:
         return False

@@ -127,7 +127,7 @@ def _small_page(source: EnvelopeSource, page_request: PageRequest) -> StorePage 
     if topics > 1 or max(page_request.page_size, len(by.hashes or ())) > _SMALL_PAGE:
         return None
     try:
-        with source.at_once() as reading:
+        with source.read_without_waiting() as reading:
             return None if reading is None else _page(reading, page_request)
     except BlockingIOError:
         return None

@@ -54,7 +54,7 @@ class EnvelopeSource(EnvelopeReading, Protocol):
         """Why queries cannot be answered now, as text for clients; None when they can."""
         ...
 
-    def at_once(self) -> AbstractContextManager[EnvelopeReading | None]:
+    def read_without_waiting(self) -> AbstractContextManager[EnvelopeReading | None]:
         """The same envelopes for a caller that must not wait: ``load`` returns envelopes in memory, at most some tens
         of KiB, and raises ``BlockingIOError`` otherwise. None while another query holds the index."""
         ...

@@ -65,9 +65,6 @@ class MortalPersistence:
     def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         self.fuse.burn(lambda: self.inner.mark_reported(key, events, sequence))
 
-    def forget(self, key: ChannelKey) -> None:
-        self.inner.forget(key)
-
     def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
         self.fuse.burn(lambda: self.inner.put_segments(key, payloads))
 

@@ -372,7 +372,7 @@ def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(w
     node.start()
     with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
         config = channel._config
-        assert (config.sds, config.rate_limit) == (sds.core(), limit)
+        assert (config.sds, config.rate_limit) == (sds.to_core(), limit)
         channel.send(b"hello")
         channel.step()
         stored = kept.load(ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora"))
@@ -388,7 +388,7 @@ def test_a_node_has_a_segmentation_with_the_backend_that_keeps_incomplete_messag
     )
     node.start()
     with create_reliable_channel(node, CHANNEL, TOPIC, "dora", clock=world.network.clock, threaded=False) as channel:
-        assert (channel._config.segmentation, channel._config.persistence) == (segmentation.core(), kept)
+        assert (channel._config.segmentation, channel._config.persistence) == (segmentation.to_core(), kept)
         assert (channel._config.rate_limit.enabled, channel._config.rate_limit.epoch_size_ms) == (True, 60_000)
         assert channel.send(bytes(100))
         assert kept.load(ChannelKey(channel.pubsub_topic, TOPIC, CHANNEL, "dora")).journal

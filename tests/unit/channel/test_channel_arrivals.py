@@ -30,8 +30,10 @@ def test_beyond_the_number_or_the_bytes_nothing_is_taken_and_it_is_counted() -> 
         [arrivals.take() for _ in range(2)]
 
 
-@pytest.mark.parametrize(("sizes", "crowded"), [([1], False), ([1, 1], True), ([49], False), ([50], True), ([], False)])
-def test_it_is_crowded_when_it_is_half_full(sizes: list[int], crowded: bool) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "is_crowded"), [([1], False), ([1, 1], True), ([49], False), ([50], True), ([], False)]
+)
+def test_it_is_crowded_when_it_is_half_full(sizes: list[int], is_crowded: bool) -> None:
     arrivals = Arrivals(max_envelopes=4, max_bytes=100)
     arrivals.put(map(envelope, sizes))
-    assert arrivals.crowded is crowded
+    assert arrivals.is_crowded is is_crowded

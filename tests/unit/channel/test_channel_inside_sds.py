@@ -223,7 +223,7 @@ def test_a_key_added_later_covers_what_was_wrapped_without_one(tmp_path: Path) -
 
 
 def build(layer: EncryptionLayer, name: str = "alice") -> ChannelMachine:
-    return ChannelMachine(CHANNEL, name, TOPIC, ReliableChannelConfig(), PARTS, inside=bind(layer).for_sending_contents)
+    return ChannelMachine(CHANNEL, name, TOPIC, ReliableChannelConfig(), PARTS, inside=bind(layer).contents_hook)
 
 
 def test_a_replay_makes_the_same_messages_and_needs_no_key() -> None:

@@ -103,7 +103,7 @@ def test_sds_time_starts_when_the_node_says_sent_not_when_the_application_sends(
     alice = world.join("alice", alone())
     slow = world.node("alice")
     dispatch = slow._dispatch
-    slow._dispatch = lambda *args: world.network.later(60_000, lambda: dispatch(*args))  # type: ignore[method-assign]
+    slow._dispatch = lambda *args: world.network.schedule(60_000, lambda: dispatch(*args))  # type: ignore[method-assign]
     alice.channel.send(b"hello")
     world.run(179_000)
     assert len(alice.of(SendingMessage)) == 1, "twice as long as the dispatch took"

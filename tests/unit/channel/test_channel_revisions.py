@@ -119,7 +119,7 @@ def test_a_fixed_wait_does_not_grow_with_the_time_that_dispatch_takes() -> None:
     assert APRIL.sds.retransmission == Retransmission.FIXED
     node = world.node("alice")
     dispatch = node._dispatch
-    node._dispatch = lambda *args: world.network.later(60_000, lambda: dispatch(*args))  # type: ignore[method-assign]
+    node._dispatch = lambda *args: world.network.schedule(60_000, lambda: dispatch(*args))  # type: ignore[method-assign]
     alice.channel.send(b"hello")
     start = world.now
     world.run(130_000, step_ms=500)

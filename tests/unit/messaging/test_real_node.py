@@ -29,7 +29,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             made.node.close()
 
 
-def listening(site: Site, heard: list[MessageRecord] | None = None) -> str:
+def listen(site: Site, heard: list[MessageRecord] | None = None) -> str:
     """Subscribe, and wait until the node hands over what is on the network."""
     assert site.fake is not None
     subscription_id = site.subscribe(None if heard is None else heard.append)
@@ -64,7 +64,7 @@ def test_a_message_is_sent_as_the_node_has_it(site: Site) -> None:
 
 def test_edge_uses_lightpush_and_filter_and_relay_uses_relay(site: Site) -> None:
     site.start()
-    listening(site)
+    listen(site)
     request_id = site.send()
     site.until(lambda: site.record(request_id).sent)
     assert site.fake is not None
@@ -75,7 +75,7 @@ def test_edge_uses_lightpush_and_filter_and_relay_uses_relay(site: Site) -> None
 def test_a_message_of_the_network_is_received_once(site: Site) -> None:
     site.start()
     heard: list[MessageRecord] = []
-    listening(site, heard)
+    listen(site, heard)
     assert site.fake is not None
     site.fake.faults.repeat_reads = True
     site.clock.advance(1)
@@ -167,7 +167,7 @@ def errors(site: Site) -> list[Any]:
 @pytest.mark.parametrize("body", [b"null", b"{}", b"\xff\xfe", b'[{"payload": 1}]', b'{"messages": null}', b"<html>"])
 def test_answers_that_make_no_sense_harm_neither_records_nor_callers(site: Site, body: bytes) -> None:
     site.start()
-    subscription_id = listening(site)
+    subscription_id = listen(site)
     before = site.node.get_by_subscription_id(subscription_id)
     assert site.fake is not None
     site.fake.faults.garbage = body

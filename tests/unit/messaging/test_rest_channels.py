@@ -186,10 +186,10 @@ def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
     )
     for _ in range(5):
         log.add(event_out(event))
-    found, lost, _ = log.after(1, None)
+    found, lost, _ = log.read_after(1, None)
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="
-    assert log.after(5, None) == ([], 0, 5)
+    assert log.read_after(5, None) == ([], 0, 5)
 
 
 def test_a_strangers_flood_of_problems_pushes_no_other_event_out(lobby: Lobby, monkeypatch: pytest.MonkeyPatch) -> None:

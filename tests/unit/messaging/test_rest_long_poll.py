@@ -100,7 +100,7 @@ def test_stopping_the_server_ends_waiting_calls() -> None:
     async def scenario() -> object:
         poll = LongPoll(EventSource(), max_waiting=1)
         poll.start()
-        call = asyncio.create_task(poll.until(lambda: "nothing", lambda found: False, wait_ms=20_000))
+        call = asyncio.create_task(poll.wait_until(lambda: "nothing", lambda found: False, wait_ms=20_000))
         while poll.waiting == 0:
             await asyncio.sleep(0)
         poll.stop()

@@ -44,9 +44,9 @@ _app = create_app(
     threaded=False,
     run_node=False,
 )
-_until = _app.state.poll.until
+_wait_until = _app.state.poll.wait_until
 # Waits of a millisecond instead of up to 30 s.
-_app.state.poll.until = lambda look, satisfied, wait_ms: _until(look, satisfied, min(wait_ms, 1))
+_app.state.poll.wait_until = lambda look, satisfied, wait_ms: _wait_until(look, satisfied, min(wait_ms, 1))
 _channel = _app.state.sessions.open("lobby", "/reliable-channel/1/lobby/proto", "alice").id
 schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"Host": "localhost"}).exclude(
     path_regex="/stream$"  # their answers never end

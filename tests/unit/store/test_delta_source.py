@@ -93,18 +93,18 @@ def test_who_must_not_wait_gets_what_is_in_memory_and_small(table: Path, source:
     append(table, [(PUBSUB_TOPICS[0], WakuMessage(bytes(100_000), TOPICS[0], None, BASE + 9))])
     source.refresh()
     *small, large = (place.message_hash for place in source.select(Selection(), None, True, 10))
-    with source.at_once() as reading:
+    with source.read_without_waiting() as reading:
         assert reading is not None
         with pytest.raises(BlockingIOError):
             reading.load(small)
     loaded = source.load([*small, large])
-    with source.at_once() as reading:
+    with source.read_without_waiting() as reading:
         assert reading is not None
         assert reading.load(small) == {one: loaded[one] for one in small}
         with pytest.raises(BlockingIOError):
             reading.load([large])
         with ThreadPoolExecutor(1) as other:
-            assert other.submit(lambda: source.at_once().__enter__()).result(WAIT_S) is None
+            assert other.submit(lambda: source.read_without_waiting().__enter__()).result(WAIT_S) is None
 
 
 def test_an_index_of_another_table_is_not_believed(table: Path, tmp_path: Path) -> None:

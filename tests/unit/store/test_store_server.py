@@ -227,7 +227,7 @@ class Reads(MemorySource):
         self.threads: list[str] = []
 
     @contextmanager
-    def at_once(self) -> Iterator[MemorySource]:
+    def read_without_waiting(self) -> Iterator[MemorySource]:
         yield self
         if self.busy is not None:
             raise self.busy

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.transport.bridge_recall import LastSeen, parse_sighting
+from reliable_channel.transport.bridge_recall import LastSighting, parse_sighting
 
 NODE = "http://127.0.0.1:8645"
 
 
 def test_a_sighting_at_this_node_is_taken() -> None:
     value = json.dumps({"node": NODE, "at_ms": 5, "hashes": ["0a" * 32]}).encode()
-    assert parse_sighting(value, NODE) == LastSeen(5, (b"\x0a" * 32,))
+    assert parse_sighting(value, NODE) == LastSighting(5, (b"\x0a" * 32,))
     assert parse_sighting(value, "http://127.0.0.1:1") is None
 
 

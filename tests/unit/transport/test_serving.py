@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.transport.http.connections import BoundedProtocol, HttpLimits
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules, allowed_hosts
-from reliable_channel.transport.http.request_limit import RequestLimit, waiting
+from reliable_channel.transport.http.request_limit import RequestLimit, release_slot
 from tests.support.http_server import running
 
 LIMITS = HttpLimits()
@@ -49,7 +49,7 @@ class App:
         body = b"{}"
         if scope["path"] in ("/wait", "/event"):
             self.inside.release()
-            with waiting() if scope["path"] == "/event" else ExitStack():
+            with release_slot() if scope["path"] == "/event" else ExitStack():
                 await self._released.wait()
         parts = 50 if scope["path"] == "/parts" else 1
         if scope["path"] in ("/large", "/parts"):

@@ -173,4 +173,4 @@ def test_the_memory_of_hashes_is_bounded_and_knows_the_newest(numbers: list[int]
     assert len(recent) <= 5
     newest = list(dict.fromkeys(reversed(numbers)))[:5]
     assert all(bytes([number]) in recent for number in newest)
-    assert recent.newest(3) == [bytes([n]) for n in reversed(newest[:3])]
+    assert recent.list_newest(3) == [bytes([n]) for n in reversed(newest[:3])]
