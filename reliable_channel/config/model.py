@@ -17,7 +17,7 @@ from reliable_channel.config.channels import ChannelsSettings, ParticipantSettin
 from reliable_channel.config.dashboard import DashboardSettings
 from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
-from reliable_channel.config.messaging import MessagingSettings, complete_from_node
+from reliable_channel.config.messaging import complete_from_node
 from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.presets import apply_preset
@@ -27,6 +27,7 @@ from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.lifetime import check_lifetime
+from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
 
@@ -166,7 +167,7 @@ class Settings(BaseSettings):
     node: NodeSettings = NodeSettings()
     store: StoreSettings = StoreSettings()
     bridge: BridgeSettings = BridgeSettings()
-    messaging: MessagingSettings | None = Field(default=None, description="the Messaging API; unset: not configured")
+    messaging: MessagingConfig | None = Field(default=None, description="the Messaging API; unset: not configured")
     api: ApiSettings = ApiSettings()
 
     @model_validator(mode="before")

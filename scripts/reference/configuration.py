@@ -166,13 +166,18 @@ _OF_THE_MACHINE = {
 """Defaults that depend on the machine, and what to say of them instead."""
 
 
-_OF_THE_NODE = frozenset({"mode", "cluster_id", "shards"})
-"""Keys of the Messaging API that are those of the section ``node`` where they are unset."""
+_COMPLETED = {
+    "mode": "`node.mode`",
+    "cluster_id": "that of `node`",
+    "shards": "those of `node`",
+    "bootstrap_nodes": "`[]`",
+}
+"""Keys that the class requires and the configuration completes from others."""
 
 
 def _format_default(name: str, default: Any) -> str:
     if default is PydanticUndefined:
-        return f"`node.{name}`" if name in _OF_THE_NODE else "**required**"
+        return _COMPLETED.get(name, "**required**")
     if name in _OF_THE_MACHINE:
         return _OF_THE_MACHINE[name]
     if default is None:

@@ -330,16 +330,16 @@ def test_only_faults_of_the_server_are_logged_and_no_request_that_is_none() -> N
 
     upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     log, lines = logging.getLogger("uvicorn.error"), Lines()
-    log.addHandler(lines)
-    try:
-        with running(fail, limits=LIMITS, refusal=refusal) as url:
-            host, port = url.removeprefix("http://").rsplit(":", 1)
+    with running(fail, limits=LIMITS, refusal=refusal) as url:
+        host, port = url.removeprefix("http://").rsplit(":", 1)
+        log.addHandler(lines)
+        try:
             for request in (b"nonsense\r\n\r\n", b"nonsense\r\n\r\n", upgrade):
                 with socket.create_connection((host, int(port)), timeout=120) as connection:
                     connection.sendall(request)
                     everything(connection)
-    finally:
-        log.removeHandler(lines)
+        finally:
+            log.removeHandler(lines)
     assert lines.texts == ["Exception in ASGI application\n"]
 
 
