@@ -41,6 +41,8 @@ from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreEntry
 
 FLUSH_S = 60.0
+PATIENCE = dt.timedelta(minutes=1)
+"""How long store nodes are asked as usual although none of them answers. A round that fails may take half of it."""
 MAX_PAUSE = dt.timedelta(minutes=5)
 """How long store nodes are left alone, at most, while none of them answers."""
 
@@ -105,8 +107,8 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
 def find_pause(answers: pa.Table, now: dt.datetime) -> Pause | None:
     """Whether the store nodes are left alone at ``now`` (wall clock), by their ``answers``: rows of ``store_presence``.
 
-    While every query fails, the pause grows with the time since the first failure, so the distance between two rounds
-    doubles, up to :data:`MAX_PAUSE`. The table is all the memory that this needs: a job for cron pauses likewise."""
+    After :data:`PATIENCE` the pause is as long as every query has failed, so the distance between two rounds doubles,
+    up to :data:`MAX_PAUSE`. The table is all the memory that this needs: a job for cron pauses likewise."""
     has_failed = pc.and_(
         pc.equal(answers["outcome"], "error"), pc.not_equal(answers["detail"].fill_null(""), ANOTHER_MESSAGE)
     )
@@ -115,7 +117,7 @@ def find_pause(answers: pa.Table, now: dt.datetime) -> Pause | None:
     if answered_at.is_valid:
         failures = failures.filter(pc.greater(failures, answered_at))
     first, last = (pc.min_max(failures)[name].as_py() for name in ("min", "max"))
-    if first is None or now < last:  # a time of the future is one of a clock that was set back since
+    if first is None or last - first < PATIENCE or now < last:  # such a time is one of a clock that was set back since
         return None
     until = last + min(last - first, MAX_PAUSE)
     return Pause(first, until) if now < until else None
