@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,12 +67,6 @@ def _appends(entry: Mapping[str, Any]) -> bool:
 
 
 def _rows(entry: Mapping[str, Any]) -> int | None:
-    return next((number for name in _ROWS if (number := _metric(entry, name)) is not None), None)
-
-
-def _metric(entry: Mapping[str, Any], name: str) -> int | None:
     metrics = entry.get("operationMetrics")
-    if isinstance(metrics, str):
-        metrics = json.loads(metrics)
-    text = str(metrics.get(name, "")) if isinstance(metrics, Mapping) else ""
-    return int(text) if text.isdigit() else None
+    counts = (str(metrics.get(name, "")) for name in _ROWS) if isinstance(metrics, Mapping) else ()
+    return next((int(count) for count in counts if count.isdigit()), None)

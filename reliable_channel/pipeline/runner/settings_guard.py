@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import pyarrow.fs as pafs
-
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.checkpoints import Checkpoint, filesystem, read_checkpoint, read_record, write_record
-from reliable_channel.lake.read import holds_rows
+from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoint, read_record, write_record
+from reliable_channel.lake.read import exists, holds_rows
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
@@ -92,7 +90,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
     new one. Call it before tables are created.
 
     Raises ``ConfigurationError``, so that the query does not start, if they differ, if another version wrote the state,
-    or if one of the checkpoint's tables is missing. Costs two small file reads, and one look-up for each table."""
+    or if one of the checkpoint's tables is missing. Reads two small files, and opens each table."""
     wanted = frozen_settings(settings, query, spark_conf)
     wanted[_TABLES] = " ".join(table.name for table in tables)
     checkpoint = read_checkpoint(settings.paths, query)
@@ -136,9 +134,7 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
 def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
     """Raise ``ConfigurationError`` if one of ``tables`` does not exist although the checkpoint was made with it."""
     for table in tables:
-        files, root = filesystem(paths.table(table.name))
-        is_there = files.get_file_info(f"{root}/_delta_log").type == pafs.FileType.Directory
-        if table.name in names and not is_there:
+        if table.name in names and not exists(paths, table):
             raise ConfigurationError(
                 f"The table {table.name} was deleted, but the checkpoint of {query} continues after its rows.",
                 _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Restore it, or {_REMEDY}",
