@@ -81,7 +81,7 @@ from reliable_channel.transport.base import (
     SendFailed,
     Sent,
 )
-from reliable_channel.transport.clock import Clock, has_passed, now_ms
+from reliable_channel.transport.clock import Clock, earliest, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
 from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.health import HealthState
@@ -823,7 +823,7 @@ class ReliableChannel:
             due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
         if self._effects or self._results:
             due.append(now)
-        return min((at for at in due if at is not None), default=None)
+        return earliest(*due)
 
     def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)

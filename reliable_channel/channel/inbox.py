@@ -42,6 +42,7 @@ from reliable_channel.core.wire.hashing import IdScheme, keccak256, sha256
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
 from reliable_channel.core.wire.segment import decode_segment, lookalike, open_ephemeral
+from reliable_channel.transport.clock import earliest
 
 MAX_REBUILT = 192
 MAX_RECENT = 64
@@ -262,8 +263,7 @@ class Inbox:
 
     def next_due(self) -> int | None:
         gate = self.gate.next_due() if self.gate is not None else None
-        every = (self.reassembler.next_due(), self.evicted.next_due(), gate)
-        return min((due for due in every if due is not None), default=None)
+        return earliest(self.reassembler.next_due(), self.evicted.next_due(), gate)
 
     def restore(self, pending: Pending) -> None:
         """Take a complete message that was waiting when the snapshot was made."""

@@ -134,7 +134,8 @@ class Journal:
         self._key = key
         self._config = config
         self._persistence = persistence
-        self._keeps = bool(getattr(persistence, "keeps_journal", True))
+        self.keeps = bool(getattr(persistence, "keeps_journal", True))
+        """Whether a later process reads this journal."""
         self.fingerprint = config.fingerprint(machine.segmentation)
         self._sequence = 0
         self._numbered = 0
@@ -165,7 +166,7 @@ class Journal:
             for effect in effects
             if isinstance(effect, Report) and isinstance(effect.event, MessageDelivered)
         ]
-        if not self._keeps and labelled is None and not delivered:
+        if not self.keeps and labelled is None and not delivered:
             return
         entries = [encode_input(outcome.given) for outcome in outcomes if outcome.keep]
         if entries:
@@ -176,7 +177,7 @@ class Journal:
     def rewind(self) -> None:
         """Bring the machine back to the state after the last stored input. Without a stored journal (``historyBackend:
         memory``) nothing can be restored, and the state stays as it is."""
-        if not self._keeps:
+        if not self.keeps:
             return
         self._machine.begin()
         replay(self._machine, self._persistence.load(self._key), self.fingerprint)
@@ -194,7 +195,7 @@ class Journal:
         key = report.key
         if key and key in self._known:
             return None
-        if key and self._keeps:
+        if key and self.keeps:
             self._known.add(key)
         return self._number(report)
 
@@ -212,13 +213,8 @@ class Journal:
         keys = [key for report in reported if (key := report.key)]
         numbers = [report.event.sequence for report in reported if isinstance(report.event, MessageReceived)]
         self._sequence = max((self._sequence, *numbers))
-        if keys and (self._keeps or numbers):
+        if keys and (self.keeps or numbers):
             self._persistence.mark_reported(self._key, keys, self._sequence)
-
-    @property
-    def keeps(self) -> bool:
-        """Whether a later process reads this journal."""
-        return self._keeps
 
     def snapshot_due(self) -> bool:
         """Whether the journal has grown long enough, compared with the snapshot that would replace it. A snapshot costs
@@ -233,7 +229,7 @@ class Journal:
 
     def compact(self, unreported: Sequence[Report]) -> None:
         """Replace the journal and the record of reported events by a snapshot that contains the unreported ones."""
-        if not self._keeps:
+        if not self.keeps:
             return
         snapshot = write_snapshot(self._machine, unreported)
         self._persistence.compact(self._key, snapshot, self.fingerprint)

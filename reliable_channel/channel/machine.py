@@ -76,6 +76,7 @@ from reliable_channel.core.segmentation.parking import SegmentStore
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
+from reliable_channel.transport.clock import earliest
 
 SET_BACK_MS = 2_000
 """How far back (ms) a clock must go to count as set back."""
@@ -205,8 +206,7 @@ class ChannelMachine:
 
     def next_due(self) -> int | None:
         """When (ms) the next timer is due for a :class:`Ticked`, or ``None``."""
-        due = [at for at in (self.sds.next_due(), self.inbox.next_due()) if at is not None]
-        return min(due, default=None)
+        return earliest(self.sds.next_due(), self.inbox.next_due())
 
     def summary(self) -> dict[str, Any]:
         """Counts that describe the state, for status output and ``--json``. Contains no payload."""

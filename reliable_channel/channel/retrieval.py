@@ -19,6 +19,7 @@ from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
+from reliable_channel.transport.clock import earliest
 from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery, is_message_hash
 from reliable_channel.transport.threads import join
 
@@ -331,5 +332,4 @@ class StoreQueries:
 
     def next_due(self) -> int | None:
         """When (ms) :meth:`run_due` must run next."""
-        due = [self._check_due, None if self._wanted_since is None else self._pause_until]
-        return min((at for at in due if at is not None), default=None)
+        return earliest(self._check_due, None if self._wanted_since is None else self._pause_until)

@@ -23,6 +23,7 @@ from reliable_channel.messaging.records import NOT_STORED, MessageRecord
 from reliable_channel.transport.base import NodeEvent, RequestId, SendFailed, Sent
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import HEALTHY_SERVICE_PEERS, MINIMAL_MESH_PEERS, Health, HealthState
+from reliable_channel.transport.waku_json import hash_to_hex
 
 
 class ConnectionStatus(StrEnum):
@@ -224,12 +225,12 @@ class MessagingClient:
     def _on_node(self, event: NodeEvent) -> None:
         match event:
             case Sent():
-                text = _hex(event.message_hash)
+                text = hash_to_hex(event.message_hash)
                 self.message_events.emit(MessagePropagatedEvent(event.request_id, text))
                 if not self._awaits_store(event.message):
                     self.message_events.emit(MessageSentEvent(event.request_id, text))
             case SendFailed():
-                last = None if event.message_hash is None else _hex(event.message_hash)
+                last = None if event.message_hash is None else hash_to_hex(event.message_hash)
                 self.message_events.emit(MessageErrorEvent(event.request_id, last, event.detail))
 
     def _on_received(self, event: CustomEvent) -> None:
@@ -299,7 +300,3 @@ def topic_health(mode: Mode, report: Health) -> TopicHealth:
 
 _STATUS = dict(zip(HealthState, ConnectionStatus, strict=True))
 _TOPIC_HEALTH = dict(zip(HealthState, list(TopicHealth)[:3], strict=True))
-
-
-def _hex(message_hash: bytes) -> str:
-    return "0x" + message_hash.hex()

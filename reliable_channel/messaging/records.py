@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import EventName
+from reliable_channel.transport.waku_json import hash_to_hex
 
 MAX_ERROR_CHARACTERS = 500
 """Error texts come from outside, so they are cut."""
@@ -41,7 +42,7 @@ class MessageRecord:
     @property
     def hash_hex(self) -> str:
         """The message hash as running nodes write it: ``0x`` and 64 hex digits."""
-        return "0x" + self.message_hash.hex()
+        return hash_to_hex(self.message_hash)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,11 @@ LOOP_HEALTH = Health(HealthState.HEALTHY, "local loop, without a Waku node")
 
 STOP_TIMEOUT_S = 30.0
 
+_COUNTED = (
+    *("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered", "delayed"),
+)
+"""The numbers of :class:`BridgeStatus` that its threads count."""
+
 
 def _warn_of_gone(gone: GoneOffsets) -> None:
     _log.warning("outgoing envelopes were gone before they were dispatched: %s", gone)
@@ -169,20 +174,9 @@ class Bridge:
     def status(self) -> BridgeStatus:
         """The state of the bridge, for status output."""
         with self._count_lock:
-            counts = dict(self._counts)
-        names = (
-            "received",
-            "duplicates",
-            "refused",
-            "dispatched",
-            "failed",
-            "malformed",
-            "gaps",
-            "recovered",
-            "delayed",
-        )
+            counts = Counter(self._counts)
         return BridgeStatus(
-            **{name: counts.get(name, 0) for name in names},
+            **{name: counts[name] for name in _COUNTED},
             open_gaps=len(self._state.gaps),
             waiting=self._limit.waiting,
             reachable=None if self._inbound is None else self._inbound.reachable,

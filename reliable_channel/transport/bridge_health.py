@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reliable_channel.core import foreign_json
 from reliable_channel.transport.clock import has_passed
@@ -110,14 +110,7 @@ class BridgesHealth:
             return Health(HealthState.UNHEALTHY, f"{kafka.detail}; no bridge has reported for {EXPIRY_MS // 1000} s")
         name = max(known, key=lambda one: (_ORDER.index(known[one].state), one))
         best = known[name]
-        return Health(
-            best.state,
-            f"{kafka.detail}; bridge {name}: {best.detail}",
-            best.relay_peers,
-            best.lightpush_peers,
-            best.filter_peers,
-            best.store_peers,
-        )
+        return replace(best, detail=f"{kafka.detail}; bridge {name}: {best.detail}")
 
 
 def _count(value: object) -> int | None:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reliable_channel.core.errors import EnvironmentFault
@@ -71,15 +71,27 @@ class PendingDispatch:
     request_id: str | None
 
 
-@dataclass(slots=True)
-class Written:
-    """The records that a batch must write to Kafka before its input counts as done."""
+class DispatchBatch:
+    """What a batch must write to Kafka before its input counts as done. ``stopping``: the bridge is to end."""
 
-    records: list[OutRecord] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    seen: list[tuple[bytes, str]] = field(default_factory=list)
-    done: list[RawRecord] = field(default_factory=list)
-    """The input records, until their output is written."""
+    def __init__(self, bridge: BridgeContext, stopping: threading.Event) -> None:
+        self.stopping = stopping
+        self.records: list[OutRecord] = []
+        self.sent: list[tuple[bytes, str]] = []
+        """Message hash and pubsub topic of the envelopes that were published."""
+        self.done: list[RawRecord] = []
+        """The input records whose output is not written yet."""
+        self.safe: list[RawRecord] = []
+        """Those whose output is."""
+        self._bridge = bridge
+
+    def write(self) -> None:
+        """Write the output; the input records that are done are then safe."""
+        self._bridge.writer.write([*self.records, *self._bridge.sightings(self.sent, Source.SENDER)])
+        self._bridge.recent.add([envelope_hash for envelope_hash, _ in self.sent])
+        self.safe += self.done
+        for part in (self.records, self.sent, self.done):
+            part.clear()
 
 
 class OffsetProgress:
@@ -201,12 +213,9 @@ class Outbound:
     def dispatch(self, records: list[RawRecord], stopping: threading.Event) -> list[RawRecord]:
         """Dispatch a batch, and the waiting envelopes whose turn it is; returns the records that are done and whose
         results are safe."""
-        done: list[RawRecord] = []
-        batch = Written()
-        if not self._follow(
-            self._ask(lambda: self._limit.tick(self._bridge.now_ms()), stopping), batch, done, stopping
-        ):
-            return done
+        batch = DispatchBatch(self._bridge, stopping)
+        if not self._follow(self._ask(lambda: self._limit.tick(self._bridge.now_ms()), stopping), batch):
+            return batch.safe
         for raw in records:
             record = read_record(raw.value, raw.headers)
             if isinstance(record, Malformed):
@@ -222,26 +231,20 @@ class Outbound:
             traffic = traffic_of(record.message, raw.headers)
             self._waiting_bytes += len(raw.value or b"")
             events = self._ask(lambda: self._limit.submit(pending, traffic, self._bridge.now_ms()), stopping)  # noqa: B023
-            if not self._follow(events, batch, done, stopping):
-                return done
-        self._write(batch, done)
-        return done
+            if not self._follow(events, batch):
+                return batch.safe
+        batch.write()
+        return batch.safe
 
-    def _follow(
-        self,
-        events: Sequence[RateLimitEvent[PendingDispatch]] | None,
-        batch: Written,
-        done: list[RawRecord],
-        stopping: threading.Event,
-    ) -> bool:
+    def _follow(self, events: Sequence[RateLimitEvent[PendingDispatch]] | None, batch: DispatchBatch) -> bool:
         """Carry out the decision of the rate limit; ``False`` when stopped before that was done."""
         for number, event in enumerate(events or ()):
             match event:
                 case Admitted(pending):
                     following = events[number + 1] if events and number + 1 < len(events) else None
                     near = following if isinstance(following, LimitApproaching) else None
-                    if not self._publish_one(pending, near, batch, done, stopping):
-                        self._write(batch, done)
+                    if not self._publish_one(pending, near, batch):
+                        batch.write()
                         return False
                     self._waiting_bytes -= len(pending.raw.value or b"")
                 case Delayed(pending, until):
@@ -262,22 +265,15 @@ class Outbound:
                 case LimitApproaching(used, limit, _):
                     _log.warning("%d of the %d envelopes of this epoch are used", used, limit)
         if events is None:
-            self._write(batch, done)
+            batch.write()
         return events is not None
 
-    def _publish_one(
-        self,
-        pending: PendingDispatch,
-        near: LimitApproaching | None,
-        batch: Written,
-        done: list[RawRecord],
-        stopping: threading.Event,
-    ) -> bool:
+    def _publish_one(self, pending: PendingDispatch, near: LimitApproaching | None, batch: DispatchBatch) -> bool:
         """Publish one envelope, or give up on it; ``False`` when stopped before that."""
         record = pending.record
-        if not self._wait_until_joined(record.pubsub_topic, stopping):
+        if not self._wait_until_joined(record.pubsub_topic, batch.stopping):
             return False
-        message, outcome = self._deliver(pending, stopping, batch, done)
+        message, outcome = self._deliver(pending, batch)
         if outcome is None:
             return False
         envelope_hash = message_hash(record.pubsub_topic, message)
@@ -285,8 +281,7 @@ class Outbound:
             batch.records.append(
                 envelope_record(self._bridge.topics.envelopes, message, record.pubsub_topic, Source.SENDER)
             )
-            batch.hashes.append(envelope_hash)
-            batch.seen.append((envelope_hash, record.pubsub_topic))
+            batch.sent.append((envelope_hash, record.pubsub_topic))
             self._bridge.count("dispatched", 1)
             said = None if near is None else (near.used, near.limit, near.until)
             batch.records += self._result(
@@ -307,14 +302,6 @@ class Outbound:
             )
         batch.done.append(pending.raw)
         return True
-
-    def _write(self, batch: Written, done: list[RawRecord]) -> None:
-        """Write all output of a batch to Kafka; its records are then done."""
-        self._bridge.writer.write([*batch.records, *self._bridge.sightings(batch.seen, Source.SENDER)])
-        self._bridge.recent.add(batch.hashes)
-        done += batch.done
-        for part in (batch.records, batch.hashes, batch.seen, batch.done):
-            part.clear()
 
     def _result(self, pending: PendingDispatch, status: DispatchStatus, **more: Any) -> list[OutRecord]:
         """Add the record for the sender, unless the sender did not name its request."""
@@ -342,9 +329,7 @@ class Outbound:
             self._asked_ms = now
             self._limit.node_has_rln(self._has_rln(), self._bridge.node)
 
-    def _deliver(
-        self, pending: PendingDispatch, stopping: threading.Event, batch: Written, done: list[RawRecord]
-    ) -> tuple[WakuMessage, Published | None]:
+    def _deliver(self, pending: PendingDispatch, batch: DispatchBatch) -> tuple[WakuMessage, Published | None]:
         """Publish until the node accepts or refuses the envelope, or time is up; ``None`` when stopped before that. The
         results of earlier envelopes are written before the first wait, so their senders do not wait for this one."""
         record = pending.record
@@ -375,8 +360,8 @@ class Outbound:
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
                 self._bridge.count("failed", 1)
                 return message, outcome
-            self._write(batch, done)
-            if stopping.wait(backoff.next_wait()):
+            batch.write()
+            if batch.stopping.wait(backoff.next_wait()):
                 self._bridge.recent.release(envelope_hash)
                 return message, None
             fresh = self._renew_stamp(message)

@@ -47,6 +47,11 @@ def has_passed(ms: int, since: int, now: int) -> bool:
     return not 0 <= now - since < ms
 
 
+def earliest(*times: int | None) -> int | None:
+    """The first of these times that are known; ``None`` if none is."""
+    return min((at for at in times if at is not None), default=None)
+
+
 _SET_BACK_NS = 1_000_000_000
 
 
