@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -52,6 +53,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             )
 
     return OneWorkerForEachGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.fixture(autouse=True)
+def _process_as_before() -> Iterator[None]:
+    """A command or job that runs inside a test changes its process as if that were its own: handlers of signals, the
+    environment, the umask, and where the package's logs go. The next test finds all of it as it was."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    environment = dict(os.environ)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    loggers = [logging.getLogger(name) for name in ("reliable_channel", "kafka")]
+    destinations = [([*logger.handlers], logger.propagate) for logger in loggers]
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    os.umask(umask)
+    for logger, (log_handlers, propagate) in zip(loggers, destinations, strict=True):
+        logger.handlers[:], logger.propagate = log_handlers, propagate
 
 
 @pytest.fixture(autouse=True, scope="session")
