@@ -27,7 +27,7 @@ def polled(draw: Random) -> object:
 
 
 @pytest.mark.parametrize("listeners", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_message_is_acknowledged_in_time_and_sent_once(listeners: int, seed: int) -> None:
     world = World(polled(Random(seed)))  # type: ignore[arg-type]
     config = ReliableChannelConfig(query_on_connect=False)
@@ -35,7 +35,7 @@ def test_a_message_is_acknowledged_in_time_and_sent_once(listeners: int, seed: i
     for number in range(listeners):
         world.join(f"listener {number}", config)
     sent: dict[str, int] = {}
-    for number in range(20):
+    for number in range(12):
         sent[alice.channel.send(b"message %d" % number)] = world.now
         world.run(4_000, step_ms=20)
     waits = [event.at - sent[event.request_id] for event in alice.of(MessageDelivered)]
