@@ -29,9 +29,10 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 test: setup  ## all tests that need only Python and Java
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
-test-slow: setup  ## the tests that take a minute or more each, and the properties with four times as many examples
+test-slow: setup  ## the tests that take a minute or more each, and the properties with four times as many examples; those of the core are in `make coverage`
 	@HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		-m "(slow or hypothesis) and not node and not waku and not nim and not faults" tests
+		-m "(slow or hypothesis) and not node and not waku and not nim and not faults" \
+		$(addprefix --ignore=,$(CORE_TESTS)) tests
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m faults tests
