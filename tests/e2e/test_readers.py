@@ -19,7 +19,7 @@ READERS = [
     if block.about.endswith("test_each_reader_reads_in_a_clean_environment")
 ]
 INSTALLED = re.findall(r"`pip install ([a-z ]+)`", (ROOT / "docs" / "questions.md").read_text(encoding="utf-8"))
-TIMES = 5
+TIMES = 3
 
 
 @pytest.mark.parametrize(("packages", "code"), [*zip(INSTALLED, [r.text for r in READERS], strict=True)], ids=INSTALLED)
