@@ -14,11 +14,13 @@ from bench.__main__ import FRAME, main
 ALL = frozenset(m.name for m in pkgutil.iter_modules(bench.__path__) if not m.ispkg and m.name not in FRAME)
 QUICK = frozenset(("acknowledgements", "codecs", "lookups", "node_logs", "sds", "segmentation"))
 """The benches that start no process."""
+SHORTER = {"pipeline": ("--workload", "pairs")}
+"""Of five workloads that differ only in their traffic one, and the steady traffic."""
 
 
 def check_small(name: str, place: Path) -> None:
     """Run a bench at a hundredth of its size. Its results must be written, and complete."""
-    assert main(["--only", name, "--scale", "0.01", "--output", str(place)]) == 0
+    assert main(["--only", name, "--scale", "0.01", "--output", str(place), *SHORTER.get(name, ())]) == 0
     if name == "js_waku" and shutil.which("npm") is None:
         return
     results = json.loads((place / f"{name}.json").read_text(encoding="utf-8"))

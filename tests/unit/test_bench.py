@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.jobs.children import child
 from bench.jobs.compare import best_of, ratios, steady
 from bench.jobs.held import as_text, filling, key_of, latencies, row, size_of
 from bench.jobs.stages import Stage
+from bench.jobs.traffic import records, workloads
 from bench.low_rate import figures
 from bench.page import BEGIN, END, renew
 from bench.questions import narrow
@@ -90,6 +92,13 @@ def test_a_missed_target_is_a_fault_only_when_asked(monkeypatch: pytest.MonkeyPa
     assert run(monkeypatch, tmp_path, [missed])[0] == 0
     assert run(monkeypatch, tmp_path, [missed], "--strict")[0] == 3
     assert run(monkeypatch, tmp_path, [good], "--strict")[0] == 0
+
+
+def test_every_workload_has_the_records_of_its_messages() -> None:
+    counts = {each.name: sum(1 for _ in records(replace(each, messages=4))) for each in workloads(0.001)}
+    segments = (counts.pop("large") + 2) / 4
+    assert segments > 800_000 / 102_400 and segments.is_integer(), "of every other message one is lost"
+    assert counts == {"small": 4, "filters": 4, "pairs": 8, "hot": 4}
 
 
 def test_a_measured_process_gives_its_lines_and_ends() -> None:
