@@ -63,7 +63,7 @@ def _process_as_before() -> Iterator[None]:
     environment = dict(os.environ)
     umask = os.umask(0o077)
     os.umask(umask)
-    loggers = [logging.getLogger(name) for name in ("reliable_channel", "kafka")]
+    loggers = [logging.getLogger(name) for name in ("reliable_channel", "kafka", "uvicorn")]
     destinations = [([*logger.handlers], logger.propagate) for logger in loggers]
     yield
     for number, handler in handlers.items():

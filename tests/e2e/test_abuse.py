@@ -39,16 +39,17 @@ MESSAGE = json.dumps({"contentTopic": CONTENT, "payload": "aGVsbG8="})
 
 @pytest.fixture
 def address(caplog: pytest.LogCaptureFixture) -> Iterator[tuple[str, int]]:
-    with serving(World()) as found:
+    with serving(World(), caplog) as found:
         yield found
     assert "Traceback" not in caplog.text
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @contextmanager
-def serving(world: World) -> Iterator[tuple[str, int]]:
+def serving(world: World, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[str, int]]:
     app = create_app(world.node, run_node=False)
     with running(app, limits=LIMITS, refusal=refusal, lifespan="on", on_stop=app.state.poll.stop) as url:
+        logging.getLogger("uvicorn").addHandler(caplog.handler)  # whose configuration lets nothing reach the others
         host, port = url.removeprefix("http://").rsplit(":", 1)
         yield host, int(port)
     world.node.close()
@@ -190,7 +191,7 @@ def test_a_stop_under_load_answers_everybody_and_ends_soon(caplog: pytest.LogCap
         lambda: ask(address)[0],
     ]
     with ExitStack() as stack:
-        with serving(World()) as address:
+        with serving(World(), caplog) as address:
             held(stack, address, 50, b"GET /hea")
             threads = [threading.Thread(target=again, args=(calls[n % 3],)) for n in range(30)]
             for thread in threads:
