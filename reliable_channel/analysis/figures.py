@@ -13,6 +13,7 @@ values.
 ``PLAUSIBLE``      of the same row: whether the sender's timestamp can be one; only then it has a network time
 ``WAITING_MS``     of the same row: from the first segment to the delivery, ms: for other segments and for the past
 ``by_channel``     a row per channel: its verdicts, loss, bytes, repairs, senders and families, and the last trace
+``causes``         a row per verdict and cause: messages
 ``records``        records that were read from Kafka, whatever became of them
 ``refused``        records among them that were quarantined and not used
 =================  ===================================================================================================
@@ -83,6 +84,12 @@ def by_channel(key: Sequence[str], seen: str = "true", came: str = "true") -> st
               UNION ALL BY NAME
               SELECT {names}, {REPAIRED} AS repaired FROM reassembled_messages WHERE {came} GROUP BY {names})
         GROUP BY {names} HAVING coalesce(any_value(messages), any_value(came)) IS NOT NULL"""
+
+
+def causes(where: str) -> str:
+    """Over ``delivery_status``: verdict, cause, messages, the most frequent first."""
+    return f"""SELECT verdict, cause, count(*) AS messages FROM delivery_status WHERE {where}
+               GROUP BY ALL ORDER BY messages DESC, verdict, cause"""
 
 
 def records(where: str = "true") -> str:

@@ -10,7 +10,7 @@ from reliable_channel.analysis.dashboard.figures import read_known_shares
 from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
-from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED, causes
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -63,14 +63,7 @@ def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
 
 def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict[str, Any]:
     """The numbers at the top, and the causes."""
-    rows = lake.select(
-        f"""
-        SELECT verdict, cause, count(*) AS messages FROM delivery_status
-        WHERE {key.where()} AND {SEEN}
-        GROUP BY ALL ORDER BY messages DESC, verdict, cause
-        """,
-        {**key.parameters, **window.bounds},
-    )
+    rows = lake.select(causes(f"{key.where()} AND {SEEN}"), {**key.parameters, **window.bounds})
     came = lake.select(
         f"""
         SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,

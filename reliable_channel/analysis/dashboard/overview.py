@@ -10,7 +10,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
-from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, drops, latencies, records
+from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, causes, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -35,7 +35,7 @@ def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
         "conclusion": section(lake, ("delivery_status",), lambda: summarize(lake, window)),
         "latency": section(lake, ("delivered_messages", "acks"), lambda: latency(lake, window)),
         "odd_timestamps": section(lake, ("delivered_messages",), lambda: odd_timestamps(lake, window)),
-        "causes": section(lake, ("delivery_status",), lambda: causes(lake, window)),
+        "causes": section(lake, ("delivery_status",), lambda: lake.select(causes(SEEN), window.bounds)),
         "jobs": section(lake, ("pipeline_metrics",), lambda: jobs(lake)),
         "alerts": section(lake, ("alerts",), lambda: open_alerts(lake)),
     }
@@ -59,17 +59,6 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     return row | {"judged": row["delivered"] + row["missing"]}
 
 
-def causes(lake: TableSnapshot, window: TimeWindow) -> list[dict[str, Any]]:
-    """Verdict, cause, how many."""
-    return lake.select(
-        f"""
-        SELECT verdict, cause, count(*) AS messages FROM delivery_status
-        WHERE {SEEN} GROUP BY ALL ORDER BY messages DESC, verdict, cause
-        """,
-        window.bounds,
-    )
-
-
 def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
     """The summary of the figures in words."""
     channels = lake.select(
@@ -78,7 +67,7 @@ def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
         window.bounds,
     )
     totals = {name: sum(row[name] for row in channels) for name in ("delivered", "missing")}
-    return conclusion(totals, channels, causes(lake, window))
+    return conclusion(totals, channels, lake.select(causes(SEEN), window.bounds))
 
 
 def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
