@@ -186,11 +186,8 @@ def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
     if not rows:
         raise LocalError(f"No message has the id {text.name(name)}.", "`reliable-channel report --missing` lists ids.")
     logs = lake.select(
-        """SELECT * FROM message_logs SEMI JOIN (
-               SELECT pubsub_topic, content_topic, channel_id, message_key FROM messages
-               WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name))
-           USING (pubsub_topic, content_topic, channel_id, message_key) ORDER BY vantage""",
-        {"name": name},
+        "SELECT * FROM message_logs WHERE list_contains($keys, message_key) ORDER BY vantage",
+        {"keys": [row["message_key"] for row in rows]},
     )
     for row in rows:
         row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
