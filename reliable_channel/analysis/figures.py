@@ -29,6 +29,10 @@ from typing import Any
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
+SEEN = "first_seen > $since AND first_seen <= $until"
+"""The condition for rows first seen between the parameters ``since`` (itself not) and ``until``."""
+CAME = "event_time > $since AND event_time <= $until"
+"""The same of the event time."""
 CLAIMED_BY_ONE = "claimed_by_one"
 _CLAIMED = f"cause IS NOT DISTINCT FROM '{CLAIMED_BY_ONE}'"
 VERDICTS = f"""count(*) FILTER (NOT {_CLAIMED}) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,

@@ -4,6 +4,7 @@ Deterministic: the same tables give the same readings at any time. Only ``clock_
 an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may contain text that
 strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
 """
+# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from reliable_channel.analysis.alerts.rules import (
     SplitChannel,
     TopicInPartitions,
 )
-from reliable_channel.analysis.figures import LOSS, VERDICTS, drops, records
+from reliable_channel.analysis.figures import CAME, LOSS, SEEN, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import find_splits, read_contacts
 from reliable_channel.lake.tables import CHANNEL_KEY
@@ -54,7 +55,7 @@ def as_of(lake: TableSnapshot) -> dt.datetime | None:
 
     The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during that
     time, and messages lost before it count as just lost."""
-    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608
+    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]
     return latest
 
 
@@ -80,7 +81,7 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
                {VERDICTS}, missing + delivered AS judged, {LOSS} AS loss
         FROM delivery_status WHERE settled AND first_seen > $since
         GROUP BY ALL HAVING judged >= $at_least ORDER BY loss DESC
-        """,  # noqa: S608 - names of our own only
+        """,
         {"since": window["since"], "at_least": rule.at_least},
     )
     return [
@@ -94,10 +95,9 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
 
 
 def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
-    here = "event_time > $since AND event_time <= $until"
-    counted = f"{here} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
+    counted = f"{CAME} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
     row = lake.select(
-        f"SELECT {drops(counted)} AS refused, {records(here)} AS came",
+        f"SELECT {drops(counted)} AS refused, {records(CAME)} AS came",
         {**window, "every": not rule.reasons, "reasons": list(rule.reasons)},
     )[0]
     if row["came"] < rule.at_least:
@@ -116,12 +116,12 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
                  SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {_PASSED} GROUP BY ALL),
              heard AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
                               arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS place
-                       FROM sds_messages WHERE event_time > $since AND event_time <= $until
+                       FROM sds_messages WHERE {CAME}
                        GROUP BY ALL HAVING count(*) >= $at_least)
         SELECT pubsub_topic, content_topic, channel_id, messages, epoch_ms(clocks.at) - epoch_ms(last) AS silent_ms
         FROM heard JOIN clocks ON clocks.kafka_topic = place.topic AND clocks.kafka_partition = place.partition
         ORDER BY silent_ms DESC
-        """,  # noqa: S608 - a condition of our own
+        """,
         {**window, "at_least": rule.at_least},
     )
     return [
@@ -136,10 +136,10 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
 
 def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
     rows = lake.select(
-        """
+        f"""
         SELECT content_topic, max(partitions) AS partitions FROM (
             SELECT kafka_topic, content_topic, count(DISTINCT kafka_partition) AS partitions FROM sds_messages
-            WHERE event_time > $since AND event_time <= $until GROUP BY ALL)
+            WHERE {CAME} GROUP BY ALL)
         GROUP BY ALL ORDER BY partitions DESC, content_topic
         """,
         window,
@@ -153,10 +153,10 @@ def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: d
 def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[Reading]:
     # The busiest epoch of any sender counts. The detail does not name the sender: anybody can send in its name.
     rows = lake.select(
-        """
+        f"""
         SELECT pubsub_topic, content_topic, channel_id, max(used) AS used FROM (
             SELECT pubsub_topic, content_topic, channel_id, sender_id, count(*) AS used FROM dispatches
-            WHERE first_seen > $since AND first_seen <= $until AND ($every OR role IN ('repeat', 'sync'))
+            WHERE {SEEN} AND ($every OR role IN ('repeat', 'sync'))
             GROUP BY pubsub_topic, content_topic, channel_id, sender_id, sent_ms - sent_ms % $epoch_ms)
         GROUP BY ALL ORDER BY used DESC, channel_id, content_topic, pubsub_topic
         """,
@@ -178,7 +178,7 @@ def _split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> l
     until = window["until"]
     now_ms = until.timestamp() * 1000
     readings = []
-    contacts = read_contacts(lake, "event_time > $since AND event_time <= $until", window, _SPLIT_EVERY_MS)
+    contacts = read_contacts(lake, CAME, window, _SPLIT_EVERY_MS)
     for key, rows in sorted(contacts.items(), key=lambda item: -len(item[1]))[:_MOST_CHANNELS]:
         split = next(iter(find_splits(lake, key, rows, _SPLIT_EVERY_MS)[-1:]), None)
         if split is not None and split.is_open(now_ms):
@@ -194,14 +194,14 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
     rows = lake.select(
         f"""
         WITH heard AS (SELECT {key}, family, sender_id, max(encryption_layer) AS layer FROM sds_messages
-                       WHERE event_time > $since AND event_time <= $until AND sds_kind <> 'tick'
+                       WHERE {CAME} AND sds_kind <> 'tick'
                        GROUP BY ALL HAVING count(*) >= $at_least),
              forms AS (SELECT {key}, 'family' AS kind, family AS form, count(*) AS senders FROM heard GROUP BY ALL
                        UNION ALL SELECT {key}, 'encryption layer', layer, count(*) FROM heard
                        WHERE layer IS NOT NULL GROUP BY ALL)
         SELECT {key}, kind, min(senders) AS fewer, max(senders) AS more, arg_min(form, (senders, form)) AS form
         FROM forms GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}, kind DESC
-        """,  # noqa: S608 - names of our own only
+        """,
         {**window, "at_least": rule.at_least},
     )
     by_channel: dict[str, list[dict[str, Any]]] = {}
@@ -229,7 +229,7 @@ def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
         WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query))
           AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - to_milliseconds($window_ms)
         GROUP BY query ORDER BY value DESC, query
-        """,  # noqa: S608 - one of three expressions of our own
+        """,
         {
             "metric": rule.metric,
             "every": not rule.queries,

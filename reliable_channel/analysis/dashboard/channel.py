@@ -9,8 +9,8 @@ from typing import Any
 from reliable_channel.analysis.dashboard.figures import read_known_shares
 from reliable_channel.analysis.dashboard.messages import VerdictFilter
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
-from reliable_channel.analysis.figures import CLAIMED_BY_ONE, REPAIRED, causes
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import CAME, CLAIMED_BY_ONE, REPAIRED, SEEN, causes
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
-from reliable_channel.analysis.figures import by_channel
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import CAME, SEEN, by_channel
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables import CHANNEL_KEY
 

@@ -15,7 +15,8 @@ import pandas as pd
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
 from reliable_channel.analysis.dashboard.picture import add_tooltips, link
-from reliable_channel.analysis.dashboard.windows import CAME, TimeWindow
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import CAME
 from reliable_channel.analysis.report import capacity, delivery
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.dark import DARK

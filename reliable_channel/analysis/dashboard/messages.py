@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import SEEN, TimeWindow
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import SEEN
 from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 

@@ -9,8 +9,18 @@ from reliable_channel.analysis.alerts.heartbeat import ROUNDS
 from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
-from reliable_channel.analysis.dashboard.windows import CAME, SEEN, TimeWindow
-from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, VERDICTS, causes, drops, latencies, records
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import (
+    CAME,
+    GUESSED_UNIT,
+    IMPLAUSIBLE,
+    SEEN,
+    VERDICTS,
+    causes,
+    drops,
+    latencies,
+    records,
+)
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_channel.analysis.dashboard.sections import Rows, section
-from reliable_channel.analysis.dashboard.windows import CAME, TimeWindow
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.figures import CAME
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = ("clock", "quarantine")

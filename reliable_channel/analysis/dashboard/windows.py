@@ -23,10 +23,6 @@ SPANS: dict[Last, tuple[str, int | None]] = {
 LEAST_BIN_S = 15
 LIVE = dt.timedelta(minutes=2)
 """The maximum distance between the recorded clock of a live pipeline and the wall clock."""
-SEEN = "first_seen > $since AND first_seen <= $until"
-"""The condition on ``delivery_status`` for messages of a window, with its :attr:`TimeWindow.bounds`."""
-CAME = "event_time > $since AND event_time <= $until"
-"""The same on tables of what came."""
 BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
