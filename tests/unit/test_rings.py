@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,19 +39,22 @@ def modules(rings: set[str]) -> list[Path]:
     return sorted(found + [PACKAGE / f"{ring}.py" for ring in rings if (PACKAGE / f"{ring}.py").is_file()])
 
 
-def imports(file: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imports(file: Path) -> list[tuple[str, int]]:
     """Every imported module's absolute name with its line; ``if TYPE_CHECKING`` blocks are imports as well."""
     here = ["reliable_channel", *file.relative_to(PACKAGE).with_suffix("").parts]
+    found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = here[: -node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             if module == "reliable_channel":
-                yield from ((f"reliable_channel.{alias.name}", node.lineno) for alias in node.names)
+                found += ((f"reliable_channel.{alias.name}", node.lineno) for alias in node.names)
             else:
-                yield module, node.lineno
+                found.append((module, node.lineno))
+    return found
 
 
 def ring_of(name: str) -> str:
