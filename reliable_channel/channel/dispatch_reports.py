@@ -7,7 +7,6 @@ from collections.abc import Callable
 from reliable_channel.channel.events import (
     ChannelEvent,
     ChannelProblem,
-    ChunkInfo,
     EphemeralMessageDropped,
     MessageDelayed,
     MessageSent,
@@ -108,22 +107,12 @@ class DispatchReports:
             self._delayed[result.request_id] = dispatch.outgoing
         if dispatch.send_id is None:
             return
-        index = dispatch.outgoing.index
         send = self._machine.sends.get(dispatch.send_id)
         if send is not None:
-            send.queued.add(index)
+            send.queued.add(dispatch.outgoing.index)
         if isinstance(result, Queued):
-            self._emit(
-                SegmentQueued(
-                    channel_id=self._channel_id,
-                    at=now,
-                    request_id=dispatch.send_id,
-                    message_id=dispatch.payload_hash,
-                    sds_id=dispatch.sds_id,
-                    chunk_info=ChunkInfo(index, dispatch.total),
-                    node_request_id=result.request_id,
-                )
-            )
+            segment = dispatch.describe(self._channel_id, now)
+            self._emit(SegmentQueued(**segment, node_request_id=result.request_id))
         elif dispatch.counts:
             self._emit(
                 MessageDelayed(channel_id=self._channel_id, at=now, request_id=dispatch.send_id, until=result.until_ms)
@@ -145,18 +134,8 @@ class DispatchReports:
     def _note_sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> DispatchDone | None:
         if dispatch.send_id is not None:
             self._label(dispatch, result.request_id)
-            self._emit(
-                SegmentSent(
-                    channel_id=self._channel_id,
-                    at=now,
-                    request_id=dispatch.send_id,
-                    message_id=dispatch.payload_hash,
-                    sds_id=dispatch.sds_id,
-                    chunk_info=ChunkInfo(dispatch.outgoing.index, dispatch.total),
-                    node_request_id=result.request_id,
-                    message_hash=result.message_hash,
-                )
-            )
+            segment = dispatch.describe(self._channel_id, now)
+            self._emit(SegmentSent(**segment, node_request_id=result.request_id, message_hash=result.message_hash))
         if dispatch.ephemeral:
             self._emit(self.complete(dispatch.sds_id, dispatch.payload_hash, now))
             return None

@@ -7,6 +7,7 @@ first, then parity.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -37,16 +38,18 @@ class ChannelEvent:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values under the field names, with the event's name; bytes as hex. For logs and ``--json``."""
-        return {"event": self.name, **{key: _plain(value) for key, value in asdict(self).items()}}
+        fields: dict[str, Any] = to_plain(asdict(self), bytes.hex, str)
+        return {"event": self.name, **fields}
 
 
-def _plain(value: Any) -> Any:
+def to_plain(value: Any, write_bytes: Callable[[bytes], str], rename: Callable[[str], str]) -> Any:
+    """A value of dictionaries, lists and scalars as JSON has it: bytes as text, keys renamed."""
     if isinstance(value, bytes):
-        return value.hex()
+        return write_bytes(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [to_plain(item, write_bytes, rename) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {rename(key): to_plain(item, write_bytes, rename) for key, item in value.items()}
     return value
 
 

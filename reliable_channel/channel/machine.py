@@ -15,9 +15,12 @@ from reliable_channel.channel.encryption import Encryption
 from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.events import (
     ChannelProblem,
+    ChunkInfo,
     IrretrievableMessage,
+    MessageAcknowledged,
     MessageDelivered,
     MessageDeliveryError,
+    MessagePossiblyAcknowledged,
     MessageSendError,
     MessageSent,
     MissingMessage,
@@ -27,9 +30,7 @@ from reliable_channel.channel.sends import (
     SendProgress,
     Sends,
     SendState,
-    acknowledgement_event,
     exhaustion_text,
-    possible_acknowledgement_event,
 )
 from reliable_channel.channel.steps import (
     Closing,
@@ -480,9 +481,23 @@ class ChannelMachine:
                 if position is None:
                     return []
                 send, index = position
+                segment: dict[str, Any] = {
+                    "channel_id": self.channel_id,
+                    "at": now,
+                    "request_id": send.send_id,
+                    "message_id": send.payload_hash,
+                    "sds_id": event.message_id,
+                    "chunk_info": ChunkInfo(index, len(send.sds_ids)),
+                }
                 if isinstance(event, PossiblyAcknowledged):
-                    return [Report(possible_acknowledgement_event(event, send, index, self.channel_id, now))]
-                return [Report(acknowledgement_event(event, send, index, self.channel_id, now))]
+                    return [Report(MessagePossiblyAcknowledged(**segment, by=event.by, count=event.count))]
+                acknowledged = MessageAcknowledged(
+                    **segment,
+                    chunks_acknowledged=event.acknowledged,
+                    total_chunks=event.total,
+                    evidence=event.evidence.value,
+                )
+                return [Report(acknowledged)]
             case SendDelivered():
                 return self._report_delivery(event, now)
             case DeliveryError():

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from reliable_channel.channel.encryption import ChannelEncryption
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem, ChunkInfo, SendingMessage
+from reliable_channel.channel.events import ChannelEvent, ChannelProblem, SendingMessage
 from reliable_channel.channel.persistence import ChannelKey
 from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
 from reliable_channel.core.errors import LocalError
@@ -101,18 +101,8 @@ class OutgoingQueue:
         finally:
             self._is_sending = False
         if dispatch.send_id is not None:
-            self._emit(
-                SendingMessage(
-                    channel_id=self._key.channel_id,
-                    at=now,
-                    request_id=dispatch.send_id,
-                    message_id=dispatch.payload_hash,
-                    sds_id=dispatch.sds_id,
-                    chunk_info=ChunkInfo(dispatch.outgoing.index, dispatch.total),
-                    node_request_id=request_id,
-                    attempt=dispatch.outgoing.attempt,
-                )
-            )
+            segment = dispatch.describe(self._key.channel_id, now)
+            self._emit(SendingMessage(**segment, node_request_id=request_id, attempt=dispatch.outgoing.attempt))
 
     def may_await(self, request_id: RequestId) -> bool:
         """Whether a report with this id may be on an envelope of this channel. Called from any thread: a report may

@@ -1,4 +1,4 @@
-"""The channel's own sends: which segments were dispatched, which events were emitted, and the events about them.
+"""The channel's own sends: which segments were dispatched, and which events were reported.
 
 Implements *sent*, *delivered*, *send-error* and *delivery-error* of RELIABLE-CHANNEL-API and the per-segment events of
 its first revision.
@@ -11,12 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from reliable_channel.channel.events import (
-    ChunkInfo,
-    MessageAcknowledged,
-    MessagePossiblyAcknowledged,
-)
-from reliable_channel.core.sds import DeliveryError, PossiblyAcknowledged, SegmentAcknowledged
+from reliable_channel.core.sds import DeliveryError
 
 MAX_FINISHED = 1_000
 """Finished sends that are remembered, so that an acknowledgement after an error still finds its send."""
@@ -105,39 +100,6 @@ class Sends:
 
     def __iter__(self) -> Iterator[SendProgress]:
         return iter(self._sends.values())
-
-
-def possible_acknowledgement_event(
-    event: PossiblyAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
-) -> MessagePossiblyAcknowledged:
-    """A filter holds segment ``index`` of an own send."""
-    return MessagePossiblyAcknowledged(
-        channel_id=channel_id,
-        at=now,
-        request_id=send.send_id,
-        message_id=send.payload_hash,
-        sds_id=event.message_id,
-        chunk_info=ChunkInfo(index, len(send.sds_ids)),
-        by=event.by,
-        count=event.count,
-    )
-
-
-def acknowledgement_event(
-    event: SegmentAcknowledged, send: SendProgress, index: int, channel_id: str, now: int
-) -> MessageAcknowledged:
-    """Segment ``index`` of an own send is acknowledged."""
-    return MessageAcknowledged(
-        channel_id=channel_id,
-        at=now,
-        request_id=send.send_id,
-        message_id=send.payload_hash,
-        sds_id=event.message_id,
-        chunk_info=ChunkInfo(index, len(send.sds_ids)),
-        chunks_acknowledged=event.acknowledged,
-        total_chunks=event.total,
-        evidence=event.evidence.value,
-    )
 
 
 def exhaustion_text(event: DeliveryError) -> str:

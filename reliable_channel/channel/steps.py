@@ -7,11 +7,12 @@ state. Effects are instructions: dispatch, report, fetch; the channel carries th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from reliable_channel.channel.errors import DamagedStore
-from reliable_channel.channel.events import ChannelEvent, MessageLost, MessageReceived, SendEvent
+from reliable_channel.channel.events import ChannelEvent, ChunkInfo, MessageLost, MessageReceived, SendEvent
 from reliable_channel.core.sds import Outgoing
 from reliable_channel.core.wire._pb import channel_state_pb2 as pb
 from reliable_channel.core.wire.framing import field, field_unless_empty
@@ -171,6 +172,17 @@ class SdsDispatch:
     @property
     def sds_id(self) -> str:
         return self.outgoing.message.message_id
+
+    def describe(self, channel_id: str, now: int) -> dict[str, Any]:
+        """The fields of an event about this segment of an own send (``SegmentEvent``)."""
+        return {
+            "channel_id": channel_id,
+            "at": now,
+            "request_id": self.send_id,
+            "message_id": self.payload_hash,
+            "sds_id": self.sds_id,
+            "chunk_info": ChunkInfo(self.outgoing.index, self.total),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.alias_generators import to_camel
 
-from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent
+from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent, to_plain
 from reliable_channel.messaging.client import HealthEvent, MessageEvent
 
 Base64Text = Annotated[str, Field(json_schema_extra={"format": "byte"})]
@@ -37,17 +37,8 @@ class _Event(BaseModel):
 
 def event_out(event: ChannelEvent | MessageEvent | HealthEvent) -> dict[str, Any]:
     """An event as JSON: camelCase names, bytes in base64."""
-    return {"event": event.name, **{to_camel(key): _plain(value) for key, value in asdict(event).items()}}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {to_camel(key): _plain(item) for key, item in value.items()}
-    return value
+    plain: dict[str, Any] = to_plain(asdict(event), lambda value: base64.b64encode(value).decode("ascii"), to_camel)
+    return {"event": event.name, **plain}
 
 
 def _event_model(kind: type[ChannelEvent]) -> type[BaseModel]:
