@@ -183,7 +183,7 @@ def test_an_unfilled_gap_counts_once_and_a_bridge_without_a_name_is_not_compared
 
 def test_the_order_in_which_evidence_comes_does_not_matter(tmp_path: Path) -> None:
     results = set()
-    for seed in range(6):
+    for seed in range(4):
         observed = Observed(load("local").with_run_dir(tmp_path / str(seed)).paths)
         draw = random.Random(seed)
         observed.put_gap()
@@ -219,7 +219,7 @@ def test_all_gaps_at_once_count_what_each_gap_alone_would(rows_at_once: int, mon
     monkeypatch.setattr(gap_witnesses, "ROWS_AT_ONCE", rows_at_once)
     monkeypatch.setattr(gap_witnesses, "_SPANS", 3)
     lacking = 0
-    for seed in range(100):
+    for seed in range(50):
         draw = random.Random(seed)
         gaps, sightings, envelopes = some_gaps(draw), some_sightings(draw), some_envelopes(draw)
         rows = {SIGHTINGS: as_arrow(sightings, SIGHTINGS), ENVELOPES: as_arrow(envelopes, ENVELOPES)}
@@ -235,7 +235,7 @@ def test_all_gaps_at_once_count_what_each_gap_alone_would(rows_at_once: int, mon
         each = {gap["name"]: count_alone(gap, sightings, envelopes) for gap in gaps}
         assert count_lacking(gaps, read) == {name: count for name, count in each.items() if count}, seed
         lacking += sum(each.values())
-    assert lacking > 20
+    assert lacking > 10
 
 
 def at(second: float) -> dt.datetime:
