@@ -59,12 +59,15 @@ def open_at(location: str) -> DeltaTable | None:
     ``EnvironmentFault`` if its log cannot be read or is gone, and as :func:`refuse_location`."""
     refuse_location(location)
     try:
-        return DeltaTable(location)
+        try:
+            return DeltaTable(location)
+        except TableNotFoundError:
+            if not _has_data_files(location):
+                return None
+            return DeltaTable(location)  # it may just have been made
     except TableNotFoundError:
-        if _has_data_files(location):
-            # A new table in its place would hide them, and the next vacuum would remove them.
-            raise EnvironmentFault(f"{_cannot_be_read(location)}: it has files and no log.", _CHECK_LOG) from None
-        return None
+        # A new table in its place would hide the files, and the next vacuum would remove them.
+        raise EnvironmentFault(f"{_cannot_be_read(location)}: it has files and no log.", _CHECK_LOG) from None
     except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
         raise unreadable(location, error) from error
 
