@@ -83,9 +83,10 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
     answers = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
-        columns=["purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome", "asked_at"]
+        columns=["node", "purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome", "asked_at"]
     )
-    if (pause := find_pause(answers, dt.datetime.now(dt.UTC))) is not None:
+    configured = answers.filter(pc.is_in(answers["node"], value_set=pa.array(client.nodes)))  # others may have failed
+    if (pause := find_pause(configured, dt.datetime.now(dt.UTC))) is not None:
         return RefetchResult(pause=pause)
     refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
     every = open_requests(settings, refetches)

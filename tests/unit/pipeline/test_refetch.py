@@ -333,6 +333,12 @@ def test_stores_that_fail_for_an_hour_are_asked_every_five_minutes(settings: Set
     assert str(outcome).startswith("no store node has answered since ")
 
 
+def test_another_store_node_is_asked_at_once(settings: Settings) -> None:
+    request(settings, "m1", STORED)
+    answer_at(settings, (3_600, "error", "busy"), (60, "error", "unreachable"))
+    assert run(settings, MemoryNode("b", STORED))[0] == RefetchResult(requests=1, written=1)
+
+
 def test_after_the_pause_stores_are_asked_for_all_that_is_open(settings: Settings) -> None:
     request(settings, "m1", STORED)
     answer_at(settings, (3_600, "error", "busy"), (301, "error", "unreachable"))
