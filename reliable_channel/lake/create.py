@@ -130,13 +130,11 @@ def refuse_another_version(table: Table, fields: Sequence[Field]) -> None:
     Raises ``ConfigurationError`` if columns are missing or of another type, or if further ones may not be null, because
     an append would then fail in the middle of a micro-batch. Other additional columns do no harm."""
     types = {field.name: getattr(field.type, "type", "") for field in fields}
-    columns = table.by_name()
+    wanted = {column.name: _DELTA_TYPES.get(column.type) for column in table.columns}
     differs = {
-        "missing": [name for name in columns if name not in types],
-        "of another type": [
-            name for name, c in columns.items() if types.get(name) not in (None, _DELTA_TYPES.get(c.type, types[name]))
-        ],
-        "unknown to this one and never null": [f.name for f in fields if f.name not in columns and not f.nullable],
+        "missing": [name for name in wanted if name not in types],
+        "of another type": [name for name, type_ in wanted.items() if type_ and types.get(name, type_) != type_],
+        "unknown to this one and never null": [f.name for f in fields if f.name not in wanted and not f.nullable],
     }
     if any(differs.values()):
         what = " and ".join(f"{', '.join(names)} {how}" for how, names in differs.items() if names)

@@ -104,6 +104,14 @@ def test_a_column_more_that_may_not_be_null_is_refused(tmp_path: Path) -> None:
         create_tables(found, (SDS_MESSAGES,))
 
 
+def test_a_column_less_is_refused(tmp_path: Path) -> None:
+    found = load("local").with_run_dir(tmp_path).paths
+    create_tables(found, [replace(SDS_MESSAGES, columns=SDS_MESSAGES.columns[:-1])])
+    missing = SDS_MESSAGES.columns[-1].name
+    with pytest.raises(ConfigurationError, match=rf"another version .*: {missing} missing\. Run"):
+        create_tables(found, (SDS_MESSAGES,))
+
+
 def test_a_table_whose_log_is_gone_is_no_empty_table(paths: PathSettings) -> None:
     """A new one in its place would hide its rows, and the next vacuum would remove their files."""
     append_rows(paths, SDS_MESSAGES, as_arrow(bad_rows(SDS_MESSAGES), SDS_MESSAGES))

@@ -19,6 +19,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SDS_MESSAGES
 from tests.support.sample_rows import Story
@@ -101,8 +102,8 @@ def test_windows_of_a_snapshot_show_its_versions_of_the_tables(tmp_path: Path, s
     snapshot = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
     count = "SELECT count(*) AS n FROM acks"
     before = snapshot.select(count)
-    acks = deltalake.DeltaTable(str(tmp_path / "acks")).to_pyarrow_table()
-    write_deltalake(str(tmp_path / "acks"), acks, mode="append")
+    acks = deltalake.DeltaTable(str(tmp_path / "acks"))
+    write_deltalake(acks, dataset_of(acks).to_table(), mode="append")
     assert TableWindow(snapshot).select(count) == snapshot.select(count) == before
     assert TableWindow(tmp_path).select(count)[0]["n"] == 2 * before[0]["n"]
 
