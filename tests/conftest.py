@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             )
 
     return OneWorkerForEachGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse tests with the same id: pytest-xdist would run one of them, and say nothing of the others."""
+    repeated = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if repeated:
+        raise pytest.UsageError(f"Several tests have the same id: {', '.join(repeated)}")
 
 
 @pytest.fixture(autouse=True)
