@@ -64,7 +64,7 @@ class DeltaSource:
 
     @contextmanager
     def read_without_waiting(self) -> Iterator[EnvelopeReading | None]:
-        """See ``EnvelopeSource.at_once``."""
+        """See ``EnvelopeSource.read_without_waiting``."""
         index = self._current()
         with nullcontext(True) if index is None else index.hold_if_free() as free:
             yield _CachedReading(self) if free else None

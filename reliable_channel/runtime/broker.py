@@ -86,15 +86,7 @@ def start(settings: Settings) -> int:
     broker_files, kafka = files(settings), settings.kafka
     if (pid := running_pid(broker_files)) is None:
         command = _prepare(broker_files, settings, kafka.broker.port)
-        with broker_files.output.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=jvm_environment(),
-            )
+        process = _launch(command, subprocess.DEVNULL, broker_files)
         pid = process.pid
         broker_files.pid.write_text(str(pid), encoding="ascii")
         try:
@@ -139,15 +131,7 @@ def running_broker(
     there = settings.with_servers(f"{HOST}:{port}")
     command = _prepare(broker_files, settings, port, extra)
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
-    with broker_files.output.open("wb") as output:
-        process = subprocess.Popen(
-            supervisor,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=jvm_environment(),
-        )
+    process = _launch(supervisor, subprocess.PIPE, broker_files)
     try:
         _until_ready(process, broker_files, there.kafka)
         ensure_topics(there.kafka)
@@ -167,6 +151,14 @@ def free_port() -> int:
     with socket.socket() as probe_socket:
         probe_socket.bind((HOST, 0))
         return int(probe_socket.getsockname()[1])
+
+
+def _launch(command: list[str], stdin: int, broker_files: BrokerFiles) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, so that Ctrl-C does not reach it, with its output in a file."""
+    with broker_files.output.open("wb") as output:
+        return subprocess.Popen(
+            command, stdin=stdin, stdout=output, stderr=output, start_new_session=True, env=jvm_environment()
+        )
 
 
 def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: str = "") -> list[str]:

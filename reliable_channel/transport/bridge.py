@@ -47,9 +47,7 @@ LOOP_HEALTH = Health(HealthState.HEALTHY, "local loop, without a Waku node")
 
 STOP_TIMEOUT_S = 30.0
 
-_COUNTED = (
-    *("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered", "delayed"),
-)
+_COUNTED = ("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered", "delayed")
 """The numbers of :class:`BridgeStatus` that its threads count."""
 
 

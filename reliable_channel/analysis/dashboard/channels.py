@@ -34,11 +34,7 @@ def page(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, numbe
 
 def channels(lake: TableSnapshot, window: TimeWindow, text: str, order: Order, number: int) -> Rows:
     """One row per channel key that has verdicts or deliveries in the window, with both."""
-    rows = by_channel(
-        CHANNEL_KEY,
-        seen=SEEN,
-        came=CAME,
-    )
+    rows = by_channel(CHANNEL_KEY, seen=SEEN, came=CAME)
     return Rows.of(
         lake,
         f"""SELECT * FROM ({rows})

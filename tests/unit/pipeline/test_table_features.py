@@ -26,10 +26,15 @@ from tests.support.bad_rows import bad_rows
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> PathSettings:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, (SDS_MESSAGES,))
-    return found
+def empty(tmp_path: Path) -> PathSettings:
+    """Where no table is yet."""
+    return load("local").with_run_dir(tmp_path).paths
+
+
+@pytest.fixture
+def paths(empty: PathSettings) -> PathSettings:
+    create_tables(empty, (SDS_MESSAGES,))
+    return empty
 
 
 def changed(paths: PathSettings, *actions: dict[str, Any]) -> None:
@@ -52,29 +57,27 @@ def with_property(paths: PathSettings, **configuration: str) -> None:
     changed(paths, {"metaData": {"configuration": {**known, **configuration}}})
 
 
-def test_every_table_that_this_version_creates_is_one_that_it_writes(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, TABLES)
-    create_tables(found, TABLES)
+def test_every_table_that_this_version_creates_is_one_that_it_writes(empty: PathSettings) -> None:
+    create_tables(empty, TABLES)
+    create_tables(empty, TABLES)
     for table in TABLES:
-        created = DeltaTable(found.table(table.name))
+        created = DeltaTable(empty.table(table.name))
         assert created.protocol().writer_features is None
         assert [field.metadata["comment"] for field in created.schema().fields] == [c.comment for c in table.columns]
         assert [field.nullable for field in created.schema().fields] == [c.nullable for c in table.columns]
 
 
-def test_a_table_with_comments_of_another_version_is_written_and_keeps_them(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
+def test_a_table_with_comments_of_another_version_is_written_and_keeps_them(empty: PathSettings) -> None:
     before = {
         table: replace(table, comment="before", columns=tuple(replace(c, meaning="before") for c in table.columns))
         for table in TABLES
     }
-    create_tables(found, before.values())
-    create_tables(found, TABLES)
+    create_tables(empty, before.values())
+    create_tables(empty, TABLES)
     for table, earlier in before.items():
         rows = as_arrow(bad_rows(table), table)
-        append_rows(found, table, rows)
-        opened = open_table(found, table)
+        append_rows(empty, table, rows)
+        opened = open_table(empty, table)
         assert dataset_of(opened).count_rows() == rows.num_rows
         assert [field.metadata["comment"] for field in opened.schema().fields] == [c.comment for c in earlier.columns]
 
@@ -84,32 +87,29 @@ def newer(table: Table, nullable: bool = True) -> Table:
     return replace(table, columns=(*table.columns, Column("era", "STRING", "of a newer version", nullable)))
 
 
-def test_rows_are_appended_to_tables_that_have_a_column_more(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, map(newer, TABLES))
-    create_tables(found, TABLES)
+def test_rows_are_appended_to_tables_that_have_a_column_more(empty: PathSettings) -> None:
+    create_tables(empty, map(newer, TABLES))
+    create_tables(empty, TABLES)
     for table in TABLES:
         rows = as_arrow(bad_rows(table), table)
-        append_rows(found, table, rows)
-        opened = open_table(found, table)
+        append_rows(empty, table, rows)
+        opened = open_table(empty, table)
         assert dataset_of(opened).to_table()["era"].null_count == rows.num_rows
-    replace_rows(opened := open_table(found, SOURCE_GAPS), "kafka_partition < 0", as_arrow([], SOURCE_GAPS))
+    replace_rows(opened := open_table(empty, SOURCE_GAPS), "kafka_partition < 0", as_arrow([], SOURCE_GAPS))
     assert "era" in dataset_of(opened).schema.names
 
 
-def test_a_column_more_that_may_not_be_null_is_refused(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, [newer(SDS_MESSAGES, nullable=False)])
+def test_a_column_more_that_may_not_be_null_is_refused(empty: PathSettings) -> None:
+    create_tables(empty, [newer(SDS_MESSAGES, nullable=False)])
     with pytest.raises(ConfigurationError, match=r"another version .*: era unknown to this one and never null\. Run"):
-        create_tables(found, (SDS_MESSAGES,))
+        create_tables(empty, (SDS_MESSAGES,))
 
 
-def test_a_column_less_is_refused(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, [replace(SDS_MESSAGES, columns=SDS_MESSAGES.columns[:-1])])
+def test_a_column_less_is_refused(empty: PathSettings) -> None:
+    create_tables(empty, [replace(SDS_MESSAGES, columns=SDS_MESSAGES.columns[:-1])])
     missing = SDS_MESSAGES.columns[-1].name
     with pytest.raises(ConfigurationError, match=rf"another version .*: {missing} missing\. Run"):
-        create_tables(found, (SDS_MESSAGES,))
+        create_tables(empty, (SDS_MESSAGES,))
 
 
 def test_a_table_whose_log_is_gone_is_no_empty_table(paths: PathSettings) -> None:
@@ -203,26 +203,24 @@ def test_features_that_nothing_uses_do_no_harm(paths: PathSettings) -> None:
     create_tables(paths, (SDS_MESSAGES,))
 
 
-def test_a_table_that_cannot_be_created_is_named_with_its_place(tmp_path: Path) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    Path(found.data_dir).parent.mkdir(parents=True, exist_ok=True)
-    Path(found.data_dir).write_text("a file where the directory should be")
+def test_a_table_that_cannot_be_created_is_named_with_its_place(empty: PathSettings) -> None:
+    Path(empty.data_dir).parent.mkdir(parents=True, exist_ok=True)
+    Path(empty.data_dir).write_text("a file where the directory should be")
     with pytest.raises(EnvironmentFault, match=r"source_gaps could not be created under .* can be written to"):
-        create_tables(found, (SOURCE_GAPS,))
+        create_tables(empty, (SOURCE_GAPS,))
 
 
 @pytest.mark.parametrize("table", [table for table in TABLES if table.clock_rows], ids=lambda table: table.name)
-def test_only_the_jobs_see_the_rows_of_the_recorded_clock(tmp_path: Path, table: Table) -> None:
-    found = load("local").with_run_dir(tmp_path).paths
-    create_tables(found, (table,))
+def test_only_the_jobs_see_the_rows_of_the_recorded_clock(empty: PathSettings, table: Table) -> None:
+    create_tables(empty, (table,))
     kinds = ["content", "tick", None]
     rows = [{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": n, "sub_order": 0} for n in range(3)]
     rows = [{name: value for name, value in row.items() if name in table.names()} for row in rows]
-    append_rows(found, table, as_arrow([{**r, table.clock_rows: k} for r, k in zip(rows, kinds, strict=True)], table))
-    opened = open_table(found, table)
+    append_rows(empty, table, as_arrow([{**r, table.clock_rows: k} for r, k in zip(rows, kinds, strict=True)], table))
+    opened = open_table(empty, table)
     assert public_dataset(opened).to_table()["kafka_offset"].to_pylist() == [0, 2]
     assert dataset_of(opened).count_rows() == 3
-    assert len(TableSnapshot(found).select(f"FROM {table.name}")) == 2
+    assert len(TableSnapshot(empty).select(f"FROM {table.name}")) == 2
 
 
 @pytest.mark.parametrize("torn", ["", "{", "x\n"], ids=["empty", "cut off", "foreign"])
