@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
@@ -22,7 +21,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.open_hashes import JOB, OpenHashes, read_open_hashes
-from reliable_channel.lake.read import as_table, open_tables, select
+from reliable_channel.lake.read import open_tables, select
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
     DELIVERIES,
@@ -72,13 +71,13 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
 
 
 def _table(name: str, table: DeltaTable) -> dict[str, Any]:
-    actions = as_table(table.get_add_actions(flatten=True))
+    actions = table.get_add_actions(flatten=True)
     last = table.history(1)
     return {
         "name": name,
-        "rows": pc.sum(actions["num_records"]).as_py() or 0,
+        "rows": sum(rows or 0 for rows in actions.column("num_records").to_pylist()),
         "files": actions.num_rows,
-        "bytes": pc.sum(actions["size_bytes"]).as_py() or 0,
+        "bytes": sum(actions.column("size_bytes").to_pylist()),
         "version": table.version(),
         "last_write": _iso(last[0].get("timestamp")) if last else None,
     }

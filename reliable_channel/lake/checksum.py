@@ -11,8 +11,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +32,7 @@ def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
     Writes nothing if other writers have committed since, or if the file cannot be written: the commit is valid without
     it."""
     uri, before = table.table_uri, table.version()
-    files, root = filesystem(url2pathname(urlsplit(uri).path) if uri.startswith("file:") else uri)
+    files, root = filesystem(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri)
     log = f"{root}/_delta_log/"
     with suppress(OSError):
         if files.get_file_info(f"{log}{before + 2:020d}.json").type is not pafs.FileType.NotFound:

@@ -13,9 +13,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import PIPELINE_METRICS
-
-CONTINUOUS = "continuous"
-"""The metric of a job: 1 when it starts, 0 when it ends in order; not after a fault, because it was to go on."""
+from reliable_channel.lake.tables.operations import CONTINUOUS
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -139,7 +138,7 @@ def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Data
     exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way."""
     import pyarrow.dataset as ds
 
-    here = url2pathname(urlsplit(table.table_uri).path) if table.table_uri.startswith("file:") else None
+    here = unquote(urlsplit(table.table_uri).path) if table.table_uri.startswith("file:") else None
     own = fs.SubTreeFileSystem(here, fs.LocalFileSystem()) if here is not None else None
     # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.
     options = ds.ParquetReadOptions(dictionary_columns=dictionaries, coerce_int96_timestamp_unit="us")

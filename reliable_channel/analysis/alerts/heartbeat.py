@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.live import CONTINUOUS, write_metric
 from reliable_channel.lake.read import select
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
+from reliable_channel.lake.tables.operations import CONTINUOUS
 
 ROUNDS = "verdicts"
 NEXT_ROUND_MS = "next_round_ms"
@@ -59,6 +59,8 @@ class Heartbeat:
 
     def record(self, due_ms: float, now: dt.datetime | None = None) -> None:
         """Record that a round ended, and that the next one ends within ``due_ms``; 0 ends the run."""
+        from reliable_channel.lake.live import write_metric  # all that writes, which readers need not load
+
         write_metric(self._paths, ROUNDS, self._run, self._round, NEXT_ROUND_MS, float(due_ms), now)
         self._round += 1
 

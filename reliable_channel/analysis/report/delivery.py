@@ -107,25 +107,34 @@ def latency_curve(source: TableWindow, by: Dimension = "channel_id") -> pd.DataF
 def acknowledgement_latency(source: TableWindow, by: Dimension | str = "channel_id") -> pd.DataFrame:
     """How long each participant's first acknowledgement of an SDS message took, from the first sight of the message;
     ``by`` may also be ``evidence``."""
-    source.keep("first_acks", _FIRST_ACKS)
-    return source.query(_distribution("FROM first_acks", by, "acknowledgements"))
+    return source.query(_distribution(_keep_first_acks(source, by), by, "acknowledgements"))
 
 
 def acknowledgement_curve(source: TableWindow, by: Dimension | str = "evidence") -> pd.DataFrame:
     """The distribution of :func:`acknowledgement_latency` as a line per value."""
-    source.keep("first_acks", _FIRST_ACKS)
-    return source.query(_curve("FROM first_acks", _value(by)))
+    return source.query(_curve(_keep_first_acks(source, by), _value(by)))
 
 
 _FIRST_ACKS = """
-    SELECT a.*, m.payload_bytes FROM (
-        SELECT content_topic, channel_id, any_value(sender_id) AS sender_id,
-               any_value(entire_message_hash) AS entire_message_hash,
-               arg_min(evidence, latency_ms) AS evidence, min(latency_ms) AS ms
-        FROM acks WHERE latency_ms IS NOT NULL GROUP BY content_topic, channel_id, sds_id, acknowledged_by) a
+    SELECT content_topic, channel_id, any_value(sender_id) AS sender_id, {more}
+           arg_min(evidence, latency_ms) AS evidence, min(latency_ms) AS ms
+    FROM acks WHERE latency_ms IS NOT NULL GROUP BY content_topic, channel_id, sds_id, acknowledged_by
+"""
+_SIZED_FIRST_ACKS = f"""
+    SELECT a.*, m.payload_bytes
+    FROM ({_FIRST_ACKS.format(more="any_value(entire_message_hash) AS entire_message_hash,")}) a
     LEFT JOIN (SELECT entire_message_hash, max(payload_bytes) AS payload_bytes FROM delivered_messages GROUP BY ALL) m
         USING (entire_message_hash)
 """
+
+
+def _keep_first_acks(source: TableWindow, by: str) -> str:
+    """SQL of each participant's first acknowledgements. Only sizes need the hashes, which are most of what is read."""
+    if by == "size":
+        source.keep("sized_first_acks", _SIZED_FIRST_ACKS)
+        return "FROM sized_first_acks"
+    source.keep("first_acks", _FIRST_ACKS.format(more=""))
+    return "FROM first_acks"
 
 
 def _delivery_sql() -> str:

@@ -42,6 +42,12 @@ def share(source: TableWindow) -> pd.DataFrame:
     )
 
 
+_CHAIN_STATES = ("unbroken", "broken", "silent")
+_GAP_COLUMNS = (
+    *("name", "cause", "kafka_topic", "kafka_partition", "first_offset", "last_offset", "status", "from_time"),
+    *("to_time", "sent", "unseen", "named", "elsewhere", "lacking"),
+    *_CHAIN_STATES,
+)
 _CHAINS = f"""
     WITH said AS (
         SELECT kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id, sds_id,
@@ -83,6 +89,8 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     heard since. ``named`` messages are known by the causal histories of others only, and their verdict blames a gap:
     the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
     meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled."""
+    if not source.rows("source_gaps", ["name"]).num_rows:  # all messages and their histories are read for gaps only
+        return pd.DataFrame(columns=[*_GAP_COLUMNS])
     # the envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window
     lacking = count_lacking(last_rows(source.read_whole), source.read_whole)
     gaps = source.query(
@@ -118,11 +126,8 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
         lacking=sorted(lacking),
     )
     gaps["lacking"] = [lacking.get(name, 0) for name in gaps["name"]]
-    chains = ["unbroken", "broken", "silent"]
-    if gaps.empty:  # histories are long, and read for gaps only
-        return gaps.assign(**dict.fromkeys(chains, 0))
     merged = gaps.merge(source.query(_CHAINS), on="name", how="left")
-    return merged.assign(**{name: merged[name].fillna(0).astype(int) for name in chains})
+    return merged.assign(**{name: merged[name].fillna(0).astype(int) for name in _CHAIN_STATES})[[*_GAP_COLUMNS]]
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:

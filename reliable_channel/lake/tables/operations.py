@@ -41,6 +41,10 @@ CLOCK = Table(
     retention_column="recorded_at",
 )
 
+CONTINUOUS = "continuous"
+"""The metric of a job that is not to end: 1 when it starts, 0 when it ends in order; not after a fault, because it was
+to go on."""
+
 PIPELINE_METRICS = Table(
     "pipeline_metrics",
     "Progress of every streaming query, one row per metric and micro-batch.",

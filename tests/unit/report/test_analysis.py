@@ -170,6 +170,9 @@ def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWin
     found = delivery.acknowledgement_latency(source, "evidence")
     assert found["acknowledgements"].sum() == len(first) < len(told.rows["acks"])
     assert found["max_ms"].max() == max(first.values())
+    by_size = delivery.acknowledgement_latency(source, "size")
+    assert by_size["acknowledgements"].sum() == len(first)
+    assert set(by_size["name"]) - {"unknown"} <= set(SIZES) and len(by_size) > 1
 
 
 def test_the_causal_depth_is_the_longest_chain(source: TableWindow) -> None:
@@ -264,6 +267,13 @@ def test_what_was_refused(source: TableWindow, told: Story) -> None:
     assert share["refused"] == dropped and share["records"] > len(told.rows["envelopes"])
     gaps = quarantine.source_gaps(source).set_index("name")
     assert gaps.at["bridge-1", "status"] == "filled" and gaps["status"].iloc[0] == "open"
+
+
+def test_without_gaps_no_message_is_read_to_judge_them(source: TableWindow, sample_tables: Path) -> None:
+    before_any = windowed(sample_tables, until=dt.datetime(2000, 1, 1, tzinfo=dt.UTC))
+    gaps = quarantine.source_gaps(before_any)
+    assert gaps.empty and [*gaps.columns] == [*quarantine.source_gaps(source).columns]
+    assert "sds_messages" not in before_any._loaded
 
 
 def test_a_gap_is_shown_with_what_senders_dispatched_meanwhile_and_nobody_saw(source: TableWindow, told: Story) -> None:
