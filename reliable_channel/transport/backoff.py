@@ -22,10 +22,10 @@ class Backoff:
         self.faults = 0
         """Faults in a row."""
 
-    def next_wait(self) -> float:
-        """Count one more fault; returns the seconds to wait."""
+    def next_wait(self, retry_after_s: float = 0.0) -> float:
+        """Count one more fault; returns the seconds to wait: at least ``retry_after_s``, which the node asked for."""
         self.faults += 1
-        return delay(self.faults, self._first_s, self._longest_s)
+        return max(delay(self.faults, self._first_s, self._longest_s), retry_after_s)
 
     def reset(self) -> None:
         """The fault is over."""
@@ -41,11 +41,14 @@ def make_retrying(
     sleep: Callable[[float], None],
 ) -> Retrying:
     """Calls a function up to ``attempts`` times while it raises what ``retry_if`` accepts; then raises the last error.
-    The waits have a random part of up to ``first_s``, so that many clients do not return at the same moment."""
+    An error with ``retry_after_s`` is waited for at least as long. The waits have a random part of up to ``first_s``, so
+    that many clients do not return at the same moment."""
     jitter = wait_random(0, first_s)
 
     def wait(state: RetryCallState) -> float:
-        return delay(state.attempt_number, first_s, longest_s) + jitter(state)
+        error = None if state.outcome is None else state.outcome.exception()
+        retry_after_s = getattr(error, "retry_after_s", 0.0)
+        return max(delay(state.attempt_number, first_s, longest_s), retry_after_s) + jitter(state)
 
     return Retrying(
         stop=stop_after_attempt(attempts), wait=wait, retry=retry_if_exception(retry_if), sleep=sleep, reraise=True

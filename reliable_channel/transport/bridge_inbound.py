@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 REJOIN_MAX_S = 2.0
 """The longest wait between two attempts to reach a node that did not answer: the later reading starts, the more is
-lost."""
+lost. It may ask for a longer one."""
 LAST_READS = 20
 """The maximum number of reads of an orderly stop, which ends with the first empty one."""
 SAVE_INTERVAL_MS = 1_000
@@ -34,7 +34,7 @@ class Inbound:
         self._receiver = receiver
         self._bridge = bridge
         self._poll_s = poll_s
-        self._backoff = Backoff(0.5, max_backoff_s)
+        self._backoff = Backoff(0.5, min(max_backoff_s, REJOIN_MAX_S))
         self._saved_ms = 0
         self._restarted = bridge.state.acknowledged_ms is not None
         self.reachable = False
@@ -55,18 +55,18 @@ class Inbound:
         """Do one read and process its result; returns the seconds to wait before the next."""
         started_ms = self._bridge.now_ms()
         wait = self._poll_s
-        fault = ""
+        fault, retry_after_s = "", 0.0
         try:
             batch = self._receiver.read(self._bridge.topics.waku)
         except ReadInterrupted as error:
-            batch, fault = error.partial, error.cause
+            batch, fault, retry_after_s = error.partial, error.cause, error.retry_after_s
         with self._bridge.keeping:
             self._keep(batch)
         if fault:
             if fault != self.fault:
                 _log.warning("%s", fault)
             self.reachable, self.fault = False, fault
-            return min(self._backoff.next_wait(), REJOIN_MAX_S)
+            return self._backoff.next_wait(retry_after_s)
         if self.fault:
             _log.warning("The node is read again. Failed attempts: %d.", self._backoff.faults)
         self._record_gaps(batch, started_ms)

@@ -343,7 +343,7 @@ class Outbound:
             try:
                 outcome = self._publish(record.pubsub_topic, message)
             except NodeUnreachable as error:
-                outcome = Published(FailureReason.UNREACHABLE, error.cause)
+                outcome = Published(FailureReason.UNREACHABLE, error.cause, retry_after_s=error.retry_after_s)
             if outcome.not_subscribed and self._bridge.reads(record.pubsub_topic):
                 outcome = replace(outcome, reason=FailureReason.UNREACHABLE)  # it joins with the next read
             if outcome.reason is FailureReason.DUPLICATE:
@@ -361,7 +361,7 @@ class Outbound:
                 self._bridge.count("failed", 1)
                 return message, outcome
             batch.write()
-            if batch.stopping.wait(backoff.next_wait()):
+            if batch.stopping.wait(backoff.next_wait(outcome.retry_after_s)):
                 self._bridge.recent.release(envelope_hash)
                 return message, None
             fresh = self._renew_stamp(message)

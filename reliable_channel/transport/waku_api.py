@@ -34,12 +34,14 @@ class NodeDialect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The answer to a publish: ``reason`` is ``None`` when the node accepted the message. ``detail`` is bounded."""
+    """The answer to a publish: ``reason`` is ``None`` when the node accepted the message. ``detail`` is bounded;
+    ``retry_after_s``: how long the node asks to be left alone (``HttpResponse``)."""
 
     reason: FailureReason | None = None
     detail: str = ""
     not_subscribed: bool = False
     """The node refused because it has not joined the pubsub topic; it may join it yet."""
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CallRefused:
-    """A call the node did not accept."""
+    """A call the node did not accept. ``retry_after_s``: how long it asks to be left alone (``HttpResponse``)."""
 
     status: int
     detail: str
+    retry_after_s: float = 0.0
 
 
 class WakuApi:
@@ -77,7 +80,10 @@ class WakuApi:
             if not response.ok:
                 response = self.http.get("/version")
             if not response.ok:
-                raise NodeUnreachable(f"{self.name} does not say its version (HTTP {response.status}).")
+                raise NodeUnreachable(
+                    f"{self.name} does not say its version (HTTP {response.status}).",
+                    retry_after_s=response.retry_after_s,
+                )
             self._dialect = NodeDialect.GO_WAKU if isinstance(response.json(), str) else NodeDialect.NWAKU
         return self._dialect
 
@@ -118,7 +124,7 @@ class WakuApi:
             elif response.ok:
                 return _read_lightpush(answer)
             else:
-                return _lightpush_failure(response.status, _description(response))
+                return _lightpush_failure(response.status, _description(response), response.retry_after_s)
         response = self.http.post("/lightpush/v1/message", body)
         if response.status != 404:
             self._lightpush_v1 = True
@@ -203,21 +209,24 @@ def _description(response: HttpResponse) -> str:
 
 
 def _refusal(response: HttpResponse) -> CallRefused | None:
-    return None if response.ok else CallRefused(response.status, _description(response))
+    return None if response.ok else CallRefused(response.status, _description(response), response.retry_after_s)
 
 
 def _filter_refusal(response: HttpResponse) -> CallRefused | None:
     description = _description(response)
     if response.ok and description.lower().startswith("can't"):
         return CallRefused(response.status, description)  # a failure with status 200
-    return None if response.ok else CallRefused(response.status, description)
+    return _refusal(response)
 
 
 def _read(response: HttpResponse) -> Read:
     if response.status in (400, 404):
         return Read((), subscribed=False)
     if not response.ok:
-        raise NodeUnreachable(f"Reading messages failed (HTTP {response.status}: {_description(response)}).")
+        raise NodeUnreachable(
+            f"Reading messages failed (HTTP {response.status}: {_description(response)}).",
+            retry_after_s=response.retry_after_s,
+        )
     body = response.json()
     if body is None and response.body.strip() not in (b"", b"null"):  # reading has removed them: no loss is silent
         raise NodeUnreachable(f"Reading messages failed: {len(response.body)} bytes that are no JSON.")
@@ -241,7 +250,7 @@ def _read_lightpush(body: Any) -> Published:
     return Published()
 
 
-def _lightpush_failure(status: int, detail: str) -> Published:
+def _lightpush_failure(status: int, detail: str, retry_after_s: float = 0.0) -> Published:
     """HTTP status = protocol code (docs/spec/waku-rest.md *Lightpush*)."""
     if "duplicate" in detail.lower():
         return Published(FailureReason.DUPLICATE, detail)
@@ -254,7 +263,8 @@ def _lightpush_failure(status: int, detail: str) -> Published:
         503: FailureReason.NO_PEERS,
         505: FailureReason.NO_PEERS,
     }
-    return Published(reasons.get(status, FailureReason.UNREACHABLE), detail or f"HTTP {status}")
+    reason = reasons.get(status, FailureReason.UNREACHABLE)
+    return Published(reason, detail or f"HTTP {status}", retry_after_s=retry_after_s)
 
 
 def _publish_failure(response: HttpResponse) -> Published:
@@ -275,4 +285,5 @@ def _publish_failure(response: HttpResponse) -> Published:
     else:
         # go-waku's empty 500 is no peer, a topic not joined, or too large: nobody can tell, so it may be retried.
         reason = FailureReason.UNREACHABLE
-    return Published(reason, detail or f"HTTP {response.status}", not_subscribed="not subscribed to topic" in text)
+    not_subscribed = "not subscribed to topic" in text
+    return Published(reason, detail or f"HTTP {response.status}", not_subscribed, response.retry_after_s)

@@ -5,8 +5,9 @@ A node and topic may have one reader only: two would take each other's messages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
@@ -64,17 +65,22 @@ class WakuReceiver:
         """Pubsub topics that the node did not serve before this object joined them."""
         self._filtered: set[tuple[str, str]] = set()
         self._pinged_ms = 0
+        self._refused: CallRefused | None = None
+        self._refused_ms = 0
+        """The last refusal of a subscription, until a round without one, and when."""
 
     def read(self, topics: Collection[tuple[str, str | None]]) -> Batch:
         """One read of every topic: pairs of pubsub topic and content topic (ignored in relay mode).
 
         Subscribes where needed, and unsubscribes from topics that are no longer in ``topics``. Raises
-        ``NodeUnreachable``; messages read before the fault are in its ``partial`` attribute, because reading removed
-        them from the node."""
+        ``ReadInterrupted``. A refused subscription keeps no other topic from being read."""
         envelopes: list[ReceivedEnvelope] = []
         lost = ""
         refused = 0
         held = 0
+        pause_ms = 0 if self._refused is None else int(self._refused.retry_after_s * 1_000)
+        if has_passed(pause_ms, self._refused_ms, now_ms(self._clock)):
+            self._refused = None
         try:
             if self._mode is Mode.RELAY:
                 for pubsub_topic in sorted({pubsub_topic for pubsub_topic, _ in topics}):
@@ -91,6 +97,11 @@ class WakuReceiver:
                     self._keep(envelopes, read.messages, pubsub_topic, Source.FILTER)
             if held and held >= self._capacity():
                 lost = lost or "cache_full"
+            if self._refused is not None:
+                raise NodeUnreachable(
+                    f"{self._api.name} refused a subscription (HTTP {self._refused.status}: {self._refused.detail}).",
+                    "Check that the node serves the topic.",
+                )
         except NodeUnreachable as error:
             raise ReadInterrupted(self._classify(error), self._batch(envelopes, lost, refused)) from None
         return self._batch(envelopes, lost, refused)
@@ -120,7 +131,8 @@ class WakuReceiver:
             return read, ""
         cause = "resubscribed" if pubsub_topic in self._joined else ""
         served = relay_topics(self._api.info().get("enrUri"))
-        self._raise_refusal(self._api.relay_subscribe([pubsub_topic]))
+        if not self._subscribe(partial(self._api.relay_subscribe, [pubsub_topic])):
+            return Read(()), cause
         self._joined.add(pubsub_topic)
         if served is not None and pubsub_topic not in served:
             self._ours.add(pubsub_topic)
@@ -132,7 +144,8 @@ class WakuReceiver:
         read = self._api.filter_read(pubsub_topic, content_topic)
         if read.subscribed:
             return read, ""
-        self._raise_refusal(self._api.filter_subscribe(pubsub_topic, [content_topic]))
+        if not self._subscribe(partial(self._api.filter_subscribe, pubsub_topic, [content_topic])):
+            return Read(()), "resubscribed"
         return self._api.filter_read(pubsub_topic, content_topic), "resubscribed"
 
     def _hold_filters(self, wanted: set[tuple[str, str]]) -> str:
@@ -148,9 +161,9 @@ class WakuReceiver:
                 lost = "resubscribed"
         for pubsub_topic in {p for p, _ in wanted - self._filtered}:
             new = sorted(c for p, c in wanted - self._filtered if p == pubsub_topic)
-            self._raise_refusal(self._api.filter_subscribe(pubsub_topic, new))
-            self._filtered |= {(pubsub_topic, c) for c in new}
-            self._pinged_ms = now_ms(self._clock)
+            if self._subscribe(partial(self._api.filter_subscribe, pubsub_topic, new)):
+                self._filtered |= {(pubsub_topic, c) for c in new}
+                self._pinged_ms = now_ms(self._clock)
         for pubsub_topic in {p for p, _ in self._filtered - wanted}:
             gone = sorted(c for p, c in self._filtered - wanted if p == pubsub_topic)
             self._api.filter_unsubscribe(pubsub_topic, gone)
@@ -182,12 +195,15 @@ class WakuReceiver:
                 )
         return error
 
-    def _raise_refusal(self, refused: CallRefused | None) -> None:
+    def _subscribe(self, subscribe: Callable[[], CallRefused | None]) -> bool:
+        """Whether the node accepted a subscription. It is asked for none while it asks to be left alone after a
+        refusal."""
+        if self._refused is not None and self._refused.retry_after_s:
+            return False
+        refused = subscribe()
         if refused is not None:
-            raise NodeUnreachable(
-                f"{self._api.name} refused a subscription (HTTP {refused.status}: {refused.detail}).",
-                "Check that the node serves the topic.",
-            )
+            self._refused, self._refused_ms = refused, now_ms(self._clock)
+        return refused is None
 
     def _keep(
         self, envelopes: list[ReceivedEnvelope], messages: tuple[WakuMessage, ...], pubsub_topic: str, source: Source
@@ -206,5 +222,5 @@ class ReadInterrupted(NodeUnreachable):
     """A fault in the middle of a round; ``partial`` has the messages removed from the node by then."""
 
     def __init__(self, error: NodeUnreachable, partial: Batch) -> None:
-        super().__init__(error.cause, error.remedy)
+        super().__init__(error.cause, error.remedy, error.retry_after_s)
         self.partial = partial

@@ -189,8 +189,8 @@ class WakuRestNode(NodeBase):
         envelope_hash = message_hash(one.pubsub_topic, message)
         self._limit.note_refusal(published.detail, self._api.name)
         self._emit(self._report_failed(one.request_id, published.reason, published.detail, envelope_hash))
-        if published.reason is FailureReason.RATE_LIMITED:
-            stopping.wait(backoff.next_wait())  # everything behind it would be refused as well
+        if published.reason is FailureReason.RATE_LIMITED or published.retry_after_s:
+            stopping.wait(backoff.next_wait(published.retry_after_s))  # all behind it would be refused as well
 
     def _publish(self, topic: str, message: WakuMessage) -> Published:
         try:
@@ -206,18 +206,18 @@ class WakuRestNode(NodeBase):
                 return published
             return self._api.lightpush(topic, message)
         except NodeUnreachable as error:
-            return Published(FailureReason.UNREACHABLE, error.cause)
+            return Published(FailureReason.UNREACHABLE, error.cause, retry_after_s=error.retry_after_s)
 
     def _read_loop(self, stopping: threading.Event) -> None:
         receiver = WakuReceiver(self._api, self._mode, self._clock, self._pace.cache)
-        backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)
+        backoff = Backoff(self._pace.min_backoff_s, min(self._pace.max_backoff_s, self._pace.rejoin_s))
         health_wait = 0.0
         while not stopping.is_set():
             if health_wait <= 0:
                 self._set_health(node_health(self._api, self._mode))
                 self._limit.node_has_rln(node_has_rln(self._api), self._api.name)
                 health_wait = self._pace.health_s
-            wait = self._pace.poll_s
+            wait, retry_after_s = self._pace.poll_s, 0.0
             wanted = self._list_topics()
             try:
                 batch = receiver.read(wanted)
@@ -228,18 +228,20 @@ class WakuRestNode(NodeBase):
                     wait = 0.0
                 if batch.maybe_lost:
                     _log.warning("envelopes may have been lost in %s: %s", self._api.name, batch.maybe_lost)
-            except NodeUnreachable as error:
-                batch = error.partial if isinstance(error, ReadInterrupted) else Batch(())
+            except ReadInterrupted as error:
+                batch = error.partial
                 if not backoff.faults:
                     health_wait = 0.0
-                wait = min(backoff.next_wait(), self._pace.rejoin_s)
+                retry_after_s = error.retry_after_s
+                wait = backoff.next_wait(retry_after_s)
                 _log.debug("reading: %s", error.cause)
             with self._tried:
                 self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}
                 self._tried.notify_all()
             self._deliver(batch)
             health_wait -= max(wait, 0.05)
-            if wait and self._wake.wait(wait):
+            # A new subscription ends the wait, unless the node asked for it.
+            if wait and (stopping if retry_after_s else self._wake).wait(wait):
                 self._wake.clear()
         receiver.leave()
 

@@ -16,6 +16,10 @@ class Faults:
     slow_s: float = 0.0
     status: int | None = None
     body: str = ""
+    retry_after: str = ""
+    """The header ``Retry-After`` of an answer with ``status``."""
+    refused: list[str] = field(default_factory=list)
+    """The paths that were answered with ``status``."""
     paths: str = ""
     publish_reaches_nobody: bool = False
     """Publishing answers well and nothing happens."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
@@ -41,7 +42,9 @@ def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
                     self.connection.close()
                     return
                 if faults.status is not None:
-                    self._reply(Reply(faults.status, faults.body, "text"))
+                    faults.refused.append(split.path)
+                    more = {"Retry-After": faults.retry_after} if faults.retry_after else {}
+                    self._send(faults.status, faults.body.encode(), "text/plain", more)
                     return
             query = {k: v[-1] for k, v in parse_qs(split.query, keep_blank_values=True).items()}
             slow_s = faults.slow_s
@@ -60,12 +63,14 @@ def handler_of(node: FakeWakuNode) -> type[BaseHTTPRequestHandler]:
             else:
                 self._send(reply.status, str(reply.body or "").encode(), "text/plain" if reply.kind == "text" else None)
 
-        def _send(self, status: int, body: bytes, kind: str | None) -> None:
+        def _send(self, status: int, body: bytes, kind: str | None, more: Mapping[str, str] | None = None) -> None:
             try:
                 self.send_response(status)
                 if kind:
                     self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
+                for name, value in (more or {}).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
             except OSError:

@@ -4,8 +4,11 @@ in an error."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -24,12 +27,19 @@ EXCHANGE_S = 60.0
 """The longest that an exchange takes, from connecting to the last byte: the time-out alone starts again at every
 byte."""
 
+MAX_RETRY_AFTER_S = 60.0
+"""The longest wait that a node may ask for: beyond it, one that is wrong or hostile would be as good as gone."""
+
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class NodeUnreachable(EnvironmentFault):
     """No usable answer: connection refused, time-out, or an answer over the size limit. The cause names the node
-    without credentials."""
+    without credentials; ``retry_after_s``: see :class:`HttpResponse`."""
+
+    def __init__(self, cause: str, remedy: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(cause, remedy)
+        self.retry_after_s = retry_after_s
 
 
 class NodeTimedOut(NodeUnreachable):
@@ -38,10 +48,12 @@ class NodeTimedOut(NodeUnreachable):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP answer: status, and the body as bytes, at most ``MAX_BODY_BYTES``."""
+    """An HTTP answer: status, and the body as bytes, at most ``MAX_BODY_BYTES``. ``retry_after_s``: how long the node
+    asks to be left alone after a failure, at most ``MAX_RETRY_AFTER_S``; 0 if it does not say."""
 
     status: int
     body: bytes
+    retry_after_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -135,7 +147,9 @@ class BoundedHttp:
                         raise NodeUnreachable(f"{self.name} answered with more than {self._max_body_bytes} bytes.")
                 if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
                     raise NodeUnreachable(f"{self.name} answered compressed, which it was asked not to do.")
-                answer = HttpResponse(response.status_code, bytes(received))
+                failed = response.status_code >= 400
+                retry_after_s = read_retry_after(response.headers.get("retry-after", "")) if failed else 0.0
+                answer = HttpResponse(response.status_code, bytes(received), retry_after_s)
                 if answer.ok and received.lstrip().startswith(b"<"):
                     # The front page or login of a proxy. It would pass for the success of a call that returns nothing.
                     raise NodeUnreachable(f"{self.name} answered with a page, which is no JSON of a Waku node.")
@@ -145,3 +159,16 @@ class BoundedHttp:
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, RuntimeError) as error:
             # RuntimeError: the client was closed by another thread. The texts of httpx may hold the whole URL.
             raise NodeUnreachable(f"{self.name} cannot be reached ({type(error).__name__}).") from None
+
+
+def read_retry_after(text: str) -> float:
+    """The seconds to wait by a header ``Retry-After`` (RFC 9110 10.2.3), a number of seconds or a date; 0 for what is
+    neither, and for a date of the past. At most ``MAX_RETRY_AFTER_S``."""
+    if re.fullmatch("[0-9]{1,100}", text):
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        at = parsedate_to_datetime(text[:100])
+        wait_s = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, IndexError, OverflowError):  # of many kinds, as the texts are
+        return 0.0
+    return min(max(wait_s, 0.0), MAX_RETRY_AFTER_S)

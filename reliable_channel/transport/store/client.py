@@ -127,6 +127,8 @@ class StoreClient:
         self._sleep = sleep
         self._deadline_s = deadline_s
         self._monotonic = monotonic
+        self._resume_at: dict[StoreNode, float] = {}
+        """Node → until when it asked to be left alone."""
         self._late: dict[StoreNode, tuple[_NodeWalk, float]] = {}
         """Node that has not ended in time → its walk, and until when it is left alone."""
 
@@ -239,15 +241,33 @@ class StoreClient:
         raise StoreNodeError(node.name, StoreFault.PEER_FAILED, f"more than {MAX_PAGES} pages")
 
     def _page(self, node: StoreNode, query: StoreQuery) -> StorePage:
+        """One page, with retries; none for a node that asks for a longer pause than the policy's longest wait."""
         policy = self._retry
+
+        def may_retry(error: BaseException) -> bool:
+            if not isinstance(error, StoreNodeError) or error.fault not in RETRIABLE:
+                return False
+            return error.retry_after_s <= policy.longest_wait_s
+
         attempt = make_retrying(
             policy.attempts,
             policy.first_wait_s,
             policy.longest_wait_s,
-            retry_if=lambda error: isinstance(error, StoreNodeError) and error.fault in RETRIABLE,
+            retry_if=may_retry,
             sleep=self._sleep,
         )
-        return attempt(node.query, query)
+        return attempt(self._ask, node, query)
+
+    def _ask(self, node: StoreNode, query: StoreQuery) -> StorePage:
+        """One page, unless the node asked to be left alone until later."""
+        if (left_s := self._resume_at.get(node, 0.0) - self._monotonic()) > 0:
+            raise StoreNodeError(node.name, StoreFault.BUSY, f"asks to be left alone for {left_s:.0f} s", left_s)
+        try:
+            return node.query(query)
+        except StoreNodeError as error:
+            if error.retry_after_s:
+                self._resume_at[node] = self._monotonic() + error.retry_after_s
+            raise
 
     def _first(self, ask: Callable[[StoreNode], _T]) -> _T:
         errors: list[StoreNodeError] = []

@@ -53,16 +53,18 @@ RETRIABLE = frozenset({StoreFault.UNREACHABLE, StoreFault.BUSY, StoreFault.PEER_
 
 
 class StoreNodeError(EnvironmentFault):
-    """A node returned no page. ``fault`` is the kind of the failure; the cause names the node without credentials."""
+    """A node returned no page. ``fault`` is the kind of the failure; the cause names the node without credentials.
+    ``retry_after_s``: how long the node asks to be left alone (``HttpResponse``)."""
 
-    def __init__(self, node: str, fault: StoreFault, detail: str) -> None:
+    def __init__(self, node: str, fault: StoreFault, detail: str, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{node}: {fault.value}: {detail[:200]}")
         self.node = node
         self.fault = fault
         self.detail = detail[:200]
+        self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[type[StoreNodeError], tuple[str, StoreFault, str]]:
-        return (StoreNodeError, (self.node, self.fault, self.detail))
+    def __reduce__(self) -> tuple[type[StoreNodeError], tuple[str, StoreFault, str, float]]:
+        return (StoreNodeError, (self.node, self.fault, self.detail, self.retry_after_s))
 
 
 class RestStoreNode:
@@ -99,7 +101,7 @@ class RestStoreNode:
                     )
             return self._ask_v1(query, v3_fault)
         except NodeUnreachable as error:
-            raise StoreNodeError(self.name, StoreFault.UNREACHABLE, error.cause) from None
+            raise StoreNodeError(self.name, StoreFault.UNREACHABLE, error.cause, error.retry_after_s) from None
 
     def _ask_v1(self, query: StoreQuery, v3_fault: StoreNodeError | None) -> StorePage:
         """Query one page by Store v1. If v3 failed as well (``v3_fault``), its error is raised, since it is more
@@ -193,7 +195,7 @@ class RestStoreNode:
         else:
             # 412: neither archive nor peer now; discovery may find one.
             fault = StoreFault.PEER_FAILED if response.status >= 500 or response.status == 412 else StoreFault.REFUSED
-        raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}")
+        raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}", response.retry_after_s)
 
     def _page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
         entries = [self._entry(query, value) for value in as_list(body.get("messages"))[: 2 * MAX_PAGE_SIZE]]

@@ -140,6 +140,39 @@ def test_a_busy_node_is_asked_again(status: int) -> None:
     assert len(waits) == 1
 
 
+def test_a_busy_node_is_asked_again_when_it_says() -> None:
+    with FakeWakuNode("nwaku", filled(3)[0]) as node:
+        node.faults.status, node.faults.paths, node.faults.retry_after = 503, "/store/", "7"
+        clock = [0.0]
+
+        def recover(wait: float) -> None:
+            clock[0] += wait
+            node.faults.status = None
+
+        rest = RestStoreNode(BoundedHttp(node.url, 5))
+        asked = StoreClient([rest], RetryPolicy(attempts=3), sleep=recover, monotonic=lambda: clock[0])
+        assert len(asked.query(everything()).entries) == 3
+    assert 7.0 <= clock[0] <= 7.5
+
+
+def test_a_node_that_wants_a_long_pause_is_left_alone_and_delays_nobody() -> None:
+    """The next node answers at once, and the busy one gets no query until it said."""
+    network, _ = filled(3)
+    with FakeWakuNode("nwaku", network) as busy, FakeWakuNode("nwaku", network) as free:
+        busy.faults.status, busy.faults.paths, busy.faults.retry_after = 429, "/store/", "30"
+        clock = [0.0]
+        nodes = [RestStoreNode(BoundedHttp(node.url, 5)) for node in (busy, free)]
+        asked = StoreClient(nodes, sleep=lambda _: pytest.fail("waited"), monotonic=lambda: clock[0])
+        for seconds in (0.0, 19.0):
+            clock[0] = seconds
+            assert asked.query(everything()).node == free.url
+            faults = [page.fault for _, page in asked.walk_each(everything()) if isinstance(page, StoreNodeError)]
+            assert faults == [StoreFault.BUSY]
+        assert len(busy.faults.refused) == 1
+        clock[0], busy.faults.status = 30.0, None
+        assert asked.query(everything()).node == busy.url
+
+
 def test_a_malformed_query_is_not_repeated() -> None:
     with FakeWakuNode("nwaku", filled(3)[0]) as node:
         node.faults.status, node.faults.body, node.faults.paths = 400, "time parsing error: x", "/store/"

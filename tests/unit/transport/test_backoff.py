@@ -23,6 +23,25 @@ def test_a_success_begins_again_with_the_first_wait() -> None:
     assert [backoff.faults, backoff.next_wait()] == [0, 1.0]
 
 
+def test_the_wait_that_a_node_asked_for_is_the_shortest() -> None:
+    backoff = Backoff(1.0, 10.0)
+    assert [backoff.next_wait(30.0), backoff.next_wait(1.5), backoff.next_wait()] == [30.0, 2.0, 4.0]
+
+
+def test_an_attempt_waits_as_long_as_the_error_says() -> None:
+    waits: list[float] = []
+
+    def fail() -> None:
+        error = OSError()
+        error.retry_after_s = 30.0  # type: ignore[attr-defined]
+        raise error
+
+    attempt = make_retrying(2, 1.0, 8.0, retry_if=lambda error: isinstance(error, OSError), sleep=waits.append)
+    with pytest.raises(OSError):
+        attempt(fail)
+    assert 30.0 <= waits[0] <= 31.0
+
+
 def test_attempts_end_with_the_last_error_and_wait_between() -> None:
     waits: list[float] = []
     calls: list[int] = []

@@ -496,6 +496,32 @@ def test_what_went_before_is_reported_before_the_bridge_waits_for_the_node(parts
     assert [raw.offset for raw in done] == [0]
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_envelope_waits_as_long_as_the_node_says(status: int, parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.fake.faults.status, bridge.fake.faults.paths = status, "/relay/v1/messages"
+    bridge.fake.faults.retry_after = "40"
+    waits: list[float | None] = []
+
+    class Waits(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            bridge.fake.faults.status = None
+            return False
+
+    Outbound(bridge.api.relay_publish, bridge.context).dispatch([asked(b"x")], Waits())
+    assert [one.status for one in results(bridge)] == ["accepted"]
+    assert waits == [40.0]
+
+
+def test_a_read_waits_as_long_as_the_node_says(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    bridge.fake.faults.status, bridge.fake.faults.retry_after = 503, "40"
+    assert bridge.inbound.step() == 40.0
+
+
 def limited(bridge: Parts, place: Path, messages: int, **more: Any) -> Outbound:
     config = RateLimitConfig(enabled=True, messages_per_epoch=messages, epoch_size_ms=60_000, **more)
     limit: DispatchLimit[Any] = DispatchLimit(config, CountFile(place / "count.json"))

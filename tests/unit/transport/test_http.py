@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import httpx
 import pytest
@@ -106,3 +108,47 @@ def test_a_read_of_no_messages_is_an_empty_one(body: bytes) -> None:
         api = WakuApi(BoundedHttp(url, 60))
         assert api.relay_read("/waku/2/rs/1/0").messages == ()
         api.http.close()
+
+
+def ask_with(header: str, status: str = "503 Service Unavailable") -> float:
+    """How long a node with this header asks to be left alone."""
+    head = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n{header}\r\n\r\n".encode("latin-1")
+    with answering(lambda c: c.sendall(head)) as url:
+        http = BoundedHttp(url, 60)
+        wait_s = http.get("/").retry_after_s
+        http.close()
+    return wait_s
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_s"), [("7", 7.0), ("0", 0.0), (" 60 ", 60.0), ("61", 60.0), ("9999999999", 60.0)], ids=str
+)
+def test_a_node_says_in_seconds_when_it_may_be_asked_again(text: str, wait_s: float) -> None:
+    assert ask_with(f"Retry-After: {text}") == wait_s
+    assert ask_with(f"retry-after: {text}", "429 Too Many Requests") == wait_s
+
+
+@pytest.mark.parametrize("form", ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"])
+def test_a_node_says_with_a_date_when_it_may_be_asked_again(form: str) -> None:
+    """The three forms of RFC 9110 5.6.7."""
+    soon, late = (datetime.now(UTC) + timedelta(seconds=s) for s in (30, 86_400))
+    assert 20.0 < ask_with(f"Retry-After: {soon.strftime(form)}") <= 30.0
+    assert ask_with(f"Retry-After: {late.strftime(form)}") == 60.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "-5", "+5", "1.5", "1e3", "soon", "7, 7", "9" * 5_000, "\u00b2", "inf", "nan",
+        format_datetime(datetime(2020, 1, 1, tzinfo=UTC), usegmt=True),
+        "Sun, 06 Nov 99999999999999999999 08:49:37 GMT", "Sun, 99 Nov 2094 99:99:99 GMT", "Sun, 06 Nov 2094",
+        "Fri, 31 Dec 9999 23:59:59 -2359", "Sat, 01 Jan 0000 00:00:00 GMT", "\xff\xfe",
+    ],
+    ids=lambda text: text[:20].encode("ascii", "replace").decode(),
+)  # fmt: skip
+def test_a_wait_that_is_none_is_ignored(text: str) -> None:
+    assert ask_with(f"Retry-After: {text}") in (0.0, 60.0 if "2094" in text or "9999 23" in text else 0.0)
+
+
+def test_a_success_asks_for_no_wait() -> None:
+    assert ask_with("Retry-After: 5", "200 OK") == 0.0

@@ -29,7 +29,7 @@ from reliable_channel.transport.http.client import BoundedHttp, HttpResponse
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
-from reliable_channel.transport.waku_receiver import WakuReceiver
+from reliable_channel.transport.waku_receiver import ReadInterrupted, WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 from tests.support.waiting import WAIT_S, until
@@ -245,6 +245,55 @@ def test_a_refused_send_fails_once_with_its_reason(
     assert participant.of(SendFailed)[0].reason in reasons
     assert len(participant.of(SendFailed)) == 1
     assert participant.of(Sent) == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_send_waits_as_long_as_the_node_says(status: int, mode: Mode) -> None:
+    with FakeWakuNode("nwaku") as fake, Participant(fake, mode) as participant:
+        participant.until_reading(fake)
+        fake.faults.status, fake.faults.retry_after = status, "1"
+        fake.faults.paths = "/lightpush/" if mode is Mode.EDGE else "/relay/v1/messages"
+        participant.node.send(message(0))
+        until(lambda: participant.of(SendFailed))
+        refused_at, fake.faults.status = time.monotonic(), None
+        participant.node.send(message(1))
+        until(lambda: participant.of(Sent))
+        assert time.monotonic() - refused_at > 0.9
+
+
+@pytest.mark.parametrize(("mode", "path"), [(Mode.RELAY, "/relay/v1/sub"), (Mode.EDGE, "/filter/v2/sub")])
+def test_a_subscription_waits_as_long_as_the_node_says_and_the_others_are_read(mode: Mode, path: str) -> None:
+    clock = ManualClock()
+    with FakeWakuNode("nwaku", joined=()) as fake:
+        receiver = WakuReceiver(WakuApi(BoundedHttp(fake.url, WAIT_S)), mode, clock)
+        receiver.read([(PUBSUB_TOPIC, TOPIC)])
+        fake.faults.status, fake.faults.retry_after, fake.faults.paths = 429, "30", path
+        before = "/waku/2/rs/0/0"  # in relay mode topics are read in this order
+        wanted = [(before, OTHER), (PUBSUB_TOPIC, TOPIC)]
+        for number in range(3):
+            fake.network.publish(PUBSUB_TOPIC, message(number))
+            with pytest.raises(ReadInterrupted, match="refused a subscription") as interrupted:
+                receiver.read(wanted)
+            received = [envelope.message.payload for envelope in interrupted.value.partial.envelopes]
+            assert received == [message(number).payload]
+            clock.advance(9_500)
+        assert fake.faults.refused == [f"{path}scriptions"]
+        fake.faults.status = None
+        clock.advance(2_000)
+        receiver.read(wanted)
+
+
+def test_reading_waits_as_long_as_the_node_says() -> None:
+    with FakeWakuNode("nwaku") as fake, Participant(fake, Mode.RELAY) as participant:
+        participant.until_reading(fake)
+        fake.faults.status, fake.faults.retry_after, fake.faults.paths = 503, "1", "/relay/v1/messages"
+        until(lambda: fake.faults.refused)
+        fake.faults.status = None
+        fake.network.publish(PUBSUB_TOPIC, message(0))
+        refused_at = time.monotonic()
+        until(participant.payloads)
+        assert time.monotonic() - refused_at > 0.8
 
 
 def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant) -> None:
