@@ -41,8 +41,8 @@ def make_retrying(
     sleep: Callable[[float], None],
 ) -> Retrying:
     """Calls a function up to ``attempts`` times while it raises what ``retry_if`` accepts; then raises the last error.
-    An error with ``retry_after_s`` is waited for at least as long. The waits have a random part of up to ``first_s``, so
-    that many clients do not return at the same moment."""
+    After an error with ``retry_after_s`` the wait is at least that. The waits have a random part of up to ``first_s``,
+    so that many clients do not return at the same moment."""
     jitter = wait_random(0, first_s)
 
     def wait(state: RetryCallState) -> float:
