@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from reliable_channel import __version__
 from reliable_channel.analysis import text
 from reliable_channel.analysis.bundle.archive import MAX_BYTES, write_bundle, write_time
+from reliable_channel.analysis.report.investigate import find_judged
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
@@ -40,8 +41,8 @@ Found = dict[Table, pa.Table]
 
 
 def collect(settings: Settings, wanted: str) -> bytes:
-    """The bundle of the message with this key, or the beginning of it, or an SDS id: the bytes of its file, the same
-    for the same tables. Raises ``LocalError`` if no message or several are meant."""
+    """The bundle of the message with this name (:func:`find_judged`): the bytes of its file, the same for the same
+    tables. Raises ``LocalError`` if no message or several are meant."""
     lake = _open_round(TableSnapshot(settings.paths))
     status = _find(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
@@ -86,18 +87,13 @@ def _open_round(lake: TableSnapshot) -> TableSnapshot:
 
 def _find(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
     """The row of ``delivery_status``."""
-    rows = lake.select(
-        """SELECT * FROM delivery_status WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name)
-           ORDER BY message_key <> $name, message_key LIMIT 2""",
-        {"name": wanted},
-    )
-    if not rows:
-        raise LocalError(
-            f"No message has the id {text.name(wanted)}.", "`reliable-channel report --missing` lists ids."
-        )
-    if len(rows) > 1 and rows[0]["message_key"] != wanted:
+    first, *others = find_judged(lake, wanted)
+    if others and first.message_key != wanted:
         raise LocalError(f"Several messages have the id {text.name(wanted)}.", "Give more of it.")
-    return rows[0]
+    return lake.select(
+        f"SELECT * FROM delivery_status WHERE message_key = $key AND {first.channel.where()}",  # noqa: S608 - names of columns
+        {"key": first.message_key, **first.channel.parameters},
+    )[0]
 
 
 def _find_silence(settings: Settings, lake: TableSnapshot, topic: tuple[str, str]) -> list[Span]:

@@ -126,6 +126,17 @@ def find_exact(
     return [make_facts(row) for row in judged] or _find_without_verdict(tables, f"{here} AND sds_id = $name", values)
 
 
+def find_judged(tables: TableSnapshot | TableWindow, wanted: str) -> list[MessageFacts]:
+    """The messages with a verdict that a command names, by any name that :func:`find` knows. Raises ``LocalError`` if
+    there are none."""
+    matches = find_exact(tables, wanted.strip()) or find(tables, wanted)
+    if judged := [message for message in matches if message.verdict]:
+        return judged
+    raise LocalError(
+        f"No message with a verdict has the id {text.name(wanted)}.", "`reliable-channel report --missing` lists ids."
+    )
+
+
 def example(source: TableWindow) -> MessageFacts:
     """A message to show by default: the newest one that lacks a segment, or else that is missing, or else any. Raises
     :class:`LocalError` when no message is known."""

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
     @evidence.command()
     def bundle(
         context: typer.Context,
-        message: Annotated[str, typer.Argument(metavar="ID", help="Its key or the beginning of it, or an SDS id.")],
+        message: Annotated[str, typer.Argument(metavar="ID", help="Its key, SDS id or hash, or how one begins.")],
         out: Annotated[Path, typer.Option(metavar="FILE", help="Where the bundle is written.")],
         tables: TablesOption = None,
     ) -> None:

@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
             str | None,
             typer.Option(
                 metavar="ID",
-                help="Only this message: its key or the beginning of it, or an SDS id.",
+                help="Only this message: its key, SDS id or hash, or how one begins.",
                 rich_help_panel=FORM,
             ),
         ] = None,
@@ -170,25 +170,18 @@ def register(app: typer.Typer) -> None:
 
 
 def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
-    """Everything that is known about the messages of this key or SDS id, one fact a line. Raises ``LocalError`` when
-    there is none."""
+    """Everything that is known about the messages of this name (:func:`find_judged`), one fact a line."""
     import json
 
     from reliable_channel.analysis import text
+    from reliable_channel.analysis.report.investigate import find_judged
     from reliable_channel.cli.commands.sql import cell, plain
-    from reliable_channel.core.errors import LocalError
 
-    rows = lake.select(
-        """SELECT * FROM messages WHERE starts_with(message_key, $name) OR list_contains(sds_ids, $name)
-           ORDER BY message_key, content_topic, channel_id LIMIT 20""",
-        {"name": name},
-    )
-    if not rows:
-        raise LocalError(f"No message has the id {text.name(name)}.", "`reliable-channel report --missing` lists ids.")
-    logs = lake.select(
-        "SELECT * FROM message_logs WHERE list_contains($keys, message_key) ORDER BY vantage",
-        {"keys": [row["message_key"] for row in rows]},
-    )
+    named = {(*message.channel, message.message_key) for message in find_judged(lake, name)}
+    keys = {"keys": sorted(key for *_, key in named)}
+    sql = "SELECT * FROM {} WHERE list_contains($keys, message_key) ORDER BY message_key, content_topic, channel_id"
+    rows = [row for row in lake.select(sql.format("messages"), keys) if tuple(row[part] for part in _MESSAGE) in named]
+    logs = lake.select(sql.format("message_logs") + ", vantage", keys)
     for row in rows:
         row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
         row["node_logs"] = _describe_logs([log for log in logs if all(log[key] == row[key] for key in _MESSAGE)])

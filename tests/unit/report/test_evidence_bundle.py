@@ -19,6 +19,7 @@ from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
 from reliable_channel.analysis.bundle.collect import collect
 from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck, unpack, verify
+from reliable_channel.analysis.report import investigate
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
 from reliable_channel.config import ChannelsSettings, Settings
@@ -424,9 +425,12 @@ def test_the_page_works_word_by_word(
     assert "missing segment_missing" in capsys.readouterr().out
 
 
-def test_the_query_of_a_bundle_names_the_message_once(settings: Settings) -> None:
+def test_the_query_of_a_bundle_names_the_message_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = TableSnapshot(settings.paths)
     keys = [row["message_key"] for row in lake.select("SELECT message_key FROM delivery_status ORDER BY 1 LIMIT 2")]
-    with pytest.raises(LocalError, match="Several messages"):
+    with pytest.raises(LocalError, match="No message"):
+        collect(settings, "")
+    with monkeypatch.context() as patched, pytest.raises(LocalError, match="Several messages"):
+        patched.setattr(investigate, "LEAST", 0)
         collect(settings, "")
     assert read_bundle(collect(settings, keys[0])).about["message"]["message_key"] == keys[0]

@@ -126,6 +126,12 @@ def test_one_message_is_shown_with_all_that_is_known(sample_tables: Path, as_jso
     assert re.search(r"^data_missing +\[1, 2, 3\]$", shown, re.MULTILINE) and row["detail"] in shown
     (whole,) = json.loads(report(sample_tables, "--message", row["message_key"], "--json").stdout)
     assert whole["message_key"] == row["message_key"] and whole["segments_seen"] == 1
+    (envelope, *_) = TableSnapshot(PathSettings(data_dir=str(sample_tables))).select(
+        "SELECT hex(envelope_hash) AS hash FROM sds_messages WHERE list_contains($ids, sds_id)",
+        {"ids": whole["sds_ids"]},
+    )
+    by_envelope = json.loads(report(sample_tables, "--message", envelope["hash"][:12], "--json").stdout)
+    assert by_envelope == [whole], "by whatever the page of messages finds it"
     unknown = report(sample_tables, "--message", "\x1b[2Jnobody")
     assert isinstance(unknown.exception, LocalError) and "\x1b" not in str(unknown.exception)
 
