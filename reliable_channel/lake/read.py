@@ -106,6 +106,19 @@ def open_table(paths: PathSettings, table: Table) -> DeltaTable:
     return there
 
 
+def no_table_fault(location: str) -> EnvironmentFault:
+    """The error when one table does not exist."""
+    return EnvironmentFault(f"There is no Delta table at {location}.", _RUN_FIRST)
+
+
+def no_tables_fault(data_dir: str) -> EnvironmentFault:
+    """The error when no table of the pipeline exists: a wrong location must not look like an idle pipeline."""
+    return EnvironmentFault(f"There are no Delta tables under {data_dir}.", _RUN_FIRST)
+
+
+_RUN_FIRST = "Run the pipeline (`reliable-channel run --verdicts`) or `reliable-channel demo` first."
+
+
 def exists(paths: PathSettings, table: Table) -> bool:
     """Whether a table exists."""
     return open_at(paths.table(table.name)) is not None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from reliable_channel.analysis.report import delta
-from reliable_channel.lake.read import open_at
+from reliable_channel.analysis.report.snapshot import read_dataset
+from reliable_channel.lake.read import no_table_fault, open_at
 
 
 def read_table(data_dir: str | Path, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """One table as Arrow. Raises :class:`EnvironmentFault` when there is none, or when it cannot be read."""
     table = open_at(f"{data_dir}/{name}")
     if table is None:
-        raise delta.no_table_fault(f"{data_dir}/{name}")
-    return delta.dataset(table).to_table(columns=list(columns) if columns else None)
+        raise no_table_fault(f"{data_dir}/{name}")
+    return read_dataset(table).to_table(columns=list(columns) if columns else None)

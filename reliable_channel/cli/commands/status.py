@@ -27,16 +27,16 @@ def register(app: typer.Typer) -> None:
         Exit codes: 0 shown, 1 there are no tables."""
         import json
 
-        from reliable_channel.analysis.report import delta
         from reliable_channel.analysis.status import collect
         from reliable_channel.analysis.status_text import lines
+        from reliable_channel.lake.read import no_tables_fault
 
         settings = invocation(context).settings(tables)
         report = collect(settings, (lambda topic: newest_offsets(settings, topic)) if kafka else None)
         if as_json or report["tables"]:
             typer.echo(json.dumps(report, indent=1) if as_json else "\n".join(lines(report)))
         if not report["tables"]:
-            raise delta.no_tables_fault(report["data_dir"])
+            raise no_tables_fault(report["data_dir"])
 
 
 def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:

@@ -23,7 +23,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
-from reliable_channel.lake.read import open_table, rows_in
+from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline.maintenance.alone import hold_lease
@@ -88,13 +88,18 @@ def run(
 ) -> list[MaintenanceResult]:
     """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
 
-    Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` while another run works or if conflicts persist."""
+    Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` if there are none of these tables, while another run
+    works or if conflicts persist."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
     every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     wanted = [plan for plan in every if not only or plan.table.name in only]
+    if not wanted:
+        for name in only:
+            raise no_table_fault(settings.paths.table(name))
+        raise no_tables_fault(settings.paths.data_dir)
     done = []
-    with hold_lease(settings.paths) if wanted and not dry_run else nullcontext(lambda: None) as still_alone:
+    with hold_lease(settings.paths) if not dry_run else nullcontext(lambda: None) as still_alone:
         for plan in wanted:
             still_alone()
             done.append(_maintain_table(settings, plan, dry_run))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from reliable_channel.analysis.report import delta
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
+from reliable_channel.lake.read import no_table_fault
 from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
@@ -94,4 +94,4 @@ def _tuples(lake: TableSnapshot, sql: str) -> list[tuple[Any, ...]]:
 
 def _require_all(lake: TableSnapshot) -> None:
     for name in lake.absent():
-        raise delta.no_table_fault(f"{lake.data_dir}/{name}")
+        raise no_table_fault(f"{lake.data_dir}/{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import runpy
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,7 @@ from reliable_channel.pipeline.maintenance.alone import LEASE_MS, hold_lease
 from reliable_channel.runtime.faults import as_fault
 from tests.support.error_page import pattern_of
 
+JOBS = Path(__file__).parents[3] / "jobs"
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
 RETENTION_MS = SDS_MESSAGES.retention_ms or 0
@@ -305,3 +307,14 @@ def test_a_place_without_tables_is_a_fault(
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (1, "")
     assert f"{cause} {tmp_path / 'wrong'}" in err and "Run the pipeline" in err
+
+
+def test_the_job_ends_as_the_command_where_there_are_no_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path / "wrong"))
+    monkeypatch.setattr("sys.argv", ["jobs/maintain.py"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / "maintain.py"), run_name="__main__")
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (1, "") and "There are no Delta tables under" in err
