@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import columns_with_statistics
-from reliable_channel.lake.read import open_at, open_table
+from reliable_channel.lake.read import open_at, open_table, refuse_empty_commit
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
@@ -81,7 +81,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
         if existing is None:
             _create(paths, table)
             continue
-        refuse_empty_commits(paths, table.name)
+        _refuse_empty_commits(paths.table(table.name))
         refuse_features(table.name, existing)
         refuse_another_version(table, existing.schema().fields)
         _set_indexed_columns(paths, table)
@@ -112,16 +112,12 @@ def create_table(location: str | PathLike[str], table: Table) -> None:
     )
 
 
-def refuse_empty_commits(paths: PathSettings, name: str) -> None:
-    """Raise ``EnvironmentFault`` if a commit in the table's log is an empty file, which a power failure can leave
-    behind. delta-rs and Spark read it as an empty commit, so the rows of its files would be lost."""
-    files, root = filesystem(paths.table(name))
+def _refuse_empty_commits(location: str) -> None:
+    """Raise ``EnvironmentFault`` if any commit in a table's log is empty; readers look at the newest one only."""
+    files, root = filesystem(location)
     for file in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
-        if file.base_name.endswith(".json") and file.size == 0:
-            raise EnvironmentFault(
-                f"The Delta table {name} cannot be read: its commit {file.base_name} is empty.",
-                "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
-            )
+        if file.base_name.endswith(".json"):
+            refuse_empty_commit(location, file)
 
 
 def refuse_another_version(table: Table, fields: Sequence[Field]) -> None:

@@ -59,16 +59,27 @@ def open_at(location: str) -> DeltaTable | None:
     refuse_location(location)
     try:
         try:
-            return DeltaTable(location)
+            table = DeltaTable(location)
         except TableNotFoundError:
             if not _has_data_files(location):
                 return None
-            return DeltaTable(location)  # it may just have been made
+            table = DeltaTable(location)  # it may just have been made
     except TableNotFoundError:
         # A new table in its place would hide the files, and the next vacuum would remove them.
         raise EnvironmentFault(f"{_cannot_be_read(location)}: it has files and no log.", _CHECK_LOG) from None
     except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
         raise unreadable(location, error) from error
+    with suppress(OSError, pa.ArrowInvalid):  # a file system that only delta-rs knows
+        files, root = filesystem(location)
+        refuse_empty_commit(location, files.get_file_info(f"{root}/_delta_log/{table.version():020d}.json"))
+    return table
+
+
+def refuse_empty_commit(location: str, commit: fs.FileInfo) -> None:
+    """Raise ``EnvironmentFault`` if a commit in the log of a table is an empty file, which a power failure can leave
+    behind. delta-rs and Spark read it as an empty commit, so the rows of its files would be lost."""
+    if commit.size == 0:  # None if it does not exist: the log's checkpoint holds it
+        raise EnvironmentFault(f"{_cannot_be_read(location)}: its commit {commit.base_name} is empty.", _CHECK_LOG)
 
 
 _CHECK_LOG = "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again."

@@ -88,7 +88,7 @@ def run(
 ) -> list[MaintenanceResult]:
     """Maintain the tables (``only`` these, by name), one after another; with ``dry_run`` count and change nothing.
 
-    Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` if there are none of these tables, while another run
+    Raises ``LocalError`` for an unknown table, ``EnvironmentFault`` if none of these tables exists, while another run
     works or if conflicts persist."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")

@@ -228,5 +228,8 @@ def test_a_damaged_commit_is_refused_with_the_name_of_its_table(paths: PathSetti
     """delta-rs and Spark read an empty one as a commit of nothing."""
     log = Path(paths.table(SDS_MESSAGES.name)) / "_delta_log"
     (log / f"{1:020d}.json").write_text(torn)
-    with pytest.raises(EnvironmentFault, match=r"^The Delta table sds_messages cannot be read: .*rebuild"):
+    sentence = r"^The Delta table sds_messages cannot be read: .*rebuild"
+    with pytest.raises(EnvironmentFault, match=sentence):
         create_tables(paths, (SDS_MESSAGES,))
+    with pytest.raises(EnvironmentFault, match=sentence):
+        TableSnapshot(paths).select("FROM sds_messages")
