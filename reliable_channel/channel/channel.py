@@ -224,11 +224,7 @@ class ReliableChannel:
         :meth:`send`."""
         self._check()
         payload = _check_send(message)
-        with self._lock:
-            dispatch = self._machine.send_ephemeral(payload, self._now())
-            self._plan([dispatch])
-        self._work.set()
-        return ReliableSendId(dispatch.sds_id)
+        return ReliableSendId(self._guard(lambda: self._submit_ephemeral(payload)))
 
     async def asend(self, message: bytes) -> ReliableSendId:
         """:meth:`send` for asyncio: the event loop keeps running while this waits for space."""
@@ -236,17 +232,20 @@ class ReliableChannel:
 
     def send_state(self, request_id: str) -> SendState | None:
         """The state of a send, also of an earlier process; ``None`` when it is unknown or long finished."""
+        self._owner.refuse_fork()
         with self._lock:
             send = self._machine.sends.get(request_id)
             return send.state if send is not None else None
 
     def forget_label(self, label: str) -> None:
         """Forget a label, once the caller has stored its send elsewhere. Used again, it names a new message."""
+        self._owner.refuse_fork()
         with self._lock:
             self._journal.forget_label(label)
 
     def find_send(self, label: str) -> LabelledSend | None:
         """The send of a label, with its segments as they are on the wire."""
+        self._owner.refuse_fork()
         return self._journal.find_send(label)
 
     @property
@@ -256,6 +255,7 @@ class ReliableChannel:
 
     def request_ids(self, request_id: str) -> dict[str, str]:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""
+        self._owner.refuse_fork()
         with self._lock:
             labels = self._dispatch_reports.labels.get(request_id, {})
             return {f"{request_id}:{index + 1}": str(node_id) for index, node_id in sorted(labels.items())}
@@ -269,7 +269,7 @@ class ReliableChannel:
         timeout_s: float | None = None,
     ) -> bool:
         """Wait until these sends are sent (or ``delivered``, or at least ``queued``), or have ended otherwise;
-        ``False`` after the time-out."""
+        ``False`` after the time-out, and if the channel stops or is closed before."""
         open_sends = list(dict.fromkeys(request_ids))
         enough = {SendState.DELIVERED, SendState.UNACKNOWLEDGED, SendState.FAILED, None}
         if not delivered:
@@ -277,30 +277,33 @@ class ReliableChannel:
         if queued:
             enough.add(SendState.QUEUED)
 
-        def is_done() -> bool:
+        def is_over() -> bool:
             # What is done stays done: every send is looked at until it is, and then no more.
-            while open_sends and self._fault is None and self.send_state(open_sends[-1]) in enough:
+            while open_sends and self.send_state(open_sends[-1]) in enough:
                 open_sends.pop()
-            return self._fault is not None or not open_sends
+            return not open_sends or self._fault is not None or self._gone.is_set()
 
         with self._settled:
-            return self._settled.wait_for(is_done, timeout_s)
+            self._settled.wait_for(is_over, timeout_s)
+        return not open_sends
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has reported on all pending dispatches, ephemeral messages included; ``False`` after the
-        time-out."""
+        time-out, and if the channel stops before."""
+        self._owner.refuse_fork()
 
-        def is_done() -> bool:
+        def is_over() -> bool:
             with self._lock:
                 return self._fault is not None or not (self._count_backlog() or self._outgoing.in_flight)
 
         with self._settled:
-            return self._settled.wait_for(is_done, timeout_s)
+            return self._settled.wait_for(is_over, timeout_s) and self._fault is None
 
     def _submit(self, payload: bytes, label: str | None) -> str:
         """Segment the payload, apply SDS and persist the send; the worker encrypts and dispatches. Returns the
         ReliableSendId."""
         with self._lock:
+            self._check()  # again: it may have been closed meanwhile
             known = self._journal.find_send(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
@@ -309,6 +312,15 @@ class ReliableChannel:
             self._plan(outcome.effects)
         self._work.set()
         return outcome.send_id
+
+    def _submit_ephemeral(self, payload: bytes) -> str:
+        """Plan an untracked message; returns its SDS id."""
+        with self._lock:
+            self._check()
+            dispatch = self._machine.send_ephemeral(payload, self._now())
+            self._plan([dispatch])
+        self._work.set()
+        return dispatch.sds_id
 
     def _send_again(self, known: LabelledSend) -> str:
         """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
@@ -355,6 +367,7 @@ class ReliableChannel:
     def on(self, event: str | type[ChannelEvent], callback: Listener) -> Callable[[], None]:
         """Call ``callback(event)`` for every event of that name or class; returns a function that ends it. Callbacks
         run one at a time on the channel's thread; one that raises affects no other."""
+        self._owner.refuse_fork()
         if isinstance(event, str) and event not in EVENT_NAMES:
             raise LocalError(f"There is no event {event!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
         return self.message_events.on(event, call=callback)
@@ -382,6 +395,7 @@ class ReliableChannel:
     def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no
         kind is named. A reader more than ``limit`` events behind loses the oldest."""
+        self._owner.refuse_fork()
         stream = EventStream(self.message_events, kinds, limit)
         with self._state:
             if self._closed:
@@ -442,6 +456,7 @@ class ReliableChannel:
         Unacknowledged messages are kept and sent again at the next start. Waits up to ``ACKNOWLEDGE_TIMEOUT_S`` for the
         node to accept the acknowledgement. Stopping twice does nothing; from a callback, also one that a callback of
         this channel waits for, the thread ends when the callback returns."""
+        self._owner.refuse_fork()
         if self._started and not self._closing and self._fault is None:
             self._closing = True
             self._acknowledge()
@@ -457,9 +472,9 @@ class ReliableChannel:
         self._retrieval.stop()
         if worker is not None:
             join(worker)
+        with contextlib.suppress(Exception):  # _guard has recorded and reported it
+            self._guard(self._keep_arrivals)
         with self._lock:
-            with contextlib.suppress(Exception):  # _guard has recorded and reported it
-                self._guard(self._keep_arrivals)
             self._outgoing.clear()
 
     def close(self) -> None:
@@ -510,6 +525,7 @@ class ReliableChannel:
 
     def status(self) -> dict[str, Any]:
         """Counts for status output and ``--json``; never payloads."""
+        self._owner.refuse_fork()
         with self._lock:
             return {
                 **self._machine.summary(),
@@ -539,9 +555,10 @@ class ReliableChannel:
     def _keep_arrivals(self) -> None:
         """Apply and store what has arrived: the node will not bring it again. The application hears of it after the
         next start."""
-        while self._arrivals and self._journal.keeps:
-            self._draining = True
-            self._apply_arrived(self._now())
+        with self._lock:
+            while self._arrivals and self._journal.keeps and not self._finished:
+                self._draining = True
+                self._apply_arrived(self._now())
 
     @staticmethod
     def _release_holds(envelopes: Iterable[ReceivedEnvelope]) -> None:
@@ -554,6 +571,8 @@ class ReliableChannel:
         """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that.
         What a channel with a fault holds is read again by the next process."""
         with self._lock:
+            if sound:
+                self._keep_arrivals()  # where another thread is stopping the channel
             self._report_queue.close(sound=sound)
             if sound:
                 self._compact()
@@ -661,6 +680,8 @@ class ReliableChannel:
     def _run_cycle(self) -> int | None:
         """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
         with self._lock:
+            if self._finished:  # a thread that another one waits for in vain
+                return None
             now = self._now()
             self._apply_arrived(now)
             self._withdraw_outdated(now)

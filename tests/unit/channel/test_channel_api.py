@@ -228,6 +228,8 @@ def test_a_stopped_channel_keeps_nothing_of_what_it_refuses(
             channel.send(b"x")
         depths.append(len(caught.traceback))
     assert depths[1:] == [depths[1]] * 4, "each frame keeps a message"
+    with pytest.raises(EnvironmentFault):
+        channel.send_ephemeral(b"x")
 
 
 def test_a_channel_whose_topic_the_node_refused_receives_once_it_can_be_opened(

@@ -15,6 +15,7 @@ import pytest
 
 from reliable_channel.channel import (
     ChangedConfigurationError,
+    ChannelEvent,
     ChannelKey,
     DamagedStore,
     MemoryPersistence,
@@ -425,7 +426,16 @@ def test_a_forked_process_cannot_use_a_channel_and_holds_no_lock_of_it(tmp_path:
             lambda: channel.send(b"x"),
             lambda: channel.send_ephemeral(b"x"),
             lambda: channel.find_send("label"),
+            lambda: channel.forget_label("label"),
+            lambda: channel.send_state("id"),
+            lambda: channel.request_ids("id"),
+            lambda: channel.wait(["id"]),
+            lambda: channel.on(ChannelEvent, print),
+            channel.flush,
+            channel.events,
+            channel.status,
             channel.start,
+            channel.stop,
             channel.step,
             shared.channels,
         ):

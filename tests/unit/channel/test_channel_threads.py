@@ -6,14 +6,16 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reliable_channel.channel import (
+    ChannelClosedError,
     ChannelProblem,
+    MemoryPersistence,
     MessageDelivered,
     MessageReceived,
     ReliableChannel,
@@ -21,12 +23,22 @@ from reliable_channel.channel import (
     SqlitePersistence,
     create_reliable_channel,
 )
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, quick
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    """A function that raises ``error``."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
 
 
 class Pumped:
@@ -262,6 +274,115 @@ def test_a_full_node_is_asked_again_and_never_waited_for(pumped: Pumped) -> None
         assert alice.wait([alice.send(b"hello")], timeout_s=WAIT_S)
         assert alice.status()["sends"]["sent"] == 1
     assert asked == [0, 0, 0]
+
+
+def test_waiting_ends_when_another_thread_closes(pumped: Pumped) -> None:
+    alice = pumped.channel("alice")
+    request_id = alice.send(b"nobody acknowledges this")
+    assert alice.wait([request_id], timeout_s=WAIT_S)
+    ended: queue.Queue[bool] = queue.Queue()
+    waiting = threading.Thread(target=lambda: ended.put(alice.wait([request_id], delivered=True)), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert ended.empty()
+    alice.close()
+    assert ended.get(timeout=10) is False
+
+
+def test_waiting_ends_without_success_when_the_channel_stops_on_a_full_disk(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It returned ``True``, and ``reliable-channel send`` ended with 0."""
+    persistence = MemoryPersistence(keeps_journal=True)
+    alice = pumped.channel("alice", quick(persistence=persistence))
+    monkeypatch.setattr(pumped.network.node("alice"), "send", fail_with(SendBufferFull("The buffer is full.")))
+    request_id = alice.send(b"x")
+    monkeypatch.setattr(persistence, "append", fail_with(EnvironmentFault("The disk is full.")))
+    with pytest.raises(EnvironmentFault):
+        alice.send(b"y")
+    assert alice.wait([request_id], timeout_s=WAIT_S) is False
+    assert alice.flush(WAIT_S) is False
+
+
+@pytest.mark.parametrize(("call", "before"), [("send", "_await_space"), ("send_ephemeral", "_check")])
+def test_a_message_that_is_sent_while_another_thread_closes_is_refused(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str, before: str
+) -> None:
+    """The database was closed under it: an ``EnvironmentFault`` and a problem of kind ``stopped``."""
+    alice = pumped.channel("alice", quick(history_backend="sqlite", database=tmp_path / "alice.db"))
+    problems: list[object] = []
+    alice.on(ChannelProblem, problems.append)
+    check = getattr(alice, before)
+
+    def check_and_be_overtaken() -> None:
+        check()
+        monkeypatch.undo()
+        alice.close()
+
+    monkeypatch.setattr(alice, before, check_and_be_overtaken)
+    with pytest.raises(ChannelClosedError):
+        getattr(alice, call)(b"late")
+    assert problems == []
+
+
+def test_a_channel_that_cannot_store_what_has_arrived_reports_that_without_its_lock(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    persistence = MemoryPersistence(keeps_journal=True)
+    alice, bob = pumped.channel("alice"), pumped.channel("bob", quick(persistence=persistence))
+    looked: queue.Queue[object] = queue.Queue()
+
+    def look(event: ChannelProblem) -> None:
+        look = threading.Thread(target=lambda: looked.put(bob.status()), daemon=True)
+        look.start()
+        look.join(1)
+
+    bob.on(ChannelProblem, look)
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(_: MessageReceived) -> None:
+        running.set()
+        go_on.wait(WAIT_S)
+
+    bob.on_message_received(slow)
+    alice.send(b"first")
+    assert running.wait(WAIT_S)
+    second = alice.send(b"second")
+    assert alice.wait([second], timeout_s=WAIT_S)
+    until(lambda: len(bob._arrivals))
+    monkeypatch.setattr(bob, "_acknowledge", lambda: None)
+    monkeypatch.setattr(persistence, "append", fail_with(EnvironmentFault("The disk is full.")))
+    threading.Timer(0.1, go_on.set).start()
+    bob.stop()
+    assert looked.get_nowait()
+
+
+def test_what_has_arrived_is_kept_when_one_thread_stops_a_channel_and_another_closes_it(pumped: Pumped) -> None:
+    config = quick(persistence=MemoryPersistence(keeps_journal=True), query_on_connect=False)
+    alice, bob = pumped.channel("alice"), pumped.channel("bob", config)
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow(_: MessageReceived) -> None:
+        running.set()
+        go_on.wait(WAIT_S)
+
+    bob.on_message_received(slow)
+    alice.send(b"first")
+    assert running.wait(WAIT_S)
+    alice.send(b"second")
+    until(lambda: len(bob._arrivals))
+    alice.close()  # she repeats nothing
+    stopping = threading.Thread(target=bob.stop)
+    stopping.start()
+    until(lambda: not bob._started)  # it waits for the callback
+    bob.close()
+    go_on.set()
+    stopping.join(WAIT_S)
+    received: queue.Queue[bytes] = queue.Queue()
+    again = pumped.channel("bob", config)
+    again.on_message_received(lambda event: received.put(event.message))
+    assert received.get(timeout=10) == b"second"
+    again.close()
 
 
 def test_opening_and_closing_many_times_leaves_nothing(pumped: Pumped) -> None:
