@@ -18,7 +18,6 @@ values.
 ``refused``        records among them that were quarantined and not used
 =================  ===================================================================================================
 """
-# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -87,26 +86,26 @@ def by_channel(key: Sequence[str], seen: str = "true", came: str = "true") -> st
               FROM delivered_messages WHERE {came} GROUP BY {names}
               UNION ALL BY NAME
               SELECT {names}, {REPAIRED} AS repaired FROM reassembled_messages WHERE {came} GROUP BY {names})
-        GROUP BY {names} HAVING coalesce(any_value(messages), any_value(came)) IS NOT NULL"""
+        GROUP BY {names} HAVING coalesce(any_value(messages), any_value(came)) IS NOT NULL"""  # noqa: S608 - text of our own
 
 
 def causes(where: str) -> str:
     """Over ``delivery_status``: verdict, cause, messages, the most frequent first."""
     return f"""SELECT verdict, cause, count(*) AS messages FROM delivery_status WHERE {where}
-               GROUP BY ALL ORDER BY messages DESC, verdict, cause"""
+               GROUP BY ALL ORDER BY messages DESC, verdict, cause"""  # noqa: S608 - names of columns; values are bound
 
 
 def records(where: str = "true") -> str:
     """Records read: those with an envelope, and those without. A record may have several rows in quarantine."""
     return f"""((SELECT count(*) FROM envelopes WHERE {where})
         + (SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE {where})
-           ANTI JOIN (SELECT {_PLACE} FROM envelopes WHERE {where}) USING ({_PLACE})))"""
+           ANTI JOIN (SELECT {_PLACE} FROM envelopes WHERE {where}) USING ({_PLACE})))"""  # noqa: S608 - names of columns; values are bound
 
 
 def drops(where: str = "true") -> str:
     """Records that were dropped: each once, however many reasons it has."""
     return (
-        f"(SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE disposition = 'dropped' AND {where}))"
+        f"(SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE disposition = 'dropped' AND {where}))"  # noqa: S608 - names of columns; values are bound
     )
 
 
@@ -125,7 +124,7 @@ def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
     """The outcome of the last hours by the recorded clock."""
     (clock,) = lake.select("SELECT max(event_time) AS at, max(recorded_at) AS newest FROM clock")
     since = {"since": (clock["at"] or dt.datetime.now(dt.UTC)) - dt.timedelta(hours=hours)}
-    (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)
+    (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)  # noqa: S608 - constants of our own
     causes = lake.select(
         """SELECT coalesce(cause, 'unexplained') AS cause, count(*) AS messages FROM delivery_status
            WHERE verdict = 'missing' AND first_seen > $since GROUP BY ALL""",
@@ -147,7 +146,7 @@ def latencies(lake: TableSnapshot, where: str, parameters: dict[str, Any]) -> di
                     quantile_cont({WAITING_MS}, {[*QUANTILES]}) AS waiting FROM delivered_messages WHERE {where}),
             (SELECT quantile_cont(ms, {[*QUANTILES]}) AS acknowledgement FROM
                 (SELECT min(latency_ms) AS ms FROM acks WHERE latency_ms IS NOT NULL AND {where}
-                 GROUP BY content_topic, channel_id, sds_id, acknowledged_by))""",
+                 GROUP BY content_topic, channel_id, sds_id, acknowledged_by))""",  # noqa: S608 - names of columns; values are bound
         parameters,
     )
     return {name: [float(value) for value in values or ()] for name, values in row.items()}

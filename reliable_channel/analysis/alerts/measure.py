@@ -4,7 +4,6 @@ Deterministic: the same tables give the same readings at any time. Only ``clock_
 an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may contain text that
 strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
 """
-# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def as_of(lake: TableSnapshot) -> dt.datetime | None:
 
     The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during that
     time, and messages lost before it count as just lost."""
-    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]
+    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608 - constants of our own
     return latest
 
 
@@ -81,7 +80,7 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
                {VERDICTS}, missing + delivered AS judged, {LOSS} AS loss
         FROM delivery_status WHERE settled AND first_seen > $since
         GROUP BY ALL HAVING judged >= $at_least ORDER BY loss DESC
-        """,
+        """,  # noqa: S608 - text of our own
         {"since": window["since"], "at_least": rule.at_least},
     )
     return [
@@ -121,7 +120,7 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
         SELECT pubsub_topic, content_topic, channel_id, messages, epoch_ms(clocks.at) - epoch_ms(last) AS silent_ms
         FROM heard JOIN clocks ON clocks.kafka_topic = place.topic AND clocks.kafka_partition = place.partition
         ORDER BY silent_ms DESC
-        """,
+        """,  # noqa: S608 - text of our own
         {**window, "at_least": rule.at_least},
     )
     return [
@@ -141,7 +140,7 @@ def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: d
             SELECT kafka_topic, content_topic, count(DISTINCT kafka_partition) AS partitions FROM sds_messages
             WHERE {CAME} GROUP BY ALL)
         GROUP BY ALL ORDER BY partitions DESC, content_topic
-        """,
+        """,  # noqa: S608 - constants of our own
         window,
     )
     return [
@@ -159,7 +158,7 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
             WHERE {SEEN} AND ($every OR role IN ('repeat', 'sync'))
             GROUP BY pubsub_topic, content_topic, channel_id, sender_id, sent_ms - sent_ms % $epoch_ms)
         GROUP BY ALL ORDER BY used DESC, channel_id, content_topic, pubsub_topic
-        """,
+        """,  # noqa: S608 - constants of our own
         {**window, "every": rule.of == "all", "epoch_ms": rule.epoch_size_ms},
     )
     what = "envelopes" if rule.of == "all" else "envelopes of control traffic"
@@ -201,7 +200,7 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
                        WHERE layer IS NOT NULL GROUP BY ALL)
         SELECT {key}, kind, min(senders) AS fewer, max(senders) AS more, arg_min(form, (senders, form)) AS form
         FROM forms GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}, kind DESC
-        """,
+        """,  # noqa: S608 - text of our own
         {**window, "at_least": rule.at_least},
     )
     by_channel: dict[str, list[dict[str, Any]]] = {}
@@ -229,7 +228,7 @@ def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
         WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query))
           AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - to_milliseconds($window_ms)
         GROUP BY query ORDER BY value DESC, query
-        """,
+        """,  # noqa: S608 - text of our own
         {
             "metric": rule.metric,
             "every": not rule.queries,

@@ -1,6 +1,5 @@
 """Prepares the charts of the pages, each with its table, an alternative text, and the colours of a dark page. Frames
 and charts are those of the report."""
-# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -201,7 +200,7 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
     where = f"{key.where()} AND {CAME}"
     parameters = {**key.parameters, **window.bounds}
     (span,) = lake.select(
-        f"SELECT min(event_time) AS first, max(event_time) AS last FROM sds_messages WHERE {where}",
+        f"SELECT min(event_time) AS first, max(event_time) AS last FROM sds_messages WHERE {where}",  # noqa: S608 - names of columns; values are bound
         parameters,
     )
     seconds = max(60, window.bin_s(span["first"], span["last"]))

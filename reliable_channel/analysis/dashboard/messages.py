@@ -1,6 +1,5 @@
 """Builds the list of messages: the newest ones, filtered by verdict, cause and channel, or those that a hash or id
 matches."""
-# ruff: noqa: S608 - the text that is put into queries comes from constants of this package
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def of_channel_or_sender(lake: TableSnapshot, name: str) -> list[MessageFacts]:
     rows = lake.select(
         f"""SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
             WHERE channel_id = $name OR sender_id = $name
-            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",
+            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",  # noqa: S608 - constants of our own
         {"name": name},
     )
     return [make_facts(row) for row in rows]
@@ -70,7 +69,7 @@ def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
     """Channels and senders with a similar name, the most similar first."""
     rows = lake.select(
         f"""SELECT channel_id AS name FROM delivery_status UNION SELECT sender_id FROM delivery_status
-            ORDER BY name LIMIT {MOST_NAMES}"""
+            ORDER BY name LIMIT {MOST_NAMES}"""  # noqa: S608 - constants of our own
     )
     known = {row["name"].lower(): row["name"] for row in rows if row["name"]}
     return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
@@ -91,7 +90,7 @@ def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> d
             WHERE {SEEN} AND ($verdict = '' OR verdict = $verdict)
                   AND {column} IS NOT NULL
             GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {MOST_CHOICES}
-            """,
+            """,  # noqa: S608 - text of our own
             {**window.bounds, "verdict": chosen.verdict},
         )
         return [row["name"] for row in rows]
@@ -110,7 +109,7 @@ def newest(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter, numbe
         WHERE {SEEN} AND ($verdict = '' OR verdict = $verdict)
               AND ($cause = '' OR cause = $cause) AND ($channel = '' OR channel_id = $channel)
         ORDER BY first_seen DESC, message_key
-        """,
+        """,  # noqa: S608 - constants of our own
         {**window.bounds, **asdict(chosen)},
         number,
     )

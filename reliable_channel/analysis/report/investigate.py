@@ -12,7 +12,6 @@ The causal graph around a message is in ``graph.py``.
               sender, channel), what (one of a few words), who (participant, node or source), detail, sds_id
 ============  ==========================================================================================================
 """
-# ruff: noqa: S608 - the text that is put into queries comes from constants of this module
 
 from __future__ import annotations
 
@@ -143,7 +142,7 @@ def example(source: TableWindow) -> MessageFacts:
     rows = source.select(
         f"""SELECT {_FACTS} FROM delivery_status
             ORDER BY (cause = 'segment_missing') IS TRUE DESC, verdict = 'missing' DESC, first_seen DESC, message_key
-            LIMIT 1"""
+            LIMIT 1"""  # noqa: S608 - constants of our own
     )
     if not rows:
         raise LocalError("No message is known in this window.", "Choose an earlier --from, or look at another channel.")
@@ -160,7 +159,7 @@ def _find_beginning(tables: TableSnapshot | TableWindow, name: str, limit: int) 
                                         OR starts_with(lower(hex(entire_message_hash)), $digits)))
         UNION SELECT sds_id FROM lost_dependencies WHERE starts_with(sds_id, $name)
         LIMIT {MOST_IDS}
-        """,
+        """,  # noqa: S608 - constants of our own
         {"name": name, "digits": digits},
     )
     ids = [row["sds_id"] for row in rows]
@@ -192,7 +191,7 @@ _FACTS = f"""{_CHANNEL}, message_key, sender_id, lower(hex(entire_message_hash))
 
 def _judged_sql(where: str) -> str:
     return f"""SELECT {_FACTS} FROM delivery_status WHERE {where}
-               ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit"""
+               ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit"""  # noqa: S608 - names of columns; values are bound
 
 
 def _segments_sql(where: str) -> str:
@@ -209,7 +208,7 @@ def _segments_sql(where: str) -> str:
     GROUP BY w.pubsub_topic, w.content_topic, w.channel_id, w.sender_id, w.entire_message_hash,
              coalesce(hex(w.entire_message_hash), w.sds_id)
     ORDER BY first_seen DESC, w.pubsub_topic, w.content_topic, w.channel_id, w.sender_id, message_key LIMIT $limit
-"""
+"""  # noqa: S608 - names of columns; values are bound
 
 
 def _named_sql(where: str) -> str:
@@ -219,7 +218,7 @@ def _named_sql(where: str) -> str:
     FROM (SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM lost_dependencies
           UNION ALL SELECT {_CHANNEL}, sds_id, sender_id, event_time FROM refetch_requests)
     WHERE {where} GROUP BY {_CHANNEL}, sds_id ORDER BY first_seen DESC, {_CHANNEL} LIMIT $limit
-"""
+"""  # noqa: S608 - names of columns; values are bound
 
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
@@ -239,63 +238,65 @@ def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
 _HERE = "channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub"
 _MINE = f"{_HERE} AND list_contains($ids, sds_id)"
 _ENVELOPES = f"""SELECT envelope_hash, sds_id FROM sds_messages WHERE {_MINE}
-                 UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {_MINE}"""
-_EVENTS = (
-    f"""SELECT event_time AS time, 'sender' AS lane, event AS what, sender_id AS who, detail, sds_id
-        FROM sender_events WHERE {_MINE}""",
-    """SELECT e.event_time, 'envelope', 'received', e.source,
+                 UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {_MINE}"""  # noqa: S608 - constants of our own
+_EVENTS = " UNION ALL ".join(
+    (
+        """SELECT event_time AS time, 'sender' AS lane, event AS what, sender_id AS who, detail, sds_id
+        FROM sender_events WHERE {mine}""",
+        """SELECT e.event_time, 'envelope', 'received', e.source,
                e.value_bytes || ' bytes at ' || e.kafka_partition || '/' || e.kafka_offset, s.sds_id
         FROM envelopes e JOIN sds_messages s USING (kafka_topic, kafka_partition, kafka_offset)
         WHERE s.channel_id = $channel AND s.content_topic = $topic AND s.pubsub_topic = $pubsub
               AND list_contains($ids, s.sds_id)""",
-    f"""SELECT g.seen_at, 'vantage', CASE WHEN g.source = 'sender' THEN 'dispatched'
-               WHEN g.source = 'store' THEN 'a store had it' WHEN g.source IN {BRIDGE_SOURCES} THEN 'seen'
+        """SELECT g.seen_at, 'vantage', CASE WHEN g.source = 'sender' THEN 'dispatched'
+               WHEN g.source = 'store' THEN 'a store had it' WHEN g.source IN {bridges} THEN 'seen'
                ELSE replace(g.source, '_', ' ') END, g.vantage,
-               CASE WHEN g.source IN {BRIDGE_SOURCES} THEN g.source || ' of ' || g.node
+               CASE WHEN g.source IN {bridges} THEN g.source || ' of ' || g.node
                ELSE 'its log' || coalesce(', peer ' || g.node, '') END, m.sds_id
-        FROM ({_ENVELOPES}) m JOIN sightings g ON g.message_hash = m.envelope_hash""",
-    f"""SELECT min(o.seen_at), 'vantage', 'not seen', v.vantage, 'others saw it', m.sds_id
-        FROM ({_ENVELOPES}) m JOIN sightings o ON o.message_hash = m.envelope_hash
-        JOIN (SELECT DISTINCT vantage FROM sightings WHERE source IN {BRIDGE_SOURCES}) v ON NOT EXISTS (
+        FROM ({envelopes}) m JOIN sightings g ON g.message_hash = m.envelope_hash""",
+        """SELECT min(o.seen_at), 'vantage', 'not seen', v.vantage, 'others saw it', m.sds_id
+        FROM ({envelopes}) m JOIN sightings o ON o.message_hash = m.envelope_hash
+        JOIN (SELECT DISTINCT vantage FROM sightings WHERE source IN {bridges}) v ON NOT EXISTS (
             SELECT 1 FROM sightings g
             WHERE g.message_hash = m.envelope_hash AND g.vantage = v.vantage AND g.source <> 'store')
         GROUP BY m.envelope_hash, m.sds_id, v.vantage""",
-    f"""SELECT event_time, 'segment', coalesce(segment_kind, sds_kind), sender_id,
+        """SELECT event_time, 'segment', coalesce(segment_kind, sds_kind), sender_id,
                CASE WHEN segment_kind IN ('data', 'parity') THEN segment_kind || ' segment ' || segment_index || ' of '
                     || coalesce(data_count::VARCHAR, '?') || ' + ' || coalesce(parity_count, 0) ELSE sds_kind END,
                sds_id
-        FROM sds_messages WHERE {_MINE}""",
-    f"""SELECT event_time, 'segment', 'repaired', sender_id, 'rebuilt by ' || repaired_by, sds_id
-        FROM deliveries WHERE {_MINE} AND repaired_by IS NOT NULL""",
-    f"""SELECT event_time, 'delivery', row_kind, sender_id,
+        FROM sds_messages WHERE {mine}""",
+        """SELECT event_time, 'segment', 'repaired', sender_id, 'rebuilt by ' || repaired_by, sds_id
+        FROM deliveries WHERE {mine} AND repaired_by IS NOT NULL""",
+        """SELECT event_time, 'delivery', row_kind, sender_id,
                CASE WHEN late THEN 'late, ' ELSE '' END || CASE WHEN row_kind = 'message' THEN
                'number ' || delivery_seq || ', ' || payload_bytes || ' bytes' ELSE 'row ' || row_seq END, sds_id
-        FROM deliveries WHERE {_MINE}""",
-    f"""SELECT event_time, 'acknowledgement', evidence, acknowledged_by,
+        FROM deliveries WHERE {mine}""",
+        """SELECT event_time, 'acknowledgement', evidence, acknowledged_by,
                certainty || ', after ' || latency_ms || ' ms', sds_id
-        FROM acks WHERE {_MINE}""",
-    f"""SELECT event_time, 'repair', 'asked for', requested_by,
+        FROM acks WHERE {mine}""",
+        """SELECT event_time, 'repair', 'asked for', requested_by,
                CASE WHEN held_here THEN 'it was here' ELSE 'it was not here' END, sds_id
-        FROM repair_requests WHERE {_MINE}""",
-    f"""SELECT event_time, 'refetch', 'attempt ' || attempt, NULL,
+        FROM repair_requests WHERE {mine}""",
+        """SELECT event_time, 'refetch', 'attempt ' || attempt, NULL,
                CASE WHEN octet_length(retrieval_hint) IS DISTINCT FROM 32 THEN 'no hash to ask for'
                     ELSE 'needed by ' || needed_by END, sds_id
-        FROM refetch_requests WHERE {_MINE}""",
-    f"""SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
+        FROM refetch_requests WHERE {mine}""",
+        """SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id
         FROM store_presence
-        WHERE {_HERE} AND (list_contains($ids, sds_id) OR (purpose = 'set' AND detail = $payload))""",
-    f"""SELECT event_time, 'loss', status, sender_id, 'needed by ' || needed_by, sds_id
-        FROM lost_dependencies WHERE {_MINE}""",
-    f"""SELECT event_time, 'loss', replace(status, '_', ' ') || ' (' || replace(reason, '_', ' ') || ')', sender_id,
+        WHERE {here} AND (list_contains($ids, sds_id) OR (purpose = 'set' AND detail = $payload))""",
+        """SELECT event_time, 'loss', status, sender_id, 'needed by ' || needed_by, sds_id
+        FROM lost_dependencies WHERE {mine}""",
+        """SELECT event_time, 'loss', replace(status, '_', ' ') || ' (' || replace(reason, '_', ' ') || ')', sender_id,
                'held ' || len(data_held) || ' + ' || len(parity_held) || ' of ' || coalesce(data_count::VARCHAR, '?')
                || coalesce(', missing ' || array_to_string(data_missing, ', '), ''), NULL
-        FROM incomplete_messages WHERE {_HERE} AND lower(hex(entire_message_hash)) = $payload
+        FROM incomplete_messages WHERE {here} AND lower(hex(entire_message_hash)) = $payload
               AND list_has_any(sds_ids, $ids)""",
-    f"""SELECT event_time, 'channel', event, sender_id, detail, sds_id
-        FROM channel_events WHERE {_MINE}""",
+        """SELECT event_time, 'channel', event, sender_id, detail, sds_id
+        FROM channel_events WHERE {mine}""",
+    )
 )
-_TIMELINE = f"""SELECT * FROM ({" UNION ALL ".join(_EVENTS)})
-    ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit"""
+_TIMELINE = f"""SELECT * FROM ({_EVENTS.format(here=_HERE, mine=_MINE, envelopes=_ENVELOPES, bridges=BRIDGE_SOURCES)})
+    ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit"""  # noqa: S608 - text of our own
 
 
 def make_facts(row: Mapping[str, Any]) -> MessageFacts:
