@@ -56,5 +56,9 @@ class HealthIndicator:
         self.change_seq += 1
         return self.status
 
+    def restore(self, report: Health) -> None:
+        """Return to an earlier report: the change since then was not stored."""
+        self.report = report
+
     def _with_state(self, report: Health) -> Health:
         return replace(report, state=judge(self._mode, report))

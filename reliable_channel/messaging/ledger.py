@@ -35,6 +35,7 @@ class Ledger:
         self._lock = threading.RLock()
         self.owner = OwnerProcess()
         self._pending: list[Task] | None = None
+        self._if_lost: list[Task] = []
 
     def now(self) -> int:
         """Unix time in ms."""
@@ -56,10 +57,14 @@ class Ledger:
                 yield
                 return
             tasks: list[Task] = []
-            self._pending = tasks
+            self._pending, self._if_lost = tasks, []
             try:
                 with self.records.transaction():
                     yield
+            except BaseException:
+                for task in reversed(self._if_lost):
+                    task()
+                raise
             finally:
                 self._pending = None
             # Queued under the lock, so that listeners are called in the order of the commits; run outside it.
@@ -72,6 +77,10 @@ class Ledger:
         if self._pending is None:
             raise RuntimeError("run_after() belongs inside step()")
         self._pending.append(task)
+
+    def run_if_lost(self, task: Task) -> None:
+        """Run ``task`` if the current step is not stored, to undo what it changed in memory; the last one first."""
+        self._if_lost.append(task)
 
     def add(self, record: MessageRecord, subscriptions: tuple[str, ...] = (), failed: bool = False) -> MessageRecord:
         """Insert a record and emit its events."""

@@ -103,15 +103,19 @@ class MessagingNode(RecordLookups):
         if self._started:
             return
         self._started = True
-        self._transport.add_listener(self._on_transport)
-        self._feed.start()
-        self._transport.start()
-        self._transport.subscribe(self._subscriptions.content_topics())
-        self._observe(self._transport.health())
-        self._sender.dispatching = True
-        if background:
-            self._send_worker.start()
-            self._store_worker.start()
+        try:
+            self._transport.add_listener(self._on_transport)
+            self._feed.start()
+            self._transport.start()
+            self._transport.subscribe(self._subscriptions.content_topics())
+            self._observe(self._transport.health())
+            self._sender.dispatching = True
+            if background:
+                self._send_worker.start()
+                self._store_worker.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End all threads and the transport. Pending requests stay in the database and continue at the next start."""
@@ -332,6 +336,8 @@ class MessagingNode(RecordLookups):
                 self._health.observe(report)
                 return
         with self._ledger.step():
+            before = self._health.report
+            self._ledger.run_if_lost(lambda: self._health.restore(before))  # so that the next report changes it again
             status = self._health.observe(report)
             judged = self._health.report
             self._ledger.run_after(lambda: self.health_reports.emit(judged))

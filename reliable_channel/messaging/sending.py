@@ -12,11 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from reliable_channel.core.errors import (
     EmptyMessage,
-    EnvironmentFault,
     LocalError,
     MessageTooLarge,
     ReliableChannelError,
@@ -152,6 +152,7 @@ class MessageSender:
                 self._ledger.keys.keep(key, request_id, self._ledger.now())
             self._report(SenderEventKind.QUEUED, record)
             self._service.submit(request_id)
+            self._ledger.run_if_lost(lambda: self._service.cancel(request_id))
             if traffic is not Traffic.FIRST_SEGMENT:
                 self._traffic[request_id] = traffic
             due = self._take_due() if self.dispatching else []
@@ -161,8 +162,11 @@ class MessageSender:
     def cancel(self, request_id: str, *, announced: bool = True) -> bool:
         """Cancel a pending request, and announce its end; False when there is none."""
         with self._ledger.step():
-            if not self._service.cancel(request_id):
+            request = self._service.find(request_id)
+            if request is None:
                 return False
+            self._service.cancel(request_id)
+            self._ledger.run_if_lost(lambda: self._schedule_again(request, in_doubt=True))
             self._ledger.requests.update(request_id, state=RequestState.CANCELLED.value)
             self._traffic.pop(request_id, None)
             record = self._ledger.records.by_request_id(request_id)
@@ -222,6 +226,7 @@ class MessageSender:
     def set_usable(self, usable: bool) -> None:
         """Note a change from or to *unhealthy*: retries resume or pause, and ``sending`` shows it."""
         with self._ledger.step():
+            self._ledger.run_if_lost(lambda: self._service.set_usable(not usable))
             for request_id in self._service.set_usable(usable):
                 record = self._ledger.records.by_request_id(request_id)
                 if record is not None and record.sending != usable:
@@ -298,6 +303,7 @@ class MessageSender:
             if record is None or stored is None:
                 self._service.cancel(request.request_id)
                 continue
+            self._ledger.run_if_lost(partial(self._schedule_again, request, in_doubt=request.in_doubt))
             record = self._stamp(record, request, stored)
             self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
             due.append((request, record))
@@ -369,17 +375,12 @@ class MessageSender:
 
     def _finish(self, request_id: str, outcome: AttemptResult, dispatched: WakuMessage | None = None) -> None:
         now = self._ledger.now()
-        verdict: RetryDecision | None = None
-        try:
-            with self._ledger.step():
-                verdict = self._service.outcome(request_id, outcome, now)
-                self._store_outcome(request_id, outcome, verdict, dispatched, now)
-        except EnvironmentFault:
+        with self._ledger.step():
+            verdict = self._service.outcome(request_id, outcome, now)
             if verdict in (RetryDecision.SENT, RetryDecision.FAILED):
-                # Nothing recorded the end. Another attempt has an end as well, if only that of a duplicate.
-                with self._ledger.hold_lock():
-                    self._service.reschedule(request_id, now, in_doubt=True)
-            raise
+                # Nothing records the end then. Another attempt has an end as well, if only that of a duplicate.
+                self._ledger.run_if_lost(lambda: self._service.reschedule(request_id, now, in_doubt=True))
+            self._store_outcome(request_id, outcome, verdict, dispatched, now)
 
     def _store_outcome(
         self,
@@ -450,8 +451,14 @@ class MessageSender:
             return False
         self._ledger.requests.update(stored.request_id, state=PENDING, retries=0, in_doubt=False)
         state = self._service.reschedule(stored.request_id, self._ledger.now())
+        self._ledger.run_if_lost(lambda: self._service.cancel(stored.request_id))
         self._ledger.update(record, sending=state is not RequestState.HALTED)
         return True
+
+    def _schedule_again(self, request: RequestProgress, *, in_doubt: bool) -> None:
+        """Schedule the attempt of a request whose change was not stored."""
+        self._service.cancel(request.request_id)
+        self._service.reschedule(request.request_id, self._ledger.now(), request.retries - 1, in_doubt)
 
     def _restore(self) -> None:
         """Continue the requests of an earlier process; requests that were in flight then may have been sent."""

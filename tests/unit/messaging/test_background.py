@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging import MessagingNode
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.clock import ManualClock
@@ -62,6 +63,21 @@ def test_stopping_leaves_no_thread_and_starting_again_goes_on(site: Site) -> Non
     until(lambda: site.record(pending).sent)
     site.node.close()
     site.node.close()
+
+
+def test_a_node_that_could_not_start_starts_when_it_can(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second start did nothing, and what was sent waited for ever."""
+
+    def refuse(_: object) -> None:
+        raise EnvironmentFault("The broker does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.transport, "subscribe", refuse)
+        with pytest.raises(EnvironmentFault):
+            site.node.start()
+    request_id = site.send()
+    site.node.start()
+    until(lambda: site.record(request_id).sent)
 
 
 def test_a_node_stopped_from_a_listener_does_not_wait_for_itself(site: Site) -> None:

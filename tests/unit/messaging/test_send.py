@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 
 from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending
+from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending, store
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import FailureReason, Queued, RequestId, SendFailed, Sent
 from reliable_channel.transport.health import Health, HealthState
+from reliable_channel.transport.sqlite import transaction
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
 SICK = Health(HealthState.UNHEALTHY, "no peers")
@@ -390,6 +393,70 @@ def test_an_end_that_cannot_be_stored_is_stored_once_there_is_room(
     world.run(3_000)
     assert world.record(request_id).sent
     assert world.node.get_pending_requests() == []
+
+
+@contextmanager
+def full_disk(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that the disk has no room for."""
+    with transaction(connection):
+        yield
+        raise sqlite3.OperationalError("database or disk is full")
+
+
+@pytest.mark.parametrize("retrying", [False, True], ids=["a new one", "a retry"])
+def test_a_request_whose_attempt_cannot_be_stored_is_attempted_once_there_is_room(
+    world: World, monkeypatch: pytest.MonkeyPatch, retrying: bool
+) -> None:
+    """It counted as in flight, and waited for the time-out of an attempt that nobody made."""
+    world.transport.failing = FailureReason.NO_PEERS if retrying else None
+    world.node._sender.dispatching = False
+    request_id = world.send()
+    if retrying:
+        world.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "transaction", full_disk)
+        world.clock.advance(1_000)
+        with pytest.raises(EnvironmentFault):
+            world.node.tick()
+    world.transport.failing = None
+    world.run(1_000)
+    assert world.record(request_id).sent
+
+
+@pytest.mark.parametrize("call", ["send", "retry", "cancel_request"])
+def test_a_call_that_cannot_be_stored_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    world.transport.failing = FailureReason.REFUSED if call == "retry" else FailureReason.NO_PEERS
+    request_id = world.send()
+    world.run()
+    before = world.node.get_pending_requests()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "transaction", full_disk)
+        with pytest.raises(EnvironmentFault):
+            world.send() if call == "send" else getattr(world.node, call)(request_id)
+    assert world.node.get_pending_requests() == before
+    sent = len(world.transport.sent)
+    world.transport.failing = None
+    world.run(2_000)
+    assert len(world.transport.sent) - sent == len(before)
+
+
+def test_a_change_of_the_health_that_cannot_be_stored_is_noted_once_there_is_room(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its event never came, and what waits for a healthy node waited on."""
+    world.transport.report(Health(HealthState.UNHEALTHY, "alone"))
+    world.transport.failing = FailureReason.NO_PEERS
+    request_id = world.send()
+    world.run(2_000)
+    assert not world.record(request_id).sending
+    world.events.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "transaction", full_disk)
+        world.transport.report(Health(HealthState.HEALTHY, "connected"))
+    world.transport.failing = None
+    world.run(2_000)
+    assert [detail for name, detail in world.events if name == "health:change"] == [HealthState.HEALTHY]
+    assert world.record(request_id).sent
 
 
 def test_what_waited_while_the_clock_was_set_back_has_the_time_of_its_attempt(world: World) -> None:
