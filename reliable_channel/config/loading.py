@@ -148,16 +148,22 @@ def _find(name: str) -> Traversable:
     )
 
 
-def _read(file: Traversable) -> dict[str, Any]:
+def parse_yaml(content: str | bytes, file: object) -> Any:
+    """The values of a YAML text. Raises ``ConfigurationError``, which names ``file`` and the line, if it is not valid
+    or has a key twice."""
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
+        return yaml.load(content, _StrictLoader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         # Not the error's own text: its snippet of the file may hold a secret.
         mark = error.problem_mark or error.context_mark
         position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigurationError(f"{file}{position}: not valid YAML: {error.problem}.", "Correct the file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except yaml.YAMLError:
         raise ConfigurationError(f"{file} is not UTF-8 text.", "Write the file as UTF-8 YAML.") from None
+
+
+def _read(file: Traversable) -> dict[str, Any]:
+    content = parse_yaml(file.read_bytes(), file)
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -6,10 +6,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
-from reliable_channel.config.loading import find_shipped
+from reliable_channel.config.loading import find_shipped, parse_yaml
 from reliable_channel.config.section import Count, PositiveMilliseconds, Section
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.malformed import Reason
@@ -162,25 +161,21 @@ def load_rules(path: str | None = None) -> tuple[Rule, ...]:
     file and the rule."""
     file: Path | Traversable = find_shipped(RULES_FILE) if path is None else Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8")
+        content = file.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             f"The rules file {file} does not exist.", "Set alerts.rules, or leave it out for the shipped rules."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise ConfigurationError(f"The rules file {file} cannot be read: {reason}.", "Set alerts.rules.") from None
-    return parse_rules(text, str(file))
+    except OSError as error:
+        raise ConfigurationError(
+            f"The rules file {file} cannot be read: {error.strerror}.", "Set alerts.rules."
+        ) from None
+    return parse_rules(content, str(file))
 
 
-def parse_rules(text: str, file: str) -> tuple[Rule, ...]:
+def parse_rules(text: str | bytes, file: str) -> tuple[Rule, ...]:
     """The rules in a YAML text; ``file`` is for errors."""
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{file}{line}: this is not YAML.", "docs/alerts.md shows a rules file.") from None
+    content = parse_yaml(text, file)
     if not isinstance(content, dict) or set(content) != {"rules"} or not isinstance(content["rules"], list):
         raise ConfigurationError(f"{file}: there must be one key, rules, with a list.", "See conf/alerts.yaml.")
     if len(content["rules"]) > MOST_RULES:

@@ -69,7 +69,8 @@ def test_a_wrong_rule_is_refused_by_name(rule: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("rules: [", "my.yaml, line 2: this is not YAML"),
+        ("rules: [", "my.yaml, line 2, column 1: not valid YAML"),
+        ("rules: [{alert: a, kind: loss_rate, above: 0.1, above: 0.9}]", "above appears twice"),
         ("", "there must be one key, rules"),
         ("rules: {}", "there must be one key, rules"),
         ("rules: []\nmore: 1", "there must be one key, rules"),
@@ -85,5 +86,5 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         load_rules(str(tmp_path / "none.yaml"))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match="no UTF-8"):
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
         load_rules(str(tmp_path / "binary.yaml"))
