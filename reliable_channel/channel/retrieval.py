@@ -95,7 +95,7 @@ StoreResult = StoreEnvelopes | StoredHashes | StoreFailure
 
 
 class StoreRetrieval:
-    """``answered``, set by the channel, gets every page. ``threaded=False``: :meth:`run_pending` does the work,
+    """``answered`` gets every page. ``threaded=False``: :meth:`run_pending` does the work,
     for tests."""
 
     def __init__(
@@ -103,13 +103,14 @@ class StoreRetrieval:
         node: Node,
         pubsub_topic: str,
         content_topic: str,
+        answered: Callable[[StoreResult], None],
         *,
         threaded: bool = True,
     ) -> None:
         self._node = node
         self._pubsub_topic = pubsub_topic
         self._content_topic = content_topic
-        self.answered: Callable[[StoreResult], None] = lambda _: None
+        self._answered = answered
         self.threaded = threaded
         self._hashes: dict[bytes, None] = {}
         self._ranges: deque[TimeRange] = deque()
@@ -202,12 +203,12 @@ class StoreRetrieval:
             for page in self._pages(question):
                 cursor = page.cursor
                 if envelopes := tuple(self._envelopes(page)):
-                    self.answered(StoreEnvelopes(envelopes))
+                    self._answered(StoreEnvelopes(envelopes))
                 hashes += [entry.message_hash for entry in page.entries if entry.message is None]
             is_cut = cursor is not None and not self.ended
             if isinstance(question, HashCheck):
                 until = question.start_ms + CATCH_UP_MARGIN_MS if is_cut else question.now_ms
-                self.answered(StoredHashes(tuple(hashes), until))
+                self._answered(StoredHashes(tuple(hashes), until))
             if is_cut:
                 self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.", question)
             else:
@@ -221,7 +222,7 @@ class StoreRetrieval:
     def _fail(self, detail: str, question: Question) -> None:
         """Report a failure; that of a check only if the query before it did not fail, since checks never end."""
         if not (self._fails and isinstance(question, HashCheck)):
-            self.answered(StoreFailure(detail))
+            self._answered(StoreFailure(detail))
         self._fails = True
 
     def _pages(self, question: Question) -> Iterator[StorePage]:

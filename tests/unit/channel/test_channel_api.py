@@ -221,7 +221,7 @@ def test_a_stopped_channel_keeps_nothing_of_what_it_refuses(
     def fail(*_: object) -> None:
         raise EnvironmentFault("The disk is full.")
 
-    monkeypatch.setattr(channel._journal, "commit", fail)
+    monkeypatch.setattr(channel._cycle.journal, "commit", fail)
     depths = []
     for _ in range(5):
         with pytest.raises(EnvironmentFault) as caught:
@@ -265,11 +265,11 @@ def test_what_one_channel_of_a_node_sends_wakes_no_other(world: World) -> None:
         other._work.clear()
     mine = alice.channel.send(b"hello")
     alice.channel.step()
-    world.node("alice")._emit(Queued(next(iter(alice.channel._outgoing.in_flight)), world.now))
+    world.node("alice")._emit(Queued(next(iter(alice.channel._cycle.outgoing.in_flight)), world.now))
     world.network.pump()
     alice.channel.step()
     assert alice.channel.send_state(mine) is SendState.SENT
-    assert [(other._work.is_set(), len(other._results)) for other in others] == [(False, 1), (False, 0)]
+    assert [(other._work.is_set(), len(other._cycle._results)) for other in others] == [(False, 1), (False, 0)]
     for other in others:
         other.close()
 
@@ -360,7 +360,7 @@ def test_open_channel_takes_defaults_from_the_node_configuration_and_stops_a_nod
         clock=world.network.clock,
         threaded=False,
     )
-    assert channel._machine.sds.config.causal_history_size == 7
+    assert channel._cycle.machine.sds.config.causal_history_size == 7
     assert node.health().state == "Healthy"
     channel.close()
     assert node.health().state == "Unhealthy"
@@ -463,7 +463,7 @@ def test_the_segment_size_is_what_header_and_declared_overhead_leave(world: Worl
             return payload[:-60_000]
 
     alice, bob = world.join("alice", encryption=Roomy()), world.join("bob", encryption=Roomy())
-    size = alice.channel._machine.segmentation.segment_size_bytes
+    size = alice.channel._cycle.machine.segmentation.segment_size_bytes
     assert size < 150_000 - 60_000
     alice.channel.send(bytes(1_048_576))
     world.run(3_000)

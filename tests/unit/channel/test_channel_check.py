@@ -95,7 +95,7 @@ def test_an_answer_that_is_cut_short_is_reported(monkeypatch: pytest.MonkeyPatch
     if query_on_connect:
         world.run(CHECK_PERIOD_MS, step_ms=1_000)
     else:
-        bob.channel._queries.want_range(world.now - CHECK_PERIOD_MS)
+        bob.channel._cycle._queries.want_range(world.now - CHECK_PERIOD_MS)
     world.run(1_000)
     assert bob.problems() == ["store_failed"]
     assert "more than 1 pages" in bob.of(ChannelProblem)[0].detail

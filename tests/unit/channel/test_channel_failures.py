@@ -64,7 +64,7 @@ def talk(persistence: MemoryPersistence | None, bad: list[int]) -> tuple[list[by
             world.node("bob").arrive(envelope(world, f"{BAD}{number}", ("never came",)), PUBSUB_TOPIC)
         (alice if number % 2 else bob).channel.send(f"message {number}".encode())
         world.run(1_000)
-    log = [sds_id for _, sds_id in bob.channel._machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in bob.channel._cycle.machine.sds.log_positions()]
     found = bob.payloads, log, bob.problems()
     world.close()
     return found
@@ -120,7 +120,7 @@ def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: Non
     alice.channel.send(b"and on")
     world.run(1_000)
     assert again.of(MessageReceived)[-1].message == b"and on"
-    log = [sds_id for _, sds_id in again.channel._machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in again.channel._cycle.machine.sds.log_positions()]
     assert len(log) == 5 and not any(sds_id.startswith(BAD) for sds_id in log)
     world.close()
 
@@ -207,7 +207,7 @@ def test_a_channel_that_is_busy_keeps_no_payload_that_another_one_sent() -> None
         other.channel.send(bytes(100_000))
         other.channel.step()
         world.network.pump()
-    results = [result for result in busy.channel._results if isinstance(result, Sent)]
+    results = [result for result in busy.channel._cycle._results if isinstance(result, Sent)]
     assert len(results) == 10
     assert sum(len(result.message.payload) for result in results) == 0
 
@@ -228,7 +228,7 @@ def test_a_store_that_never_answers_holds_no_channel_up(monkeypatch: pytest.Monk
             go_on.wait()
             raise StoreUnavailable("at last")
 
-    store = StoreRetrieval(Hanging(MemoryNetwork(), "alice"), DEFAULT_PUBSUB_TOPIC, TOPIC)
+    store = StoreRetrieval(Hanging(MemoryNetwork(), "alice"), DEFAULT_PUBSUB_TOPIC, TOPIC, lambda _: None)
     store.ask_range(TimeRange(1, 2))
     assert asked.wait(WAIT_S)
     stopping = threading.Thread(target=store.stop)

@@ -349,7 +349,7 @@ def test_a_channel_that_cannot_store_what_has_arrived_reports_that_without_its_l
     assert running.wait(WAIT_S)
     second = alice.send(b"second")
     assert alice.wait([second], timeout_s=WAIT_S)
-    until(lambda: len(bob._arrivals))
+    until(lambda: len(bob._cycle.arrivals))
     monkeypatch.setattr(bob, "_acknowledge", lambda: None)
     monkeypatch.setattr(persistence, "append", fail_with(EnvironmentFault("The disk is full.")))
     threading.Timer(0.1, go_on.set).start()
@@ -370,7 +370,7 @@ def test_what_has_arrived_is_kept_when_one_thread_stops_a_channel_and_another_cl
     alice.send(b"first")
     assert running.wait(WAIT_S)
     alice.send(b"second")
-    until(lambda: len(bob._arrivals))
+    until(lambda: len(bob._cycle.arrivals))
     alice.close()  # she repeats nothing
     stopping = threading.Thread(target=bob.stop)
     stopping.start()

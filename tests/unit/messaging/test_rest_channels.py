@@ -259,7 +259,7 @@ def test_a_full_disk_is_503_and_names_no_file_of_the_server(world: World, tmp_pa
     app = create_app(world.node, channels=lambda _: config, clock=world.clock, threaded=False, run_node=False)
     with TestClient(app, base_url="http://localhost") as client:
         handle = client.post("/channels", json=ALICE).json()["id"]
-        persistence = app.state.sessions.find(handle).channel._journal._persistence
+        persistence = app.state.sessions.find(handle).channel._cycle.journal._persistence
         persistence._connection.execute("PRAGMA max_page_count=1")
         answer = client.post(f"/channels/{handle}/send", json={"payload": encoded(bytes(500_000))})
         assert (answer.status_code, "full" in answer.text) == (503, True)

@@ -91,7 +91,7 @@ def test_what_a_channel_could_not_store_is_read_again_and_the_health_names_it(
     def fail(*_: object) -> None:
         raise EnvironmentFault("The disk is full.")
 
-    monkeypatch.setattr(broken._journal, "commit", fail)
+    monkeypatch.setattr(broken._cycle.journal, "commit", fail)
     with pytest.raises(EnvironmentFault):
         broken.step()
     for offset in range(1, 50):

@@ -1,0 +1,442 @@
+"""Runs a channel's state machine: takes what has arrived, applies and stores it, and carries the effects out.
+
+One cycle: take received envelopes → apply → persist the inputs in one transaction → dispatch → call the application,
+and record the reported events, in an order that survives a crash (:mod:`reliable_channel.channel.persistence.base`).
+Everything here is guarded by one lock. It has no thread of its own: the handle
+(:mod:`reliable_channel.channel.channel`) runs one cycle after the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from reliable_channel.channel.config import ReliableChannelConfig
+from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
+from reliable_channel.channel.encryption import ChannelEncryption
+from reliable_channel.channel.events import ChannelEvent, ChannelProblem, MessageSendError, MessageSent
+from reliable_channel.channel.incoming import Arrivals, EnvelopeReader
+from reliable_channel.channel.journal import Journal, apply_input, is_failure
+from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.outgoing import OutgoingQueue
+from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
+from reliable_channel.channel.reports import ReportQueue
+from reliable_channel.channel.retrieval import (
+    StoredHashes,
+    StoreEnvelopes,
+    StoreFailure,
+    StoreQueries,
+    StoreResult,
+    StoreRetrieval,
+)
+from reliable_channel.channel.steps import (
+    Closing,
+    Effect,
+    Fetch,
+    FetchRange,
+    Input,
+    Opened,
+    Report,
+    SdsDispatch,
+    SendRequested,
+    StepResult,
+    SyncWithdrawn,
+    Ticked,
+)
+from reliable_channel.core.sds import Outgoing, OutgoingReason
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import decode_sds_message
+from reliable_channel.transport.base import (
+    HealthChanged,
+    Node,
+    NodeEvent,
+    Queued,
+    RateLimitNear,
+    Received,
+    ReceivedEnvelope,
+    RecordsGone,
+    SendDelayed,
+    SendFailed,
+    Sent,
+)
+from reliable_channel.transport.clock import Clock, earliest, has_passed, now_ms
+from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.health import HealthState
+
+Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoredHashes | StoreFailure
+"""A report of the node or a store other than an envelope."""
+
+MAX_INPUTS_PER_CYCLE = 256
+FAILED_TIMERS_WAIT_MS = 60_000
+"""The wait after timers on which the machine failed, because they are still due."""
+
+
+class ChannelCycle:
+    """The state of one channel and what drives it. ``listeners`` are called with its events; ``wake`` requests a cycle.
+
+    ``lock`` guards everything. While it is held, only the database is waited for, never the node, the store or the
+    application. ``space`` is notified when envelopes have left the queues."""
+
+    def __init__(
+        self,
+        node: Node,
+        key: ChannelKey,
+        config: ReliableChannelConfig,
+        machine: ChannelMachine,
+        persistence: Persistence,
+        encryption: ChannelEncryption | None,
+        listeners: Dispatcher[ChannelEvent],
+        wake: Callable[[], None],
+        *,
+        clock: Clock,
+        threaded: bool,
+    ) -> None:
+        self._node = node
+        self._key = key
+        self._config = config
+        self._clock = clock
+        self._wake = wake
+        self.lock = threading.RLock()
+        self.space = threading.Condition(self.lock)
+        self.machine = machine
+        self.journal = Journal(machine, key, config, persistence)
+        self._envelope_reader = EnvelopeReader(machine, key.pubsub_topic, encryption)
+        self.arrivals = Arrivals()
+        self.retrieval = StoreRetrieval(
+            node, key.pubsub_topic, key.content_topic, self._on_store_result, threaded=threaded
+        )
+        self._queries = StoreQueries(self.retrieval, config)
+        self._report_queue = ReportQueue(self.journal, listeners, self.lock, wake)
+        self.outgoing = OutgoingQueue(key, node, encryption, self._report_queue.emit)
+        self.dispatch_reports = DispatchReports(
+            machine,
+            self.outgoing,
+            self._report_queue.emit,
+            node_retries=lambda: bool(getattr(node, "retries_sends", False)),
+        )
+        self._results: deque[Result] = deque()
+        self._effects: deque[Effect] = deque()
+        self._planned_bytes = 0
+        self._last_processing = 0
+        self._draining = False
+        self._no_timers_until = 0
+        self._rewound = False
+        self._finished = False
+        # The state in which the last process left the channel, and the events that it had not recorded as reported.
+        self._report_queue.restore(self.journal.restore())
+
+    # ---- what the handle asks for ------------------------------------------------------------------------------------
+
+    def submit(self, payload: bytes, label: str | None) -> str:
+        """Segment the payload, apply SDS and persist the send; the next cycle encrypts and dispatches. Returns the
+        ReliableSendId."""
+        with self.lock:
+            known = self.journal.find_send(label) if label is not None else None
+            if known is not None:
+                return self._send_again(known)
+            outcome = apply_input(self.machine, SendRequested(self._now(), payload), self.journal.rewind)
+            self.journal.commit([outcome], label)
+            self._plan(outcome.effects)
+        self._wake()
+        return outcome.send_id
+
+    def submit_ephemeral(self, payload: bytes) -> str:
+        """Plan an untracked message; returns its SDS id."""
+        with self.lock:
+            dispatch = self.machine.send_ephemeral(payload, self._now())
+            self._plan([dispatch])
+        self._wake()
+        return dispatch.sds_id
+
+    def _send_again(self, known: LabelledSend) -> str:
+        """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
+        send = self.machine.sends.get(known.send_id)
+        if not known.delivered and (send is None or send.failed):
+            for index, data in enumerate(known.segments):
+                message = decode_sds_message(data, self.machine.sds_config.wire_family)
+                if not isinstance(message, Malformed):
+                    outgoing = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
+                    payload_hash = send.payload_hash if send is not None else ""
+                    self._plan([SdsDispatch(outgoing, known.send_id, payload_hash, len(known.segments))])
+            self._wake()
+        return known.send_id
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of sends that are kept and not yet given to the node."""
+        return self.outgoing.queued_bytes + self._planned_bytes
+
+    def open(self) -> None:
+        """Start: dispatch unacknowledged segments again, and query a store for what was missed."""
+        with self.lock:
+            now = self._now()
+            last_active = self.machine.last_active
+            self._take([Opened(now)])
+            self._queries.catch_up(last_active, now)
+        self._wake()
+
+    def run(self) -> int | None:
+        """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
+        if not self.retrieval.threaded:
+            self.retrieval.run_pending()
+        with self.lock:
+            if self._finished:  # a thread that another one waits for in vain
+                return None
+            now = self._now()
+            self._apply_arrived(now)
+            self._withdraw_outdated(now)
+        self._report_queue.dispatch()
+        with self.lock:
+            if self._finished:  # a callback closed the channel
+                return None
+            if self._rewound or self.journal.snapshot_due():
+                self._rewound = False
+                self._compact()
+            return self._next_due(now)
+
+    def acknowledge(self) -> bool:
+        """Send the owed acknowledgement before the channel stops; returns whether there was one."""
+        with self.lock:
+            now = self._now()
+            (outcome,) = self._take([Closing(now)])
+            self._perform(now)
+        return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
+
+    def stop(self) -> None:
+        """Store what has arrived, and forget which envelopes wait or are in flight: the machine still knows them."""
+        with self.lock:
+            try:
+                self._keep_arrivals()
+            finally:
+                self.outgoing.clear()
+
+    def finish(self, *, sound: bool) -> None:
+        """Record what was reported and, when the state is ``sound``, take a snapshot. Nothing is stored after that.
+        What a channel with a fault holds is read again by the next process."""
+        with self.lock:
+            if sound:
+                self._keep_arrivals()  # where another thread is stopping the channel
+            self._report_queue.close(sound=sound)
+            if sound:
+                self._compact()
+                while self.arrivals:  # of a channel without a journal
+                    self._release_holds([self.arrivals.take()])
+            self._finished = True
+
+    # ---- what node and store report, from any thread -----------------------------------------------------------------
+
+    def on_node_event(self, event: NodeEvent) -> None:
+        """The node's listener: never blocks. A channel that falls behind drops envelopes; stores have them."""
+        match event:
+            case Received(envelope):
+                if envelope.message.content_topic != self._key.content_topic:
+                    return
+                if envelope.hold is not None:
+                    envelope.hold.take()
+                if not self.arrivals.offer(envelope):
+                    self._release_holds([envelope])
+                    return
+            # Every channel of a node hears of every envelope. With hundreds of channels, waking all of them for each
+            # took minutes of CPU.
+            case Sent(message=message):
+                if message.content_topic != self._key.content_topic:  # those of this topic may also be in a store
+                    return
+                self._results.append(replace(event, message=replace(message, payload=b"")))
+                if not self.outgoing.may_await(event.request_id):
+                    return
+            case Queued() | SendDelayed() | SendFailed() if not self.outgoing.may_await(event.request_id):
+                return
+            case _:
+                self._results.append(event)
+        self._wake()
+
+    def _on_store_result(self, result: StoreResult) -> None:
+        """Take the envelopes that a store returned, or its failure."""
+        if isinstance(result, StoreEnvelopes):
+            with self.space:
+                # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
+                while self.retrieval.threaded and not self.retrieval.ended and self.arrivals.is_crowded:
+                    self.space.wait(0.1)
+            self.arrivals.put(result.envelopes)
+        else:
+            self._results.append(result)
+        self._wake()
+
+    # ---- inside a cycle ----------------------------------------------------------------------------------------------
+
+    def _apply_arrived(self, now: int) -> None:
+        """Apply what is due and what has arrived, store it, and carry the effects out."""
+        taken: list[ReceivedEnvelope] = []
+        outcomes = self._gather(now, taken)
+        self._store(outcomes)
+        self._release_holds(taken)
+        self._perform(now)
+
+    def _keep_arrivals(self) -> None:
+        """Apply and store what has arrived: the node will not bring it again. The application hears of it after the
+        next start."""
+        while self.arrivals and self.journal.keeps and not self._finished:
+            self._draining = True
+            self._apply_arrived(self._now())
+
+    @staticmethod
+    def _release_holds(envelopes: Iterable[ReceivedEnvelope]) -> None:
+        """Let the node commit the offsets of envelopes that are stored, or will never be."""
+        for envelope in envelopes:
+            if envelope.hold is not None:
+                envelope.hold.release()
+
+    def _gather(self, now: int, taken: list[ReceivedEnvelope]) -> list[StepResult]:
+        """Apply timers, then dispatch results, then envelopes, which are appended to ``taken``: a wait that just began
+        must not look overdue."""
+        outcomes: list[StepResult] = []
+        due = self.machine.next_due()
+        if is_set_back := self.machine.is_ahead_of(now):
+            self._no_timers_until = 0
+            self._queries.follow_clock(now)
+        ticks = is_set_back or (due is not None and max(due, self._no_timers_until) <= now)
+        if ticks and not self._apply(Ticked(now), outcomes):
+            self._no_timers_until = now + FAILED_TIMERS_WAIT_MS
+        for _ in range(min(len(self._results), MAX_INPUTS_PER_CYCLE)):
+            given = self._read_result(self._results.popleft(), now)
+            if given is not None:
+                self._apply(given, outcomes)
+        if self.arrivals and (self._draining or self._is_pause_over(now)):
+            for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
+                envelope = self.arrivals.take()
+                taken.append(envelope)
+                self._queries.note_hash(envelope.message_hash, now)
+                received = self._envelope_reader.decrypt(envelope, now)
+                if isinstance(received, ChannelProblem):
+                    self._report_queue.emit(received)
+                elif received is not None and not self._apply(received, outcomes):
+                    break  # one journal is read again in a cycle, not many
+            self._draining = bool(self.arrivals)
+            self._last_processing = now
+        return outcomes
+
+    def _read_result(self, result: Result, now: int) -> Input | None:
+        """Emit the events of a report; returns the input for the state machine, if any."""
+        match result:
+            case StoredHashes():
+                self._queries.fetch_unknown(result)
+            case StoreFailure():
+                self._report_queue.emit(self._problem("store_failed", result.detail, now))
+            case RecordsGone():
+                self._report_queue.emit(self._problem("records_gone", str(result), now))
+            case HealthChanged():
+                if result.health.state is not HealthState.UNHEALTHY:
+                    self._queries.catch_up(self.machine.last_active, now)
+            case RateLimitNear():
+                self.dispatch_reports.approach_limit(result, now)
+            case _:
+                if isinstance(result, Sent):
+                    self._queries.note_hash(result.message_hash, now)
+                return self.dispatch_reports.apply(result, now)
+        return None
+
+    def _apply(self, given: Input, outcomes: list[StepResult]) -> bool:
+        """Apply an input and append its result; returns whether the machine could take it. If not, ``outcomes`` are
+        persisted first, and the machine is rewound to the state after them."""
+
+        def rewind() -> None:
+            self.journal.commit(outcomes)
+            outcomes[:] = [replace(outcome, keep=False) for outcome in outcomes]
+            self.journal.rewind()
+            self._rewound = True
+
+        outcomes.append(apply_input(self.machine, given, rewind))
+        return not is_failure(outcomes[-1])
+
+    def _take(self, inputs: Iterable[Input]) -> list[StepResult]:
+        """Apply inputs, persist them, and plan their effects."""
+        outcomes: list[StepResult] = []
+        for given in inputs:
+            self._apply(given, outcomes)
+        self._store(outcomes)
+        return outcomes
+
+    def _store(self, outcomes: list[StepResult]) -> None:
+        """Persist inputs, and then plan their effects."""
+        self.journal.commit(outcomes)
+        for outcome in outcomes:
+            self._plan(outcome.effects)
+
+    def _is_pause_over(self, now: int) -> bool:
+        return has_passed(self._config.process_task_min_elapse_ms, self._last_processing, now)
+
+    def _plan(self, effects: Iterable[Effect]) -> None:
+        """Queue effects for this cycle or the next."""
+        for effect in effects:
+            self._effects.append(effect)
+            if isinstance(effect, SdsDispatch):
+                self._planned_bytes += len(effect.outgoing.data)
+
+    def _perform(self, now: int) -> None:
+        while True:
+            while self._effects:
+                effect = self._effects.popleft()
+                match effect:
+                    case SdsDispatch():
+                        self._planned_bytes -= len(effect.outgoing.data)
+                        self._take(self.outgoing.push(effect, now))
+                    case Report(MessageSent() as sent):
+                        self._report_queue.enqueue(
+                            Report(self.dispatch_reports.complete(sent.request_id, sent.message_id, sent.at))
+                        )
+                    case Report(event):
+                        if isinstance(event, MessageSendError):
+                            self.dispatch_reports.labels.pop(event.request_id, None)
+                        self._report_queue.enqueue(effect)
+                    case Fetch():
+                        self._queries.fetch(effect, now)
+                    case FetchRange():
+                        self._queries.want_range(effect.start_ms)
+            self._take(self.outgoing.pump(now))
+            if not self._effects:
+                self._queries.run_due(now)
+                self.space.notify_all()
+                return
+
+    def _withdraw_outdated(self, now: int) -> None:
+        """Take back retransmissions and sync messages that wait for the rate limit and would say nothing new when it is
+        their turn."""
+        delayed = self.outgoing.delayed
+        for request_id, outgoing in list(delayed.items()):
+            is_sync = outgoing.reason is OutgoingReason.SYNC
+            if is_sync and len(delayed) > 1:
+                continue  # a new one would go to the end of the queue
+            if self.machine.sds.is_outdated(outgoing, now) and self._node.withdraw(request_id):
+                del delayed[request_id]
+                self.outgoing.in_flight.pop(request_id, None)
+                if is_sync:
+                    self._take([SyncWithdrawn(now)])
+                    self._perform(now)
+
+    def _compact(self) -> None:
+        """Replace the journal by a snapshot."""
+        with self.lock:
+            if not any(effect.key for effect in self._effects if isinstance(effect, Report)):
+                self.journal.compact(self._report_queue.list_unreported())
+
+    def _next_due(self, now: int) -> int | None:
+        timers = self.machine.next_due()
+        due = [
+            None if timers is None else max(timers, self._no_timers_until),
+            self.outgoing.next_due(now),
+            self._queries.next_due(),
+        ]
+        if self.arrivals:
+            due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
+        if self._effects or self._results:
+            due.append(now)
+        return earliest(*due)
+
+    def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
+        return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)
+
+    def _now(self) -> int:
+        """Unix ms."""
+        return now_ms(self._clock)
