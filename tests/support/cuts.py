@@ -70,7 +70,7 @@ class Reassembly:
         self.settings = load("local", paths={"run_dir": place}).model_copy(update={"segmentation": CONFIG})
         for name in ("reassembled_messages", "ordered_sds_messages", "channel_events"):
             Path(self.settings.paths.table(name)).mkdir(parents=True, exist_ok=True)
-        self.states: dict[bytes, FakeState] = {}
+        self.states: dict[bytes | None, FakeState] = {}
         self.open = OpenHashes()
         self.rows: list[tuple[str, dict[str, Any]]] = []
         self.incomplete: list[dict[str, Any]] = []
@@ -83,15 +83,15 @@ class Reassembly:
         self._monkeypatch.setattr(combiner, "read_open_before", lambda paths: before)
         known = self._read_completed()
         self._monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: known)
-        with_keys = [{"state_key": combiner.TICKS, **row} if row["kind"] == "tick" else row for row in rows]
-        batches = [pa.RecordBatch.from_pylist(with_keys, schema=combiner.INPUT_SCHEMA)] if rows else []
+        batches = [pa.RecordBatch.from_pylist(rows, schema=combiner.INPUT_SCHEMA)] if rows else []
         out = [b.to_pandas() for b in combiner.Combiner(self.settings)(iter(batches))]
         if not out:
             return
         frame = pd.concat(out)
         update = reassembly.KeyedSets(CONFIG, lambda row: row)
-        for key, group in frame.groupby("state_key", sort=False):
-            state = self.states.setdefault(bytes(key), FakeState())
+        for key, group in frame.groupby(combiner.HASH, sort=False, dropna=False):
+            key = None if pd.isna(key) else key
+            state = self.states.setdefault(key, FakeState())
             for result in update((key,), iter([group]), state):  # type: ignore[arg-type]
                 assert {*result["kind"]} == {RESULTS}
                 for blob in result["results"]:
@@ -197,7 +197,7 @@ def segment_row(sender: str, sds_id: str, lamport: int, content: bytes, at: int,
     from reliable_channel.core.wire.hashing import keccak256
 
     return {
-        "state_key": keccak256(payload),
+        "entire_message_hash": keccak256(payload),
         "kind": "segment",
         "event_us": at * 1000,
         "pubsub_topic": "p",

@@ -2,7 +2,8 @@
 
 The combiner is a function for ``mapInArrow`` after a shuffle by ``entire_message_hash``. It writes the files of the
 sets it completes, and returns what the keyed state must process (:class:`ForState`): sets that stay open, segments of
-hashes that are already in state, ticks by which something of a hash is due; and its own reports to the driver.
+hashes that are already in state, ticks by which something of a hash is due. Ticks have no hash, so one task receives
+them all; nor have the combiner's own reports to the driver.
 """
 
 from __future__ import annotations
@@ -28,20 +29,18 @@ from reliable_channel.pipeline.result_files import Result, ResultFiles, group_by
 FLUSH_BYTES = 16 * 1024 * 1024
 """The combiner writes payloads, and returns what is for the keyed state, when it holds this many bytes of them."""
 
-TICKS, REPORTS = b"#tick", b"#"
-"""The shuffle key of all ticks, so that one combiner task receives them; and the state key under which the combiner's
-reports pass through the keyed operator. Hashes are longer."""
+HASH = "entire_message_hash"
+"""The key of the state. Null for ticks, and for the combiner's reports, which pass through the keyed operator."""
 
 _TAKEN = (*RECORD_KEY, *CHANNEL_KEY, "family", "sender_id", "sds_id", "lamport_timestamp", "segment_dialect", "content")
 INPUT_COLUMNS = {
-    "state_key": "BINARY",
-    **{name: SDS_MESSAGES.by_name()[name].type for name in (*_TAKEN, "encrypted")},
+    **{name: SDS_MESSAGES.by_name()[name].type for name in (HASH, *_TAKEN, "encrypted")},
     "event_us": "BIGINT",
 }
 """The input of the combiner: segments and ticks."""
 
 INPUT_SCHEMA = pa.schema([(name, ARROW_TYPES[type_]) for name, type_ in INPUT_COLUMNS.items()])
-_OUTPUT_SCHEMA = pa.schema([("state_key", pa.binary()), ("given", pa.binary())])
+_OUTPUT_SCHEMA = pa.schema([(HASH, pa.binary()), ("given", pa.binary())])
 
 
 class ForState(NamedTuple):
@@ -74,12 +73,12 @@ class Combiner:
         self._decrypt = SegmentDecryptor(settings.channels)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the segments and ticks of one task; yields keys of the state with what each is given."""
+        """Process the segments and ticks of one task; yields hashes with what the state of each is given."""
         segments: list[pa.RecordBatch] = []
         ticks: list[Tick] = []
         for batch in batches:
-            is_tick = pc.equal(batch.column("state_key"), TICKS)
-            if pc.any(is_tick).as_py():
+            is_tick = batch.column(HASH).is_null()
+            if is_tick.true_count:
                 ticks += [Tick(**row) for row in batch.filter(is_tick).select(Tick._fields).to_pylist()]
                 batch = batch.filter(pc.invert(is_tick))
             if batch.num_rows:
@@ -111,7 +110,7 @@ class Combiner:
                     yield from to_state.add(hash_, ForState(blob, ()).to_bytes())
             written.flush()
             for blob in pack([*files.for_driver, *files.finish()]):
-                yield from to_state.add(REPORTS, blob)
+                yield from to_state.add(None, blob)
 
     def _rebuild(self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]) -> tuple[HashSets, list[Result]]:
         """Apply the rows of one hash; returns its sets and their results."""
@@ -158,10 +157,10 @@ class _Segments:
         self._table = table
         self._columns = {name: _values(name, table[name]) for name in SegmentRow._fields}
         self.by_hash: dict[bytes, list[int]] = {}
-        keys = table["state_key"].to_pylist()
+        hashes = table[HASH].to_pylist()
         order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
         for index in order.to_pylist():
-            self.by_hash.setdefault(keys[index], []).append(index)
+            self.by_hash.setdefault(hashes[index], []).append(index)
 
     @property
     def oldest_us(self) -> int:
@@ -201,11 +200,11 @@ class _ToState:
     """Buffers what is for the keyed state, and returns it when it exceeds :data:`FLUSH_BYTES`, and at the end."""
 
     def __init__(self) -> None:
-        self._given: list[tuple[bytes, bytes]] = []
+        self._given: list[tuple[bytes | None, bytes]] = []
         self._bytes = 0
 
-    def add(self, key: bytes, given: bytes) -> Iterator[pa.RecordBatch]:
-        self._given.append((key, given))
+    def add(self, hash_: bytes | None, given: bytes) -> Iterator[pa.RecordBatch]:
+        self._given.append((hash_, given))
         self._bytes += len(given)
         if self._bytes > FLUSH_BYTES:
             yield from self.flush()

@@ -3,9 +3,8 @@
 Reads ``sds_messages``; writes ``ordered_sds_messages``, ``reassembled_messages`` and ``incomplete_messages``. Rows that
 need no state pass straight through. Segments go to the combiner, which rebuilds and writes the sets that are complete
 within the micro-batch; the rest goes to keyed state, as one binary value for each hash. The combiner's reports to the
-driver pass through the same operator under the key ``REPORTS``: a second branch of the plan would run the combiner
-twice. Only the Reassembler removes duplicates, because no earlier step knows which copy came first (docs/pipeline.md
-*Reassembly*).
+driver pass through the same operator without a hash: a second branch of the plan would run the combiner twice. Only the
+Reassembler removes duplicates, because no earlier step knows which copy came first (docs/pipeline.md *Reassembly*).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from reliable_channel.lake.tables import (
     REASSEMBLED_MESSAGES,
 )
 from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported
-from reliable_channel.pipeline.reassembly.combiner import INPUT_COLUMNS, REPORTS, TICKS, Combiner, ForState
+from reliable_channel.pipeline.reassembly.combiner import HASH, INPUT_COLUMNS, Combiner, ForState
 from reliable_channel.pipeline.reassembly.set_results import ReportedSet
 from reliable_channel.pipeline.reassembly.sets import (
     STATE_VERSION,
@@ -48,9 +47,10 @@ TABLES_WRITTEN = (ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGE
 TICK_SUB_ORDER = 1_000_000
 """Ticks are ordered after all rows of the preceding record."""
 
-_GIVEN = "state_key binary, given binary"
+_GIVEN = f"{HASH} binary, given binary"
 _OUT = "kind string, results binary"
 _STATE = "version int, blob binary"
+_NEED_STATE = f"sds_kind = 'tick' or segment_kind in ('data', 'parity') and content is not null and {HASH} is not null"
 
 
 def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
@@ -58,11 +58,9 @@ def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
     reassembly."""
 
     def transform(segments: DataFrame) -> DataFrame:
-        rows = segments.where("sds_kind = 'tick' or segment_kind in ('data', 'parity') and content is not null").select(
-            *_input_columns()
-        )
-        rows = rows.repartition(F.col("state_key")).mapInArrow(Combiner(settings), _GIVEN)
-        results = rows.groupBy("state_key").applyInPandasWithState(
+        rows = segments.where(_NEED_STATE).withColumn("event_us", F.unix_micros("event_time")).select(*INPUT_COLUMNS)
+        rows = rows.repartition(F.col(HASH)).mapInArrow(Combiner(settings), _GIVEN)
+        results = rows.groupBy(HASH).applyInPandasWithState(
             KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
             _OUT,
             _STATE,
@@ -88,15 +86,6 @@ def pass_through(segments: DataFrame) -> DataFrame:
     )
 
 
-def _input_columns() -> list[Any]:
-    """The columns of the combiner's input, of rows of ``sds_messages``."""
-    special = {
-        "state_key": F.when(F.col("sds_kind") == "tick", F.lit(TICKS)).otherwise(F.col("entire_message_hash")),
-        "event_us": F.unix_micros("event_time"),
-    }
-    return [special.get(name, F.col(name)).alias(name) for name in INPUT_COLUMNS]
-
-
 class KeyedSets:
     """The function for ``applyInPandasWithState``: updates the sets of one hash, and passes the combiner's reports
     on."""
@@ -107,9 +96,8 @@ class KeyedSets:
     def __call__(
         self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
-        hash_ = bytes(key[0])
         given = [bytes(blob) for frame in frames for blob in frame["given"]]
-        if hash_ == REPORTS:
+        if key[0] is None:
             yield _frame(given)
             return
         every = [ForState.from_bytes(blob) for blob in given]
@@ -127,7 +115,7 @@ class KeyedSets:
             state.remove()
         if (dues := sets.dues()) != before:
             results.append(
-                HashDue(hash_.hex(), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
+                HashDue(bytes(key[0]).hex(), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
             )
         if results:
             yield _frame(pack(results))

@@ -13,7 +13,7 @@ from reliable_channel.config import load
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes
 from reliable_channel.pipeline.reassembly import combiner as combiner_module
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.combiner import INPUT_SCHEMA, REPORTS, TICKS, Combiner, ForState
+from reliable_channel.pipeline.reassembly.combiner import HASH, INPUT_SCHEMA, Combiner, ForState
 from reliable_channel.pipeline.reassembly.sets import InputRow, SegmentRow, Tick
 
 DUE, LATER, ELSEWHERE = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
@@ -35,9 +35,9 @@ def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
 
 def returned(combiner: Combiner, *rows: dict[str, Any]) -> list[tuple[bytes, InputRow]]:
     """The rows that the keyed state is given, with their hashes."""
-    batches = [pa.RecordBatch.from_pylist([{"state_key": TICKS, **row}], schema=INPUT_SCHEMA) for row in rows]
+    batches = [pa.RecordBatch.from_pylist([row], schema=INPUT_SCHEMA) for row in rows]
     given = [row for batch in combiner(iter(batches)) for row in batch.to_pylist()]
-    return [(row["state_key"], each) for row in given if row["state_key"] != REPORTS for each in _rows(row["given"])]
+    return [(row[HASH], each) for row in given if row[HASH] is not None for each in _rows(row["given"])]
 
 
 def _rows(given: bytes) -> Sequence[InputRow]:
@@ -62,7 +62,7 @@ def test_a_tick_before_every_timer_becomes_nothing(combiner: Combiner) -> None:
 @pytest.mark.parametrize("lamport", [None, 0, 2**53 + 1, 2**63 - 1])
 def test_a_tick_among_segments_becomes_the_same_rows(combiner: Combiner, lamport: int | None) -> None:
     segment = {**tick(0, AT_US), "content": b"", "segment_dialect": "waku", "lamport_timestamp": lamport}
-    rows = returned(combiner, {**segment, "state_key": LATER}, tick(0, AT_US))
+    rows = returned(combiner, {**segment, HASH: LATER}, tick(0, AT_US))
     assert [hash_ for hash_, row in rows if isinstance(row, Tick)] == [DUE]
     assert [(hash_, row.lamport_timestamp) for hash_, row in rows if isinstance(row, SegmentRow)] == [(LATER, lamport)]
 
@@ -71,8 +71,8 @@ def test_what_a_stranger_sends_of_one_hash_is_given_in_parts(
     combiner: Combiner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(combiner_module, "FLUSH_BYTES", 100)
-    segment = {**tick(0, AT_US), "state_key": DUE, "content": bytes(40), "segment_dialect": "waku"}
+    segment = {**tick(0, AT_US), HASH: DUE, "content": bytes(40), "segment_dialect": "waku"}
     batch = pa.RecordBatch.from_pylist([{**segment, "kafka_offset": n} for n in range(10)], schema=INPUT_SCHEMA)
-    given = [row["given"] for each in combiner(iter([batch])) for row in each.to_pylist() if row["state_key"] == DUE]
+    given = [row["given"] for each in combiner(iter([batch])) for row in each.to_pylist() if row[HASH] == DUE]
     assert [len(_rows(one)) for one in given] == [3, 3, 3, 1]
     assert [row.kafka_offset for one in given for row in _rows(one)] == [*range(10)]
