@@ -4,21 +4,22 @@ A set that was completed without state leaves no state behind, but a late segmen
 join the next send of the same payload. A row of ``reassembled_messages`` has all that a Reassembler remembers of a
 completed send, so a Reassembler that starts from these rows continues like the one that completed them.
 
-A task caches eight bytes of every recently rebuilt hash, and reads only files that may contain one of its own hashes.
+A task reads only the files that contain one of its own hashes (:mod:`~reliable_channel.pipeline.file_index`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import SparkFiles
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
@@ -26,69 +27,56 @@ from reliable_channel.lake.follow import list_files_since, read_files
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
+from reliable_channel.pipeline.file_index import FileIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A send that was completed by a record of the Kafka partition ``place``."""
+    """A send that was completed by a record of a Kafka partition."""
 
     topic_partition: TopicPartition
     send: CompletedSend
 
 
-Prefixes = npt.NDArray[np.uint64]
-
 _SCOPE = (*CHANNEL_KEY, "family", "sender_id")
 _COLUMNS = [*RECORD_KEY, "event_time", *_SCOPE, "entire_message_hash", "sds_ids", "data_count"]
 _COLUMNS += ["first_lamport_timestamp", "send", "one_send"]
 _record, _scope = itemgetter(*RECORD_KEY), itemgetter(*_SCOPE)
-_MASK = (1 << 20) - 1
 
 
-_prefixes: dict[str, Prefixes] = {}
-"""The prefixes of the hashes in each file of the last look-up of this process: 8 MB for a million messages within
-``completed_memory_ms``. Data files never change, and each has a name of its own."""
+def read_completed(
+    paths: PathSettings, hashes: Collection[bytes], since_us: int, index_in: str | None = None
+) -> pa.Table:
+    """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later.
 
-
-def read_completed(paths: PathSettings, hashes: Collection[bytes], since_us: int) -> pa.Table:
-    """The messages with one of ``hashes`` that were completed at ``since_us`` (event time, µs) or later."""
+    ``index_in``: a directory for the index; by default that of the files of the Spark application on this machine."""
     files = list_files_since(open_table(paths, REASSEMBLED_MESSAGES), "event_time", since_us)
-    for gone in _prefixes.keys() - {*files}:
-        del _prefixes[gone]
-    for path in files:
-        if path not in _prefixes:
-            column = read_files(paths, REASSEMBLED_MESSAGES, [path], ["entire_message_hash"])["entire_message_hash"]
-            _prefixes[path] = prefixes(column.drop_null().to_pylist())
-    wanted = sorted(hashes)
-    holding = _find_holding(files, prefixes(wanted))
-    of_these = pc.field("entire_message_hash").isin(wanted)
-    rows = read_files(paths, REASSEMBLED_MESSAGES, holding, _COLUMNS, of_these)
+    name = f"rebuilt-{zlib.crc32(paths.table(REASSEMBLED_MESSAGES.name).encode()):08x}"
+    index = FileIndex(f"{index_in or SparkFiles.getRootDirectory()}/{name}", partial(_hashes_in, paths))
+    of_these = pc.field("entire_message_hash").isin(sorted(hashes))
+    rows = read_files(paths, REASSEMBLED_MESSAGES, sorted(index.files_with(files, hashes)), _COLUMNS, of_these)
     since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
     return rows.filter(pc.greater_equal(rows["event_time"], since))
 
 
-def _find_holding(files: Sequence[str], wanted: Prefixes) -> list[str]:
-    """The files that may contain one of the ``wanted`` prefixes. Twenty bits of each are compared first."""
-    marked = np.zeros(_MASK + 1, bool)
-    marked[wanted & np.uint64(_MASK)] = True
-    near = ((path, _prefixes[path][marked[_prefixes[path] & np.uint64(_MASK)]]) for path in files)
-    return [path for path, some in near if np.isin(some, wanted).any()]
-
-
-def prefixes(hashes: Collection[bytes]) -> Prefixes:
-    """The first eight bytes of each hash."""
-    return np.frombuffer(b"".join(hash_[:8].ljust(8, b"\0") for hash_ in hashes), np.uint64)
+def _hashes_in(paths: PathSettings, file: str) -> pa.Array:
+    rows = read_files(paths, REASSEMBLED_MESSAGES, [file], ["entire_message_hash"])
+    return rows["entire_message_hash"].combine_chunks()
 
 
 def find_completed(
-    paths: PathSettings, hashes: Collection[bytes], since_us: int, batch: Collection[tuple[str, int, int]]
+    paths: PathSettings,
+    hashes: Collection[bytes],
+    since_us: int,
+    batch: Collection[tuple[str, int, int]],
+    index_in: str | None = None,
 ) -> dict[bytes, list[Done]]:
     """Hash → the sends completed since ``since_us`` (event time, µs) by records of other micro-batches, in the order of
     completion.
 
     ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages already written, and
-    recognises them by the record that completed them."""
-    rows = read_completed(paths, hashes, since_us)
+    recognises them by the record that completed them. ``index_in``: as for :func:`read_completed`."""
+    rows = read_completed(paths, hashes, since_us, index_in)
     whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # no job writes null here
     by_hash: dict[bytes, list[Done]] = {}
     for row in sorted(

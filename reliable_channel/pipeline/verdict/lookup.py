@@ -1,6 +1,7 @@
 """Looks up rows of the evidence tables, and verdicts, by the ids, hashes and keys that they contain. No Spark.
 
-A round looks up known values, and reads only the files that contain them (:mod:`.file_index`).
+A round looks up known values, and reads only the files that contain them
+(:mod:`~reliable_channel.pipeline.file_index`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
-from reliable_channel.pipeline.verdict.file_index import FileIndex
+from reliable_channel.pipeline.file_index import FileIndex
 from reliable_channel.pipeline.verdict.touched import ids_within
 
 UNSETTLED = b"\0unsettled"

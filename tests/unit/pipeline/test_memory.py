@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.reassembly import memory
-from reliable_channel.pipeline.reassembly.memory import Done, find_completed, read_completed
+from reliable_channel.pipeline.reassembly.memory import Done, find_completed
 from tests.support.bad_rows import bad_rows
 
 START_MS = 1_767_225_600_000
@@ -56,7 +57,7 @@ def test_recent_messages_of_these_hashes_from_earlier_batches(tmp_path: Path) ->
         message(4, START_MS + 1, HASH, ["replayed"]),
     ]
     write(paths, rows)
-    found = find_completed(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)})
+    found = find_completed(paths, {HASH, b"y" * 32}, START_MS * 1000, {("t", 0, 4)}, str(tmp_path))
     first = CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))
     second = CompletedSend(SCOPE, HASH, 3, 2, START_MS + 2, START_MS + 2, ("a", None, "b"))
     assert found == {HASH: [Done(PLACE, first), Done(PLACE, second)]}
@@ -66,7 +67,7 @@ def test_rows_of_a_foreign_writer_about_the_same_message_hide_nothing(tmp_path: 
     paths = PathSettings(run_dir=str(tmp_path))
     write(paths, [message(1, START_MS, HASH, ["c", "d"])])
     write(paths, [row | {"entire_message_hash": HASH} for row in bad_rows(tables.REASSEMBLED_MESSAGES, beyond=True)])
-    found = find_completed(paths, {HASH}, START_MS * 1000, set())
+    found = find_completed(paths, {HASH}, START_MS * 1000, set(), str(tmp_path))
     assert Done(PLACE, CompletedSend(SCOPE, HASH, 3, 2, None, START_MS, ("c", "d"))) in found[HASH]
 
 
@@ -75,7 +76,7 @@ def write(paths: PathSettings, rows: list[dict[str, object]]) -> None:
     append_rows(paths, tables.REASSEMBLED_MESSAGES, as_arrow(rows, tables.REASSEMBLED_MESSAGES))
 
 
-def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_asks_for(
+def test_only_files_that_are_new_or_hold_what_is_asked_for_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
@@ -91,16 +92,17 @@ def test_a_process_that_lives_on_reads_only_files_that_are_new_or_hold_what_it_a
         return read_files(paths, table, files, columns, *where)
 
     monkeypatch.setattr(memory, "read_files", counted)
+    read_completed = partial(memory.read_completed, paths, index_in=str(tmp_path))
     since = (START_MS + 15 * hour) * 1000
-    assert read_completed(paths, {bytes([3]) * 32}, since).num_rows == 0, "before that time"
+    assert read_completed({bytes([3]) * 32}, since).num_rows == 0, "before that time"
     assert read == [["entire_message_hash"]] * 5
     read.clear()
-    assert read_completed(paths, {bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
+    assert read_completed({bytes([17]) * 32, b"x" * 32}, since)["sds_ids"].to_pylist() == [["id17"]]
     assert len(read) == 1, "the one file it stands in"
     write(paths, [message(20, START_MS + 20 * hour, b"x" * 32, ["new"])])
     DeltaTable(paths.table("reassembled_messages")).optimize.compact()
-    assert read_completed(paths, {b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
+    assert read_completed({b"x" * 32}, since)["sds_ids"].to_pylist() == [["new"]], "compacted meanwhile"
     write(paths, [message(21, START_MS + 40 * hour, b"y" * 32, ["newer"])])
     read.clear()
-    assert read_completed(paths, {b"y" * 32}, (START_MS + 39 * hour) * 1000)["sds_ids"].to_pylist() == [["newer"]]
+    assert read_completed({b"y" * 32}, (START_MS + 39 * hour) * 1000)["sds_ids"].to_pylist() == [["newer"]]
     assert len(read) == 2, "the new file, for its hashes and for what was asked"

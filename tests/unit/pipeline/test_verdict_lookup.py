@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.verdict.file_index import FileIndex
+from reliable_channel.pipeline.file_index import FileIndex
 from reliable_channel.pipeline.verdict.lookup import INDEXED, UNSETTLED, Lookup, is_among, values_in
 
 names = st.text(max_size=3)
@@ -55,7 +57,20 @@ def test_a_file_is_read_once_and_there_are_few_packs(tmp_path: Path) -> None:
         live.append(f"file {number}")
         assert FileIndex(tmp_path, counted).files_with(live, {"value 0", "no value"}) == {"file 0"}
     assert counted.read == live
-    assert len([*tmp_path.iterdir()]) <= 8
+    assert len([*tmp_path.glob("*.arrow")]) <= 8
+
+
+def test_of_tasks_that_look_up_at_once_only_one_reads_a_file(tmp_path: Path) -> None:
+    counted = Counted({f"file {number}": {f"value {number}"} for number in range(4)})
+    together = Barrier(4)
+
+    def look_up(number: int) -> set[str]:
+        together.wait()
+        return FileIndex(tmp_path, counted).files_with(counted.files, [f"value {number}"])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(look_up, range(4))] == [{f"file {number}"} for number in range(4)]
+    assert sorted(counted.read) == sorted(counted.files)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no Arrow at all", None])
@@ -63,7 +78,7 @@ def test_what_is_lost_of_the_index_is_made_again(tmp_path: Path, damage: bytes |
     counted = Counted({"file": {"value"}, "other": {"nothing"}})
     for _ in range(2):
         assert FileIndex(tmp_path, counted).files_with(counted.files, ["value"]) == {"file"}
-        (pack,) = tmp_path.iterdir()
+        (pack,) = tmp_path.glob("*.arrow")
         if damage is None:
             pack.unlink()
         else:
@@ -75,7 +90,7 @@ def test_what_is_only_in_files_that_are_gone_is_deleted(tmp_path: Path) -> None:
     counted = Counted({"file": {"value"}, "compacted": {"value"}})
     assert FileIndex(tmp_path, counted).files_with(["file"], ["value"]) == {"file"}
     assert FileIndex(tmp_path, counted).files_with(["compacted"], ["value"]) == {"compacted"}
-    assert len([*tmp_path.iterdir()]) == 1
+    assert len([*tmp_path.glob("*.arrow")]) == 1
 
 
 def test_files_without_what_is_asked_for_are_not_read(tmp_path: Path) -> None:

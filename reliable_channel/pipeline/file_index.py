@@ -4,12 +4,13 @@ Ids are hashes, so the minimum and maximum values in Delta's log exclude no file
 of every value by which rows are looked up, with the file that contains it. Data files never change, so each is indexed
 once. A look-up reads a few pages of each pack through a memory map, whatever the number of rows.
 
-The index is a cache on a local disk: if any of it is deleted, the next look-up reads more, with the same result. Packs
-are merged as they grow, so there are only about log2(rows) of them.
+The index is a cache on a local disk, which the processes of a machine share: if any of it is deleted, the next look-up
+reads more, with the same result. Packs are merged as they grow, so there are only about log2(rows) of them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import uuid
@@ -39,18 +40,22 @@ class FileIndex:
         self._directory, self._values_in = Path(directory), values_in
 
     def files_with(self, files: Collection[str], values: Iterable[str | bytes]) -> set[str]:
-        """The subset of ``files`` that contain one of ``values``. ``files`` are all files of the table at one version.
+        """The subset of ``files`` that contain one of ``values``. ``files`` are all files of the table at one version,
+        or all that anybody looks values up in.
 
         Two values may have the same hash, so very rarely a returned file contains none of them."""
         wanted = hash_values(pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary()))
         some: set[str] = set()
-        for pack in self._packs(set(files)):
+        private_directory(self._directory)
+        with (self._directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # else several processes would read the same new files
+            packs = self._packs(set(files))
+        for pack in packs:
             some |= pack.files_with(wanted)
         return some & set(files)
 
     def _packs(self, live: set[str]) -> list[_Pack]:
         """The packs that cover all ``live`` files. Packs without any of these files are deleted."""
-        private_directory(self._directory)
         packs: list[_Pack] = []
         for path in self._directory.glob("*.arrow"):
             pack = _Pack.open(path)
@@ -99,7 +104,7 @@ class _Pack(NamedTuple):
 
     @staticmethod
     def open(path: Path) -> _Pack | None:
-        """Open a pack on disk; ``None`` if another process has replaced it, or if it is damaged."""
+        """Open a pack on disk; ``None`` if it is damaged."""
         with suppress(OSError, pa.ArrowInvalid, KeyError, ValueError):
             rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
             files = json.loads(rows.schema.metadata[_FILES])
