@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERY_STATUS
+from reliable_channel.pipeline.lookup import Lookup
 from reliable_channel.pipeline.verdict import replace
-from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 
 AT = 1_767_225_600_000_000
@@ -77,7 +78,7 @@ def test_what_is_replaced_in_spark_is_what_is_replaced_in_the_driver(
         driver, tasks = (PathSettings(run_dir=str(tmp_path / f"{seed}-{name}")) for name in ("driver", "tasks"))
         to = put(driver, before)
         whole = as_arrow(before, DELIVERY_STATUS)
-        replace_verdicts(driver, to, Lookup(driver, DELIVERY_STATUS, to), whole, judged, SINCE, {})
+        replace_verdicts(driver, to, Lookup(driver, DELIVERY_STATUS, data_files(to)), whole, judged, SINCE, {})
         to = put(tasks, before)
         files = set(to.file_uris())
         frame = spark.createDataFrame(judged, spark.read.format("delta").load(to.table_uri).schema)

@@ -1,33 +1,23 @@
 """Drops reports of segment sets whose message was already rebuilt or already given up.
 
-A store may return a few segments again a day or a year later. Their message is looked up in ``reassembled_messages``,
-in files with about the same Lamport timestamps, and by its hash in ``incomplete_messages``, which is small.
+A store may return a few segments again a day or a year later. Their message is looked up by its hash.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
-from itertools import pairwise
-from operator import or_
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.commit import data_files
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.reassembly.set_results import OVERDUE
-
-Range = tuple[int, int]
-"""The first and last Lamport timestamp (ms) of a range, inclusive."""
-
-SPREAD_MS = 3_600_000
-"""The maximum Lamport distance (ms) between segments of one send: the sender's rate limit can delay the later ones."""
-
-MAX_RANGES = 32
 
 _SCOPE = [*CHANNEL_KEY, "family", "sender_id", "entire_message_hash"]
 
@@ -35,14 +25,9 @@ _SCOPE = [*CHANNEL_KEY, "family", "sender_id", "entire_message_hash"]
 def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
     """Keep the reports that no row of the tables, and no other report, covers."""
     hashes = sorted({_scope(each)[-1] for each in reported})
-    sent_at = [
-        (each["oldest_lamport"], each["newest_lamport"]) for each in reported if each["oldest_lamport"] is not None
-    ]
-    sent, of_these = pc.field("first_lamport_timestamp"), pc.field("entire_message_hash").isin(hashes)
-    at_about = reduce(or_, [(sent >= low) & (sent <= high) for low, high in merge(sent_at)], sent.is_null())
-    columns = [*_SCOPE, "sds_ids", "event_time"]
-    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, columns, of_these & at_about)
-    before = _rows(paths, INCOMPLETE_MESSAGES, columns, of_these & (pc.field("status") != OVERDUE))
+    of_these = is_among("entire_message_hash", hashes)
+    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, hashes, of_these)
+    before = _rows(paths, INCOMPLETE_MESSAGES, hashes, of_these & (pc.field("status") != OVERDUE))
     return drop_covered(reported, (*rebuilt, *before))
 
 
@@ -64,9 +49,10 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
     ]
 
 
-def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expression) -> list[dict[str, Any]]:
-    """Read rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    rows = dataset_of(open_table(paths, table)).to_table(columns=columns, filter=wanted)
+def _rows(paths: PathSettings, table: Table, hashes: Sequence[bytes], where: pc.Expression) -> list[dict[str, Any]]:
+    """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""
+    look_up = Lookup(paths, table, data_files(open_table(paths, table)))
+    rows = look_up.rows([*_SCOPE, "sds_ids", "event_time"], hashes, where)
     index = rows.schema.get_field_index("event_time")
     return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 
@@ -74,19 +60,3 @@ def _rows(paths: PathSettings, table: Table, columns: list[str], wanted: pc.Expr
 def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The channel, sender and hash of a set; the hash is last."""
     return tuple(row[name] for name in _SCOPE)
-
-
-def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Widen each range by ``SPREAD_MS`` at both ends, and merge overlapping ones, then the closest ones down to
-    ``MAX_RANGES``."""
-    merged: list[Range] = []
-    for low, high in sorted((low - SPREAD_MS, high + SPREAD_MS) for low, high in ranges):
-        if merged and low <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    while len(merged) > MAX_RANGES:
-        gaps = [(after[0] - before[1], number) for number, (before, after) in enumerate(pairwise(merged))]
-        _, number = min(gaps)
-        merged[number : number + 2] = [(merged[number][0], merged[number + 1][1])]
-    return merged

@@ -4,7 +4,7 @@ A set that was completed without state leaves no state behind, but a late segmen
 join the next send of the same payload. A row of ``reassembled_messages`` has all that a Reassembler remembers of a
 completed send, so a Reassembler that starts from these rows continues like the one that completed them.
 
-A task reads only the files that contain one of its own hashes (:mod:`~reliable_channel.pipeline.file_index`).
+A task reads only the files that contain one of its own hashes (:mod:`~reliable_channel.pipeline.lookup`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import datetime as dt
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -23,11 +22,11 @@ from pyspark import SparkFiles
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
-from reliable_channel.lake.follow import list_files_since, read_files
+from reliable_channel.lake.follow import list_files_since
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
-from reliable_channel.pipeline.file_index import FileIndex
+from reliable_channel.pipeline.lookup import Lookup, is_among
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,12 @@ def read_completed(
 
     ``index_in``: a directory for the index; by default that of the files of the Spark application on this machine."""
     files = list_files_since(open_table(paths, REASSEMBLED_MESSAGES), "event_time", since_us)
-    name = f"rebuilt-{zlib.crc32(paths.table(REASSEMBLED_MESSAGES.name).encode()):08x}"
-    index = FileIndex(f"{index_in or SparkFiles.getRootDirectory()}/{name}", partial(_hashes_in, paths))
-    of_these = pc.field("entire_message_hash").isin(sorted(hashes))
-    rows = read_files(paths, REASSEMBLED_MESSAGES, sorted(index.files_with(files, hashes)), _COLUMNS, of_these)
+    # Of several tables of an application, each has an index of its own.
+    index_in = f"{index_in or SparkFiles.getRootDirectory()}/{zlib.crc32(paths.data_dir.encode()):08x}"
+    look_up = Lookup(paths, REASSEMBLED_MESSAGES, files, index_in)
+    rows = look_up.rows(_COLUMNS, hashes, is_among("entire_message_hash", hashes))
     since = pa.scalar(EPOCH + dt.timedelta(microseconds=max(since_us, 0)), pa.timestamp("us", tz="UTC"))
     return rows.filter(pc.greater_equal(rows["event_time"], since))
-
-
-def _hashes_in(paths: PathSettings, file: str) -> pa.Array:
-    rows = read_files(paths, REASSEMBLED_MESSAGES, [file], ["entire_message_hash"])
-    return rows["entire_message_hash"].combine_chunks()
 
 
 def find_completed(

@@ -136,7 +136,6 @@ def incomplete_result(
 ) -> ReportedSet:
     """Create the result for a set that is overdue, or was given up, at ``at`` (ms). A set that segments could not
     rebuild has the reason ``hash_mismatch`` unless a bound evicted it."""
-    lamports = [segment.lamport for segment in incomplete.held if segment.lamport is not None]
     fields = {
         **_scope(incomplete.scope),
         "entire_message_hash": incomplete.entire_message_hash.hex(),
@@ -152,8 +151,6 @@ def incomplete_result(
         "sds_ids": [s.sds_id for s in incomplete.held],
         "first_seen": incomplete.first_seen * 1000,
         "last_seen": incomplete.last_seen * 1000,
-        "oldest_lamport": min(lamports, default=None),  # not columns, but input of reassembly/already_reported.py
-        "newest_lamport": max(lamports, default=None),
     }
     return ReportedSet(fields)
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
+from reliable_channel.pipeline.lookup import UNSETTLED, Lookup, ids_in, is_among
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
-from reliable_channel.pipeline.verdict.lookup import UNSETTLED, Lookup, ids_in, is_among
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.lookup import ids_in, is_among
 from reliable_channel.pipeline.verdict.gather import READ
-from reliable_channel.pipeline.verdict.lookup import ids_in, is_among
 
 ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression | None], pa.Table]
 """Reads at least some columns of the rows ``where`` of a table; all of these contain one of some values. Without

@@ -27,8 +27,8 @@ from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import DELIVERY_STATUS
 from reliable_channel.pipeline.delta import read_table, write_rows
+from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.verdict.judge import KEY
-from reliable_channel.pipeline.verdict.lookup import Lookup, is_among
 
 Key = tuple[Any, ...]
 Verdict = Mapping[str, Any]
@@ -62,13 +62,14 @@ def replace_verdicts(
     gone, changed = changes(old, new, since)
     removed = gone | (changed & old.keys())
     texts = {key[-1] for key in removed}
+    there = data_files(to)
     kept, dirty = [judged.filter(pa.array([key in changed for key in keys_of(judged)], pa.bool_()))], []
     for path in look_up.files_with(texts):
         rows = read_files(paths, DELIVERY_STATUS, [path], _NAMES)
         stays = drop_keys(rows, removed, texts)
         if stays.num_rows < rows.num_rows:
             kept.append(stays)
-            dirty.append(look_up.files[path])
+            dirty.append(there[path])
     files = _write(paths, pa.concat_tables(part.select(_NAMES) for part in kept))
     _commit(paths, to, dirty, files, metadata)
 

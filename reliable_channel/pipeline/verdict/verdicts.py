@@ -18,18 +18,19 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
 from reliable_channel.lake import tables
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.lookup import Lookup
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
 from reliable_channel.pipeline.verdict.gaps import Silence, Span, Topic, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
-from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, ids_within, read_touched
@@ -72,7 +73,8 @@ def run(spark: SparkSession, settings: Settings) -> int:
             replace_all_verdicts(spark, paths, status, judged, since, metadata)
             return judged.count()
         look_up = {
-            table: Lookup(paths, table, there) for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
+            table: Lookup(paths, table, data_files(there))
+            for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
         }
         affected = find_affected(spark, look_up, touched, bool(silence.gaps), since - remembered)
         if affected is None:

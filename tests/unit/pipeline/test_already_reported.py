@@ -7,41 +7,13 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
-from reliable_channel.pipeline.reassembly.already_reported import (
-    MAX_RANGES,
-    SPREAD_MS,
-    drop_already_reported,
-    merge,
-)
+from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported
 from tests.support.bad_rows import bad_rows
-
-HOUR_MS = 3_600_000
-ranges = st.lists(
-    st.tuples(st.integers(0, 10**12), st.integers(0, 10**7)).map(lambda r: (r[0], r[0] + r[1])), max_size=80
-)
-
-
-def test_what_was_sent_at_about_the_same_time_is_one_range() -> None:
-    day = 24 * HOUR_MS
-    assert merge([(day, day + 3), (day + HOUR_MS, day + HOUR_MS), (5 * day, 5 * day)]) == [
-        (day - SPREAD_MS, day + HOUR_MS + SPREAD_MS),
-        (5 * day - SPREAD_MS, 5 * day + SPREAD_MS),
-    ]
-
-
-@given(ranges)
-def test_every_range_is_inside_one_of_a_few(given_ranges: list[tuple[int, int]]) -> None:
-    found = merge(given_ranges)
-    assert len(found) <= MAX_RANGES
-    assert all(any(a <= low - SPREAD_MS and high + SPREAD_MS <= b for a, b in found) for low, high in given_ranges)
-
 
 HASH = bytes(range(32))
 AT_US = 1_767_225_600_000_000
@@ -64,13 +36,11 @@ def given_up(
     after_s: int,
     *ids: str,
     sender: str = "alice",
-    lamport: int | None = AT_US // 1000,
     status: str = "given_up",
 ) -> dict[str, Any]:
     """A set that was given up ``after_s`` after the first."""
     row = {**SCOPE, "sender_id": sender, "entire_message_hash": HASH}
-    lamports = {"oldest_lamport": lamport, "newest_lamport": lamport}
-    return {**row, "event_time": AT_US + after_s * 1_000_000, "status": status, "sds_ids": [*ids], **lamports}
+    return {**row, "event_time": AT_US + after_s * 1_000_000, "status": status, "sds_ids": [*ids]}
 
 
 def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
@@ -115,7 +85,7 @@ def test_a_replay_tells_what_it_told(paths: PathSettings) -> None:
     assert told(paths, *rows) == first == [["a", "b"], ["b", "c"]]
 
 
-@pytest.mark.parametrize("lamport", [AT_US // 1000 + 3, None], ids=["known", "unknown"])
+@pytest.mark.parametrize("lamport", [AT_US // 1000 + 3, 1, None], ids=["known", "long before", "unknown"])
 def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettings, lamport: int | None) -> None:
     message = {**SCOPE, "entire_message_hash": HASH, "sds_ids": ["a", "b", None], "event_time": AT_US}
     message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": lamport}

@@ -17,6 +17,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline import lookup
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.memory import Done, find_completed
 from tests.support.bad_rows import bad_rows
@@ -91,7 +92,7 @@ def test_only_files_that_are_new_or_hold_what_is_asked_for_are_read(
         read.extend([[*columns]] * len(files))
         return read_files(paths, table, files, columns, *where)
 
-    monkeypatch.setattr(memory, "read_files", counted)
+    monkeypatch.setattr(lookup, "read_files", counted)
     read_completed = partial(memory.read_completed, paths, index_in=str(tmp_path))
     since = (START_MS + 15 * hour) * 1000
     assert read_completed({bytes([3]) * 32}, since).num_rows == 0, "before that time"

@@ -42,7 +42,7 @@ def test_what_was_rebuilt_is_found_by_its_time(tmp_path: Path, by_spark: bool) -
     if by_spark:
         (file,) = Path(paths.table("reassembled_messages")).glob("*.parquet")
         pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
-    completed = read_completed(paths, hashes, NOON_US + 1_000_000)
+    completed = read_completed(paths, hashes, NOON_US + 1_000_000, paths.run_dir)
     assert completed["kafka_offset"].to_pylist() == [1, 2]
     assert completed["event_time"][0].as_py() == dt.datetime(2026, 1, 1, 12, 0, 1, tzinfo=dt.UTC)
 

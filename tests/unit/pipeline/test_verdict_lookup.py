@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.file_index import FileIndex
-from reliable_channel.pipeline.verdict.lookup import INDEXED, UNSETTLED, Lookup, is_among, values_in
+from reliable_channel.pipeline.lookup import INDEXED, UNSETTLED, Lookup, is_among, values_in
 
 names = st.text(max_size=3)
 contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
@@ -99,12 +100,12 @@ def test_files_without_what_is_asked_for_are_not_read(tmp_path: Path) -> None:
     for sds_id in ("a", "b", "c", "b"):
         append_rows(paths, tables.ACKS, as_arrow([{"sds_id": sds_id}, {"sds_id": None}], tables.ACKS))
     opened = open_table(paths, tables.ACKS)
-    look_up = Lookup(paths, tables.ACKS, opened)
+    look_up = Lookup(paths, tables.ACKS, data_files(opened))
     (of_a,) = look_up.files_with({"a"})
-    assert set(look_up.files_with({"b", "z"})) < set(look_up.files)
-    for file in set(look_up.files) - {of_a}:
+    assert set(look_up.files_with({"b", "z"})) < set(data_files(opened))
+    for file in set(data_files(opened)) - {of_a}:
         (Path(paths.table("acks")) / file).unlink()
-    found = Lookup(paths, tables.ACKS, opened).rows(("sds_id",), {"a"}, is_among("sds_id", {"a"}))
+    found = Lookup(paths, tables.ACKS, data_files(opened)).rows(("sds_id",), {"a"}, is_among("sds_id", {"a"}))
     assert found["sds_id"].to_pylist() == ["a"]
     assert look_up.rows(("sds_id",), set(), is_among("sds_id", set())).num_rows == 0
 

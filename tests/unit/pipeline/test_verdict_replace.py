@@ -12,12 +12,13 @@ from deltalake.exceptions import CommitFailedError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERY_STATUS
+from reliable_channel.pipeline.lookup import Lookup
 from reliable_channel.pipeline.verdict import replace
-from reliable_channel.pipeline.verdict.lookup import Lookup
 from reliable_channel.pipeline.verdict.replace import replace_verdicts
 
 AT = 1_767_225_600_000_000
@@ -53,7 +54,9 @@ def put(paths: PathSettings, before: list[dict[str, Any]], judged: list[dict[str
     to = open_table(paths, DELIVERY_STATUS)
     files = set(to.file_uris())
     old, new = (as_arrow(rows, DELIVERY_STATUS) for rows in (before, judged))
-    replace_verdicts(paths, to, Lookup(paths, DELIVERY_STATUS, to), old, new, SINCE, {"userMetadata": "here"})
+    replace_verdicts(
+        paths, to, Lookup(paths, DELIVERY_STATUS, data_files(to)), old, new, SINCE, {"userMetadata": "here"}
+    )
     now = open_table(paths, DELIVERY_STATUS)
     assert now.history(1)[0]["userMetadata"] == "here"
     return files - set(now.file_uris())
@@ -120,9 +123,9 @@ def test_of_two_rounds_at_a_time_the_second_is_refused(paths: PathSettings) -> N
     first, second = open_table(paths, DELIVERY_STATUS), open_table(paths, DELIVERY_STATUS)
     judged = as_arrow([row("new")], DELIVERY_STATUS)
     nothing = judged.slice(0, 0)
-    replace_verdicts(paths, first, Lookup(paths, DELIVERY_STATUS, first), nothing, judged, SINCE, {})
+    replace_verdicts(paths, first, Lookup(paths, DELIVERY_STATUS, data_files(first)), nothing, judged, SINCE, {})
     with pytest.raises(CommitFailedError):
-        replace_verdicts(paths, second, Lookup(paths, DELIVERY_STATUS, second), nothing, judged, SINCE, {})
+        replace_verdicts(paths, second, Lookup(paths, DELIVERY_STATUS, data_files(second)), nothing, judged, SINCE, {})
     assert verdicts(paths) == {("c", "new"): "missing"}
 
 
@@ -130,7 +133,7 @@ def test_a_conflict_leaves_no_file_behind(paths: PathSettings) -> None:
     append(paths, row("a"))
     append(paths, row("b"))
     to = open_table(paths, DELIVERY_STATUS)
-    look_up = Lookup(paths, DELIVERY_STATUS, to)
+    look_up = Lookup(paths, DELIVERY_STATUS, data_files(to))
     open_table(paths, DELIVERY_STATUS).optimize.compact()
     on_disk = {*Path(paths.table("delivery_status")).glob("*.parquet")}
     judged = as_arrow([row("a", "delivered")], DELIVERY_STATUS)

@@ -1,7 +1,7 @@
-"""Looks up rows of the evidence tables, and verdicts, by the ids, hashes and keys that they contain. No Spark.
+"""Looks up rows of tables by the ids, hashes and keys that they contain. No Spark.
 
-A round looks up known values, and reads only the files that contain them
-(:mod:`~reliable_channel.pipeline.file_index`).
+Only the files that contain a value are read (:mod:`.file_index`). The verdict job finds evidence and verdicts this way,
+reassembly the messages that were rebuilt or given up before.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import read_files
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -44,18 +42,19 @@ rows of logs alone, ``settled`` for :data:`UNSETTLED`."""
 
 
 class Lookup:
-    """Looks up rows of one table at the version at which it was ``opened``."""
+    """Looks up rows in some ``files`` of one table (their paths). ``index_in``: a local directory for the index, which
+    has other tables' indexes too; by default one in the run directory, for the whole tables."""
 
-    def __init__(self, paths: PathSettings, table: Table, opened: DeltaTable) -> None:
-        self._paths, self._table = paths, table
-        self.files = data_files(opened)
+    def __init__(self, paths: PathSettings, table: Table, files: Collection[str], index_in: str | None = None) -> None:
+        self._paths, self._table, self._files = paths, table, files
         columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
-        self._index = FileIndex(f"{paths.run_dir}/verdict-index/{table.name}-{columns:08x}", self._values_in)
+        directory = index_in or f"{paths.run_dir}/verdict-index"
+        self._index = FileIndex(f"{directory}/{table.name}-{columns:08x}", self._values_in)
 
     def files_with(self, values: Iterable[str | bytes]) -> list[str]:
         """The paths of the files that contain one of ``values``, or very rarely only another value with the same
         hash."""
-        return sorted(self._index.files_with(self.files, values))
+        return sorted(self._index.files_with(self._files, values))
 
     def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
         """Read some columns of the rows ``where``, or of all rows, in the files that contain one of ``values``."""
