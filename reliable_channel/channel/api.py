@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, overload
 
@@ -74,12 +75,7 @@ def create_reliable_channel(
     bound = bind_encryption(hook, config.encryption_layer, pubsub_topic, content_topic)
     own_persistence = config.persistence is None
     persistence = config.open_persistence()
-    releases = [persistence.close] if own_persistence else []
-
-    def release() -> None:
-        while releases:
-            releases.pop()()
-
+    releases: list[Callable[[], None]] = [persistence.close] if own_persistence else []
     try:
         sender_id = sender_id or persistence.sender_id()
         _check_names(sender_id=sender_id)
@@ -101,11 +97,12 @@ def create_reliable_channel(
             clock=clock,
             subscribe=lambda: shared.subscribe(content_topic),
             unsubscribe=lambda: shared.unsubscribe(content_topic),
-            release=release,
+            releases=releases,
             threaded=threaded,
         )
     except BaseException:
-        release()
+        while releases:
+            releases.pop()()
         raise
 
     shared.add(key, channel)

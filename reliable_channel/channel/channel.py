@@ -89,7 +89,7 @@ class ReliableChannel:
         clock: Clock,
         subscribe: Callable[[], None],
         unsubscribe: Callable[[], None],
-        release: Callable[[], None],
+        releases: list[Callable[[], None]],
         threaded: bool,
     ) -> None:
         self.channel_id = key.channel_id
@@ -128,7 +128,7 @@ class ReliableChannel:
         self._fault: Exception | None = None
         self._settled = threading.Condition()
         self._streams: WeakSet[EventStream] = WeakSet()
-        self._on_release = [release]
+        self._releases = releases
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
@@ -381,15 +381,15 @@ class ReliableChannel:
         finally:
             for stream in list(self._streams):
                 stream.end()
-            while self._on_release:
-                self._on_release.pop(0)()
+            while self._releases:
+                self._releases.pop()()
             self._gone.set()
             with self._settled:
                 self._settled.notify_all()
 
     def on_release(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once after the channel is closed, to release what was created for it."""
-        self._on_release.append(action)
+        """Run ``action`` once after the channel is closed, to release what was created for it; the last one first."""
+        self._releases.append(action)
 
     async def aclose(self) -> None:
         """:meth:`close` for asyncio."""

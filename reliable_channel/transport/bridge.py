@@ -30,7 +30,7 @@ from reliable_channel.transport.bridge_outbound import (
 from reliable_channel.transport.bridge_recall import find_last_sighting
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
-from reliable_channel.transport.clock import Clock, SystemClock, now_ms
+from reliable_channel.transport.clock import SystemClock, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.kafka_clients import KafkaClients
@@ -109,7 +109,6 @@ class Bridge:
         stores: StoreClient,
         state_path: Path,
         group_id: str = "reliable-channel-bridge",
-        clock: Clock | None = None,
         rate_limit: RateLimitConfig | None = None,
         count: Count | None = None,
     ) -> None:
@@ -119,7 +118,7 @@ class Bridge:
         self._node = node
         self._stores = stores
         self._group_id = group_id
-        self._clock: Clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._state = BridgeState(state_path)
         self._stopping = threading.Event()
         self._counts: Counter[str] = Counter()

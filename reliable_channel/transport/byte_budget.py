@@ -38,8 +38,3 @@ class ByteBudget:
         with self._changed:
             self._used -= size
             self._changed.notify_all()
-
-    @property
-    def used(self) -> int:
-        """Bytes in flight."""
-        return self._used

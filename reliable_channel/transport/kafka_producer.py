@@ -16,7 +16,7 @@ from reliable_channel.transport.base import FailureReason, SendBufferFull, Sourc
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
 
-DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
+BUFFER_BYTES = 32 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
 """Half of the brokers' default maximum (``message.max.bytes``). Compared with 256 KiB, fewer requests save a tenth of
@@ -37,11 +37,10 @@ class EnvelopeProducer:
     def __init__(
         self,
         options: Mapping[str, Any],
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         max_block_s: float = 60.0,
         delivery_timeout_s: float = 120.0,
     ) -> None:
-        self._budget = ByteBudget(buffer_bytes)
+        self._budget = ByteBudget(BUFFER_BYTES)
         self._max_block_s = max_block_s
         self._numbers = itertools.count()
         self._open: dict[int, Done] = {}
@@ -68,13 +67,9 @@ class EnvelopeProducer:
         pubsub_topic: str,
         source: Source | None,
         done: Done,
-        request_id: str | None = None,
-        max_wait_s: float | None = None,
     ) -> None:
-        """Queue one envelope. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or ``max_block_s``
-        where that is ``None``."""
-        headers = headers_of(pubsub_topic, source, request_id)
-        self.send_raw(topic, key_of(message), value_of(message), headers, done, max_wait_s)
+        """Queue one envelope. Raises as :meth:`send_raw`."""
+        self.send_raw(topic, key_of(message), value_of(message), headers_of(pubsub_topic, source), done)
 
     def send_raw(
         self,
@@ -85,7 +80,8 @@ class EnvelopeProducer:
         done: Done,
         max_wait_s: float | None = None,
     ) -> None:
-        """Queue one record unchanged."""
+        """Queue one record unchanged. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
+        ``max_block_s`` where that is ``None``."""
         size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
         self._budget.take(size, self._max_block_s if max_wait_s is None else max_wait_s)
 

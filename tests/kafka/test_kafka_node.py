@@ -215,4 +215,5 @@ def test_a_full_budget_is_back_pressure() -> None:
         budget.take(20, 0.01)
     budget.give_back(90)
     budget.take(500, 0)  # larger than the limit: alone
-    assert budget.used == 500
+    with pytest.raises(SendBufferFull):
+        budget.take(1, 0)

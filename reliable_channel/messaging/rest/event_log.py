@@ -18,10 +18,9 @@ class EventLog:
     """Events as JSON values under their running number, the first after ``begin``. Where cursors outlive this object,
     ``begin`` is the time (Unix ms): numbers of an earlier process are then below it. Thread-safe."""
 
-    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES, begin: int = 0) -> None:
+    def __init__(self, max_events: int = MAX_EVENTS, begin: int = 0) -> None:
         self._begin = begin
         self._max_events = max_events
-        self._max_bytes = max_bytes
         self._events: OrderedDict[int, tuple[dict[str, Any], int]] = OrderedDict()
         self._bytes = 0
         self._last = begin
@@ -41,7 +40,7 @@ class EventLog:
                 numbers.append(self._last)
             self._events[self._last] = ({"cursor": self._last, **shown}, size)
             self._bytes += size
-            while len(self._events) > self._max_events or (self._bytes > self._max_bytes and len(self._events) > 1):
+            while len(self._events) > self._max_events or (self._bytes > MAX_BYTES and len(self._events) > 1):
                 self._bytes -= self._events.popitem(last=False)[1][1]
 
     def read_after(self, since: int, take: int | None) -> tuple[list[dict[str, Any]], int, int]:
