@@ -15,20 +15,6 @@ RETRY_DELAYS_MS = (1_000, 2_000, 4_000)
 """Waits before the first, second and third retry."""
 
 
-class PeerResponse(StrEnum):
-    """The remote peer's answer, as far as retrying is concerned."""
-
-    ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"
-    """The peer has these bytes already."""
-    REFUSED = "refused"
-    """The peer refuses these bytes on this topic permanently (400, 413, 421 …): the same bytes fail again."""
-    TRY_AGAIN = "try_again"
-    """The peer refused them explicitly (429, no peers)."""
-    IN_DOUBT = "in_doubt"
-    """No answer, or a fault while answering (time-out, 5xx): the message may or may not be on the network."""
-
-
 class RetryDecision(StrEnum):
     """The next state of the request."""
 
@@ -39,38 +25,33 @@ class RetryDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The result of one attempt. ``reason`` is a short cause for the record's error, empty when accepted;
-    ``utilization`` is that of ``SendFailed``."""
+    """The result of one attempt. ``reason``: why it failed, ``None`` when it was accepted; ``error``: the same as a
+    short text for the record. ``in_doubt``: there was no answer, or a fault while answering (time-out, 5xx), so that
+    the message may be on the network all the same. ``utilization`` is that of ``SendFailed``."""
 
-    response: PeerResponse
-    reason: str = ""
+    reason: FailureReason | None = None
+    error: str = ""
+    in_doubt: bool = False
     utilization: float = 0.0
 
 
-ACCEPTED = AttemptResult(PeerResponse.ACCEPTED)
+ACCEPTED = AttemptResult()
 
-_RESPONSES = {
-    FailureReason.REFUSED: PeerResponse.REFUSED,
-    FailureReason.TOO_LARGE: PeerResponse.REFUSED,
-    FailureReason.DROPPED: PeerResponse.REFUSED,
-    FailureReason.RATE_LIMITED: PeerResponse.TRY_AGAIN,
-    FailureReason.NO_PEERS: PeerResponse.TRY_AGAIN,
-    FailureReason.UNREACHABLE: PeerResponse.IN_DOUBT,
-    FailureReason.DUPLICATE: PeerResponse.DUPLICATE,
-}
+_FINAL = frozenset({FailureReason.REFUSED, FailureReason.TOO_LARGE, FailureReason.DROPPED})
+"""The same bytes fail again (400, 413, 421 …). What is *stopped* never reached a peer: it is tried again."""
 
 
-def outcome_of(event: SendFailed) -> AttemptResult:
-    """The outcome of a transport's failure. ``stopped`` never reached a peer: it is tried again."""
-    response = _RESPONSES.get(event.reason, PeerResponse.TRY_AGAIN)
-    reason = f"{event.reason}: {event.detail}" if event.detail else str(event.reason)
-    return AttemptResult(response, reason, event.utilization)
+def result_of(event: SendFailed) -> AttemptResult:
+    """The result of an attempt that the transport reports as failed."""
+    error = f"{event.reason}: {event.detail}" if event.detail else str(event.reason)
+    return AttemptResult(event.reason, error, event.reason is FailureReason.UNREACHABLE, event.utilization)
 
 
-def decide(response: PeerResponse, retries_made: int, in_doubt: bool) -> RetryDecision:
-    """The outcome of an attempt after ``retries_made`` retries (0 for the initial attempt)."""
-    if response is PeerResponse.ACCEPTED or (response is PeerResponse.DUPLICATE and in_doubt):
+def decide(reason: FailureReason | None, retries_made: int, in_doubt: bool) -> RetryDecision:
+    """The next state of a request after an attempt with this result and ``retries_made`` retries (0 for the initial
+    attempt). ``in_doubt``: whether an earlier attempt was."""
+    if reason is None or (reason is FailureReason.DUPLICATE and in_doubt):
         return RetryDecision.SENT
-    if response is PeerResponse.REFUSED or retries_made >= len(RETRY_DELAYS_MS):
+    if reason in _FINAL or retries_made >= len(RETRY_DELAYS_MS):
         return RetryDecision.FAILED
     return RetryDecision.RETRY

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, PeerResponse, RetryDecision, decide
+from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, RetryDecision, decide
 
 
 class RequestState(StrEnum):
@@ -166,8 +166,8 @@ class SendService:
         request = self._requests.get(request_id)
         if request is None or request.state not in (RequestState.IN_FLIGHT, RequestState.QUEUED):
             return None
-        verdict = decide(outcome.response, max(request.retries, 0), request.in_doubt)
-        request.in_doubt = request.in_doubt or outcome.response is PeerResponse.IN_DOUBT
+        verdict = decide(outcome.reason, max(request.retries, 0), request.in_doubt)
+        request.in_doubt = request.in_doubt or outcome.in_doubt
         if verdict is RetryDecision.RETRY:
             self._move(request, Input.RETRY)
             self._schedule(request, now + RETRY_DELAYS_MS[max(request.retries, 0)])

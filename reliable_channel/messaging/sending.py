@@ -26,14 +26,7 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.outcome import (
-    ACCEPTED,
-    RETRY_DELAYS_MS,
-    AttemptResult,
-    PeerResponse,
-    RetryDecision,
-    outcome_of,
-)
+from reliable_channel.messaging.outcome import ACCEPTED, RETRY_DELAYS_MS, AttemptResult, RetryDecision, result_of
 from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
 from reliable_channel.messaging.requests import PENDING, StoredRequest
@@ -235,10 +228,9 @@ class MessageSender:
     def dispatch_due(self) -> int:
         """Attempt all due requests; returns how many attempts were made."""
         made = self._hand_over_taken()
+        late = "unreachable: the transport did not answer in time"
         for request_id in self._list_overdue():
-            self._finish(
-                request_id, AttemptResult(PeerResponse.IN_DOUBT, "unreachable: the transport did not answer in time")
-            )
+            self._finish(request_id, AttemptResult(FailureReason.UNREACHABLE, late, in_doubt=True))
         while self._is_due():
             with self._ledger.step():
                 due = self._take_due()
@@ -274,7 +266,7 @@ class MessageSender:
             case Sent():
                 self._finish(request_id, ACCEPTED, event.message)
             case SendFailed():
-                self._finish(request_id, outcome_of(event))
+                self._finish(request_id, result_of(event))
             case _:
                 self._wait(request_id, event)
 
@@ -341,11 +333,11 @@ class MessageSender:
             traffic = self._traffic.get(request_id, Traffic.FIRST_SEGMENT)
             inner = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
         except MessageTooLarge as error:
-            self._finish(request_id, AttemptResult(PeerResponse.REFUSED, f"too_large: {error.cause}"))
+            self._finish(request_id, AttemptResult(FailureReason.TOO_LARGE, f"too_large: {error.cause}"))
         except LocalError as error:
-            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {error.cause}"))
+            self._finish(request_id, AttemptResult(FailureReason.UNREACHABLE, f"not sent: {error.cause}"))
         except (ReliableChannelError, OSError) as error:
-            self._finish(request_id, AttemptResult(PeerResponse.TRY_AGAIN, f"not sent: {shorten(str(error))}"))
+            self._finish(request_id, AttemptResult(FailureReason.UNREACHABLE, f"not sent: {shorten(str(error))}"))
         finally:
             with self._attempts_lock:
                 self._handing_over -= 1
@@ -400,7 +392,7 @@ class MessageSender:
         if verdict is not RetryDecision.RETRY:
             self._traffic.pop(request_id, None)
         if verdict is None:
-            if outcome.response is PeerResponse.ACCEPTED and not record.sent and not record.sending:
+            if outcome.reason is None and not record.sent and not record.sending:
                 self._note_sent(record, now)  # cancelled, and too late
         elif verdict is RetryDecision.SENT:
             self._note_sent(record, now)
@@ -425,22 +417,21 @@ class MessageSender:
             return
         self._ledger.requests.update(request.request_id, retries=max(request.retries, 0), in_doubt=request.in_doubt)
         record = self._ledger.update(
-            record, sending=request.state is not RequestState.HALTED, queued=False, error=outcome.reason, failed=True
+            record, sending=request.state is not RequestState.HALTED, queued=False, error=outcome.error, failed=True
         )
-        limited = outcome.reason.startswith(FailureReason.RATE_LIMITED)
-        self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.reason)
+        limited = outcome.reason is FailureReason.RATE_LIMITED
+        self._report(SenderEventKind.RATE_LIMITED if limited else SenderEventKind.DELAYED, record, outcome.error)
 
     def _note_failed(self, record: MessageRecord, outcome: AttemptResult, now: int) -> None:
-        record = self._ledger.update(record, sending=False, queued=False, error=outcome.reason, failed=True)
+        record = self._ledger.update(record, sending=False, queued=False, error=outcome.error, failed=True)
         request_id = RequestId(str(record.request_id))
         # A message that was sent before, and failed only when it was sent once more, has been sent.
         state = RequestState.SENT if record.sent else RequestState.FAILED
         self._ledger.requests.update(request_id, state=state.value)
-        self._report(SenderEventKind.NOT_STORED if record.sent else SenderEventKind.FAILED, record, outcome.reason)
+        self._report(SenderEventKind.NOT_STORED if record.sent else SenderEventKind.FAILED, record, outcome.error)
         if not record.sent:
-            event = SendFailed(
-                request_id, _failure(outcome), outcome.reason, now, record.message_hash, outcome.utilization
-            )
+            reason = outcome.reason or FailureReason.UNREACHABLE
+            event = SendFailed(request_id, reason, outcome.error, now, record.message_hash, outcome.utilization)
             self._ledger.run_after(lambda: self._announce(event))
 
     # -- helpers ------------------------------------------------------------------------------------------------
@@ -491,11 +482,3 @@ class MessageSender:
 def _size(event: Queued | SendDelayed | End) -> int:
     """Bytes of an event in memory, nearly."""
     return 500 + (len(event.message.payload) if isinstance(event, Sent) else 0)
-
-
-def _failure(outcome: AttemptResult) -> FailureReason:
-    """The port's reason behind an outcome's text."""
-    for reason in FailureReason:
-        if outcome.reason.startswith(reason.value):
-            return reason
-    return FailureReason.REFUSED if outcome.response is PeerResponse.REFUSED else FailureReason.UNREACHABLE

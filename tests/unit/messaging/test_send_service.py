@@ -10,7 +10,6 @@ from reliable_channel.messaging.outcome import (
     ACCEPTED,
     RETRY_DELAYS_MS,
     AttemptResult,
-    PeerResponse,
     RetryDecision,
     decide,
 )
@@ -21,11 +20,12 @@ from reliable_channel.messaging.send_service import (
     RequestState,
     SendService,
 )
+from reliable_channel.transport.base import FailureReason
 
-IN_DOUBT = AttemptResult(PeerResponse.IN_DOUBT, "time-out")
-TRY_AGAIN = AttemptResult(PeerResponse.TRY_AGAIN, "no peers")
-REFUSED = AttemptResult(PeerResponse.REFUSED, "bad message")
-DUPLICATE = AttemptResult(PeerResponse.DUPLICATE, "duplicate")
+IN_DOUBT = AttemptResult(FailureReason.UNREACHABLE, "time-out", in_doubt=True)
+TRY_AGAIN = AttemptResult(FailureReason.NO_PEERS, "no peers")
+REFUSED = AttemptResult(FailureReason.REFUSED, "bad message")
+DUPLICATE = AttemptResult(FailureReason.DUPLICATE, "duplicate")
 
 
 def service(usable: bool = True, max_in_flight: int = 100) -> SendService:
@@ -138,8 +138,8 @@ def test_a_cancelled_request_is_never_attempted_and_its_answer_no_longer_counts(
 
 @pytest.mark.parametrize("retries", range(len(RETRY_DELAYS_MS) + 1))
 def test_duplicate_counts_as_sent_only_after_an_attempt_in_doubt(retries: int) -> None:
-    assert decide(PeerResponse.DUPLICATE, retries, in_doubt=True) is RetryDecision.SENT
-    assert decide(PeerResponse.DUPLICATE, retries, in_doubt=False) is not RetryDecision.SENT
+    assert decide(FailureReason.DUPLICATE, retries, in_doubt=True) is RetryDecision.SENT
+    assert decide(FailureReason.DUPLICATE, retries, in_doubt=False) is not RetryDecision.SENT
 
 
 def test_a_time_out_followed_by_duplicate_is_sent() -> None:
