@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -264,8 +265,11 @@ class ReliableChannel:
 
     def on(self, event: str | type[ChannelEvent], callback: Listener) -> Callable[[], None]:
         """Call ``callback(event)`` for every event of that name or class; returns a function that ends it. Callbacks
-        run one at a time on the channel's thread; one that raises affects no other."""
+        run one at a time on the channel's thread; one that raises affects no other. Raises ``LocalError`` for an
+        unknown name and for a coroutine function, which nobody would await."""
         self._owner.refuse_fork()
+        if inspect.iscoroutinefunction(callback):
+            raise LocalError("A callback is a plain function.", "Use `async for event in channel.events()`.")
         if isinstance(event, str) and event not in EVENT_NAMES:
             raise LocalError(f"There is no event {event!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
         return self.message_events.on(event, call=callback)

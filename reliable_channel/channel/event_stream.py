@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.transport.dispatcher import Dispatcher, Kind
@@ -25,7 +26,7 @@ class EventStream(AsyncIterator[ChannelEvent]):
         self._lock = threading.Lock()
         self._problems = 0
         self._ended = False
-        self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self.dropped = 0
         self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=self._put)
 
@@ -51,10 +52,9 @@ class EventStream(AsyncIterator[ChannelEvent]):
 
     def _wake(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            loop, flag = waiting
-            if not loop.is_closed():
+            waiting, self._waiting = self._waiting, []
+        for loop, flag in waiting:
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(flag.set)
 
     def _take(self) -> ChannelEvent:
@@ -73,8 +73,13 @@ class EventStream(AsyncIterator[ChannelEvent]):
                 if self._ended:
                     raise StopAsyncIteration
                 flag = asyncio.Event()
-                self._waiting = (asyncio.get_running_loop(), flag)
-            await flag.wait()
+                waiter = (asyncio.get_running_loop(), flag)
+                self._waiting.append(waiter)
+            try:
+                await flag.wait()
+            finally:
+                with self._lock, suppress(ValueError):  # woken, or cancelled
+                    self._waiting.remove(waiter)
 
     async def aclose(self) -> None:
         """:meth:`end` for asyncio."""

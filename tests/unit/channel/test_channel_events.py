@@ -9,6 +9,7 @@ import pytest
 
 from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived, MessageSent
 from reliable_channel.channel.event_stream import EventStream
+from reliable_channel.core.errors import LocalError
 from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.waiting import WAIT_S
 from tests.unit.channel.channel_world import World, quick
@@ -144,3 +145,27 @@ def test_an_event_as_plain_values_holds_no_bytes() -> None:
     plain = received(1).as_dict()
     assert plain["event"] == "reliable:message:received"
     assert plain["message"] == b"1".hex()
+
+
+def test_two_readers_of_one_iterator_share_its_events() -> None:
+    """The first to wait was forgotten, and waited for ever."""
+    dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
+
+    async def read() -> list[int]:
+        stream = EventStream(dispatcher, (), 10)
+        readers = [asyncio.ensure_future(anext(stream)) for _ in range(2)]
+        await asyncio.sleep(0)
+        for number in (1, 2):
+            dispatcher.emit(received(number))
+        return [event.at for event in await asyncio.wait_for(asyncio.gather(*readers), 10)]
+
+    assert sorted(asyncio.run(read())) == [1, 2]
+
+
+def test_an_asynchronous_callback_is_refused() -> None:
+    """Nobody awaits it: each message counted as reported, and was never looked at."""
+
+    async def callback(event: ChannelEvent) -> None: ...
+
+    with pytest.raises(LocalError, match="events"):
+        World().join("alice").channel.on(MessageReceived, callback)
