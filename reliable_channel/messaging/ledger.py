@@ -20,7 +20,6 @@ from reliable_channel.messaging.requests import RequestStore
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Task
-from reliable_channel.transport.forking import OwnerProcess
 
 
 class Ledger:
@@ -33,7 +32,6 @@ class Ledger:
         self.events = EventSource()
         self._clock = clock
         self._lock = threading.RLock()
-        self.owner = OwnerProcess()
         self._pending: list[Task] | None = None
         self._if_lost: list[Task] = []
 
@@ -43,7 +41,8 @@ class Ledger:
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Hold only the lock, for reading state that steps change."""
+        """Hold only the lock, for reading state that steps change. Raises ``ForkedError``."""
+        self.records.owner.refuse_fork()
         with self._lock:
             yield
 
@@ -51,7 +50,7 @@ class Ledger:
     def step(self) -> Iterator[None]:
         """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and no event is
         dispatched. Raises ``ForkedError`` in a forked process."""
-        self.owner.refuse_fork()
+        self.records.owner.refuse_fork()
         with self._lock:
             if self._pending is not None:
                 yield

@@ -99,7 +99,10 @@ class MessagingNode(RecordLookups):
 
     def start(self, background: bool = True) -> None:
         """Start the transport, listen to its events, and continue the requests that an earlier process left pending.
-        Starting twice does nothing. ``background=False`` starts no threads: call :meth:`tick`."""
+        Starting twice does nothing. ``background=False`` starts no threads: call :meth:`tick`. In a process that was
+        forked from the one that made the node, this and all that uses its state raises ``ForkedError``, except
+        :meth:`close`, which does nothing there."""
+        self._ledger.records.owner.refuse_fork()
         if self._started:
             return
         self._started = True
@@ -119,6 +122,7 @@ class MessagingNode(RecordLookups):
 
     def stop(self) -> None:
         """End all threads and the transport. Pending requests stay in the database and continue at the next start."""
+        self._ledger.records.owner.refuse_fork()
         if not self._started:
             return
         self._started = False
@@ -133,7 +137,7 @@ class MessagingNode(RecordLookups):
     def close(self) -> None:
         """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does
         closing in a forked process."""
-        if self._ledger.owner.is_current:
+        if self._ledger.records.owner.is_current:
             self.stop()
             self._ledger.records.close()
 
@@ -230,6 +234,7 @@ class MessagingNode(RecordLookups):
 
     def unsubscribe(self, subscription_id: str) -> None:
         """End a subscription. Unknown ones are ignored."""
+        self._ledger.records.owner.refuse_fork()
         with self._topics:
             abandoned = self._subscriptions.remove(subscription_id)
             if abandoned:
@@ -257,6 +262,7 @@ class MessagingNode(RecordLookups):
         becomes a record with ``stored`` set.
 
         Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
+        self._ledger.records.owner.refuse_fork()
         if pubsub_topic is not None:
             check_history_topic(self.config, pubsub_topic)
         pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]
@@ -299,6 +305,7 @@ class MessagingNode(RecordLookups):
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _add_subscription(self, subscription: Subscription) -> None:
+        self._ledger.records.owner.refuse_fork()
         with self._topics:
             new = self._subscriptions.add(subscription)
             try:

@@ -18,6 +18,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
+from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.sqlite import transaction
 
 _COLUMNS = (
@@ -80,6 +81,7 @@ class RecordStore:
         self._max_bytes = max_bytes
         self._max_age_ms = max_age_ms
         self._lock = threading.RLock()
+        self.owner = OwnerProcess()
         self._file_lock = lock_database(path)
         try:
             self._connection = open_database(path)
@@ -101,7 +103,9 @@ class RecordStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; nested ones join the outer. Raises ``EnvironmentFault`` when SQLite cannot write."""
+        """One transaction; nested ones join the outer. Raises ``EnvironmentFault`` when SQLite cannot write, and
+        ``ForkedError`` in a forked process."""
+        self.owner.refuse_fork()
         with self._lock:
             if self._connection.in_transaction:
                 yield self._connection
@@ -282,6 +286,7 @@ class RecordStore:
         return _record(rows[0]) if rows else None
 
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
+        self.owner.refuse_fork()
         with self._lock:
             try:
                 return self._connection.execute(statement, values).fetchall()

@@ -319,8 +319,20 @@ def test_a_forked_process_cannot_use_a_node_and_holds_no_lock_of_it(tmp_path: Pa
     world = World(tmp_path / "messages.sqlite")
 
     def child() -> None:
-        with pytest.raises(ForkedError, match=str(os.getppid())):
-            world.send()
+        for call in (
+            world.send,
+            lambda: world.node.get_by_request_id("id"),
+            lambda: world.node.get_by_content_topic(CONTENT),
+            lambda: world.node.cancel_request("id"),
+            lambda: world.node.history([CONTENT]),
+            world.node.get_pending_requests,
+            world.subscribe,
+            world.node.tick,
+            world.node.start,
+            world.node.stop,
+        ):
+            with pytest.raises(ForkedError, match=str(os.getppid())):
+                call()
         world.node.close()
 
     pid, end = fork(child)
