@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow.compute as pc
-
 from reliable_channel.config import Settings
-from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import CHANNEL_KEY, ENVELOPES, SDS_MESSAGES
+from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.transport.base import list_hashes
 from reliable_channel.transport.store.model import StoreEntry
 
@@ -26,8 +24,7 @@ def find_arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, s
     """Return which of these messages have arrived meanwhile, from their senders or from a store."""
     if not sds_ids:
         return set()
-    data = public_dataset(open_table(settings.paths, SDS_MESSAGES))
-    rows = data.to_table(columns=[*MESSAGE], filter=pc.field("sds_id").isin(sorted(sds_ids)))
+    rows = Lookup.of(settings.paths, SDS_MESSAGES).rows(MESSAGE, sds_ids, is_among("sds_id", sds_ids))
     return {*zip(*(rows[name].to_pylist() for name in MESSAGE), strict=True)}
 
 
@@ -36,7 +33,7 @@ def drop_known(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreE
     if not entries:
         return []
     hashes = {entry.message_hash: list_hashes(entry) for entry in entries}
-    data = dataset_of(open_table(settings.paths, ENVELOPES))
-    among = pc.field("message_hash").isin([*{hash_ for each in hashes.values() for hash_ in each}])
-    here = set(data.to_table(columns=["message_hash"], filter=among)["message_hash"].to_pylist())
+    wanted = {hash_ for each in hashes.values() for hash_ in each}
+    rows = Lookup.of(settings.paths, ENVELOPES).rows(("message_hash",), wanted, is_among("message_hash", wanted))
+    here = set(rows["message_hash"].to_pylist())
     return [entry for entry in entries if here.isdisjoint(hashes[entry.message_hash])]

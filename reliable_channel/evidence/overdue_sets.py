@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
 from reliable_channel.config import Settings
 from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES
+from reliable_channel.pipeline.lookup import Lookup, is_among
 
 PURPOSE = "set"
 """The ``store_presence.purpose`` of such a request; its ``detail`` is the set's hash in hex unless the node failed."""
@@ -83,8 +82,8 @@ def _read_rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...
     """When messages with these hashes were rebuilt."""
     if not hashes or not exists(settings.paths, REASSEMBLED_MESSAGES):
         return {}
-    data = dataset_of(open_table(settings.paths, REASSEMBLED_MESSAGES))
-    rows = data.to_table(columns=[*_SET, "event_time"], filter=pc.field("entire_message_hash").isin(sorted(hashes)))
+    look_up = Lookup.of(settings.paths, REASSEMBLED_MESSAGES)
+    rows = look_up.rows([*_SET, "event_time"], hashes, is_among("entire_message_hash", hashes))
     times: dict[tuple[Any, ...], list[dt.datetime]] = {}
     for row in in_our_time(rows).to_pylist():
         times.setdefault(tuple(row[name] for name in _SET), []).append(row["event_time"])

@@ -1,7 +1,7 @@
 """Looks up rows of tables by the ids, hashes and keys that they contain. No Spark.
 
 Only the files that contain a value are read (:mod:`.file_index`). The verdict job finds evidence and verdicts this way,
-reassembly the messages that were rebuilt or given up before.
+reassembly the messages that were rebuilt or given up before, refetch what has arrived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
+from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import read_files
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.file_index import FileIndex
@@ -24,6 +26,7 @@ UNSETTLED = b"\0unsettled"
 """The value in the index for every verdict that is not settled."""
 
 INDEXED: dict[Table, tuple[str, ...]] = {
+    tables.ENVELOPES: ("message_hash",),
     tables.DELIVERIES: ("sds_id", "entire_message_hash"),
     tables.REASSEMBLED_MESSAGES: ("entire_message_hash",),
     tables.INCOMPLETE_MESSAGES: ("entire_message_hash",),
@@ -50,6 +53,11 @@ class Lookup:
         columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
         directory = index_in or f"{paths.run_dir}/verdict-index"
         self._index = FileIndex(f"{directory}/{table.name}-{columns:08x}", self._values_in)
+
+    @classmethod
+    def of(cls, paths: PathSettings, table: Table) -> Lookup:
+        """Looks up rows in the whole table at its newest version."""
+        return cls(paths, table, data_files(open_table(paths, table)))
 
     def files_with(self, values: Iterable[str | bytes]) -> list[str]:
         """The paths of the files that contain one of ``values``, or very rarely only another value with the same

@@ -13,8 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.commit import data_files
-from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
 from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.reassembly.set_results import OVERDUE
@@ -51,8 +49,7 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
 
 def _rows(paths: PathSettings, table: Table, hashes: Sequence[bytes], where: pc.Expression) -> list[dict[str, Any]]:
     """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    look_up = Lookup(paths, table, data_files(open_table(paths, table)))
-    rows = look_up.rows([*_SCOPE, "sds_ids", "event_time"], hashes, where)
+    rows = Lookup.of(paths, table).rows([*_SCOPE, "sds_ids", "event_time"], hashes, where)
     index = rows.schema.get_field_index("event_time")
     return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -87,15 +87,7 @@ def settings(tmp_path: Path) -> Settings:
 def settings_in(place: Path) -> Settings:
     """A configuration with empty tables under ``place``."""
     found = load("local", paths={"run_dir": str(place)})
-    for table in (
-        tables.REFETCH_REQUESTS,
-        tables.SDS_MESSAGES,
-        tables.ENVELOPES,
-        tables.SOURCE_GAPS,
-    ):
-        simple = [column for column in table.columns if "STRUCT" not in column.type]
-        empty = as_arrow([], tables.Table(table.name, table.comment, table.writer, tuple(simple), ()))
-        DeltaTable.create(found.paths.table(table.name), empty.schema)
+    create_tables(found.paths, (tables.REFETCH_REQUESTS, tables.SDS_MESSAGES, tables.ENVELOPES, tables.SOURCE_GAPS))
     return found
 
 
@@ -250,10 +242,9 @@ def test_a_channel_that_misses_much_delays_no_other(settings: Settings, monkeypa
 
 def test_what_has_come_meanwhile_is_not_asked_for(settings: Settings) -> None:
     request(settings, "m1", STORED)
-    simple = tuple(column for column in tables.SDS_MESSAGES.columns if "STRUCT" not in column.type)
-    table = tables.Table("sds_messages", "", "", simple, ())
     row = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1, "sds_id": "m1", "channel_id": "talk"}
-    append_rows(settings.paths, table, as_arrow([{**row, "pubsub_topic": PUBSUB, "content_topic": TOPIC}], table))
+    row |= {"pubsub_topic": PUBSUB, "content_topic": TOPIC}
+    append_rows(settings.paths, tables.SDS_MESSAGES, as_arrow([row], tables.SDS_MESSAGES))
     outcome, _ = run(settings, MemoryNode("a", STORED))
     assert outcome.requests == 0
 
@@ -608,9 +599,7 @@ def overdue(settings: Settings, after_s: int = 300, status: str = "overdue") -> 
 
 def arrived(settings: Settings, sds_id: str) -> None:
     row = {"pubsub_topic": PUBSUB, "content_topic": TOPIC, "channel_id": "talk", "sds_id": sds_id, **RECORD}
-    table = [column for column in tables.SDS_MESSAGES.columns if "STRUCT" not in column.type]
-    simple = tables.Table(tables.SDS_MESSAGES.name, "", "", tuple(table), ())
-    append_rows(settings.paths, simple, as_arrow([row], simple))
+    append_rows(settings.paths, tables.SDS_MESSAGES, as_arrow([row], tables.SDS_MESSAGES))
 
 
 def of_sets(settings: Settings) -> list[tuple[str, str, int]]:
