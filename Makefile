@@ -26,13 +26,12 @@ setup:  ## virtual environment, locked dependencies, jars; a second time repeats
 demo: setup  ## play a conversation through a real Kafka and the jobs; a delivery report checked against the truth
 	@$(BIN)/reliable-channel demo
 
-test: setup  ## all tests that need only Python and Java
+test: setup  ## all tests that need only Python and Java; HYPOTHESIS_PROFILE=full for four times as many examples of each property
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
-test-slow: setup  ## the tests that take a minute or more each, and the properties with four times as many examples; those of the core are in `make coverage`
-	@HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		-m "(slow or hypothesis) and not node and not waku and not nim and not faults" \
-		$(addprefix --ignore=,$(CORE_TESTS)) tests
+test-slow: setup  ## the tests that take a minute or more each
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		-m "slow and not node and not waku and not nim and not faults" tests
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m faults tests
