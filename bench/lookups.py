@@ -64,7 +64,7 @@ _OTHERS = [number.to_bytes(32, "big") for number in range(2_000)]
 
 
 def _due(hashes: list[bytes]) -> list[HashDue]:
-    return [HashDue(hash_.hex(), [(*_PLACE, number)]) for number, hash_ in enumerate(hashes)]
+    return [HashDue(hash_, [(*_PLACE, number)]) for number, hash_ in enumerate(hashes)]
 
 
 _SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)

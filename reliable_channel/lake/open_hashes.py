@@ -39,10 +39,10 @@ TopicPartition = tuple[str, int]
 
 
 class HashDue(NamedTuple):
-    """What a micro-batch changed of one hash (hex): ``dues`` has, for each Kafka partition with sets of it, the topic,
+    """What a micro-batch changed of one hash: ``dues`` has, for each Kafka partition with sets of it, the topic,
     the partition and the event time (µs) of the next timer. Empty: the hash has no state any more."""
 
-    hash_hex: str
+    entire_message_hash: bytes
     dues: Sequence[tuple[str, int, int]]
 
 
@@ -77,7 +77,7 @@ class OpenHashes:
 
     def apply(self, changes: Sequence[HashDue]) -> OpenHashes:
         """The open hashes after a micro-batch with these changes, at most one of each hash."""
-        changed = [bytes.fromhex(change.hash_hex) for change in changes]
+        changed = [change.entire_message_hash for change in changes]
         others = self._rows.filter(pc.invert(pc.is_in(self._rows["entire_message_hash"], _values(changed))))
         rows = [(hash_, *due) for hash_, change in zip(changed, changes, strict=True) for due in change.dues]
         added = pa.table([[*column] for column in zip(*rows, strict=True)], schema=_SCHEMA) if rows else None

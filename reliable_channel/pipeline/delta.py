@@ -5,7 +5,6 @@ Spark computes and reads; its tasks write the files, and delta-rs commits them (
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -25,6 +24,7 @@ from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.lake.tables.views import FUNCTIONS, VIEWS
+from reliable_channel.pipeline.handover import deserialize, serialize
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
@@ -86,18 +86,17 @@ def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
 def task_results(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
     """Run ``task`` over ``rows`` in one Spark job, and return the values that tasks reported with
     :func:`task_result`."""
-    return [json.loads(row.task_result) for row in rows.mapInArrow(task, "task_result string").collect()]
+    return [deserialize(row.task_result) for row in rows.mapInArrow(task, "task_result binary").collect()]
 
 
 def task_result(value: Any) -> pa.RecordBatch:
-    """The report of a task to the driver: one row with any value that JSON can represent."""
-    return pa.RecordBatch.from_pylist([{"task_result": json.dumps(value)}])
+    """The report of a task to the driver: one row with the value."""
+    return pa.RecordBatch.from_pylist([{"task_result": serialize(value)}])
 
 
 def write_rows(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
     """Write ``rows``, which have the columns of ``table``, as files of the table: one Spark job, nothing committed."""
-    files_of_tasks = task_results(rows, _writer(paths, table.name))
-    return [WrittenFile(*file) for files in files_of_tasks for file in files]
+    return [file for files in task_results(rows, _writer(paths, table.name)) for file in files]
 
 
 def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -45,19 +46,14 @@ T = TypeVar("T", bound=Result)
 
 @dataclass(frozen=True)
 class Results:
-    """The files that the tasks of a micro-batch have written, and the results for the driver with the names of their
-    classes."""
+    """The files that tasks of a micro-batch have written, and the results for the driver."""
 
     files: list[WrittenFile]
-    for_driver: list[tuple[str, list[Any]]]
+    for_driver: list[Result]
 
     def of(self, kind: type[T]) -> list[T]:
-        """The results of one class. They were sent as JSON, so nested lists are converted to tuples."""
-        return [
-            kind(*(tuple(each) if isinstance(each, list) else each for each in values))
-            for name, values in self.for_driver
-            if name == kind.__name__
-        ]
+        """The results of one class."""
+        return [each for each in self.for_driver if isinstance(each, kind)]
 
 
 class Sorted(NamedTuple):
@@ -106,13 +102,10 @@ def write_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive
     """Compute ``rows`` and write every result to the files of its table; nothing is committed. Counts the rows that
     were set aside.
 
-    Results for the driver must be representable in JSON. ``derived``: table → further rows to write with its rows."""
+    ``derived``: table → further rows to write with its rows."""
     # Not a nested function: that would be pickled with all its globals, 28 KB of table definitions for every task.
-    reports = task_results(rows, partial(_write, sink.paths, dict(derived or {})))
-    results = Results(
-        [WrittenFile(*file) for task in reports for file in task["files"]],
-        [(name, values) for task in reports for name, values in task["for_driver"]],
-    )
+    of_tasks: list[Results] = task_results(rows, partial(_write, sink.paths, dict(derived or {})))
+    results = Results([*chain(*(each.files for each in of_tasks))], [*chain(*(each.for_driver for each in of_tasks))])
     counters.put(sink.query_id, sink.batch_id, failed_rows=sum(each.rows for each in results.of(FailedRows)))
     return results
 
@@ -183,5 +176,4 @@ def _write(
                     files.add_rows(BY_NAME[kind], some)
         finished = files.finish()
     if finished or files.for_driver:
-        for_driver = [(type(result).__name__, result) for result in files.for_driver]
-        yield task_result({"files": finished, "for_driver": for_driver})
+        yield task_result(Results(finished, files.for_driver))

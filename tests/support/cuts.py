@@ -125,10 +125,7 @@ class Reassembly:
     def read_rebuilt(self) -> list[dict[str, Any]]:
         """The rows of ``reassembled_messages`` in the form of a reported set."""
         rows = [row for table, row in self.rows if table == "reassembled_messages"]
-        return [
-            {**row, "event_time": micros(row["event_time"]), "entire_message_hash": row["entire_message_hash"].hex()}
-            for row in rows
-        ]
+        return [{**row, "event_time": micros(row["event_time"])} for row in rows]
 
     def tables(self) -> dict[str, list[str]]:
         """What the tables would hold."""

@@ -42,8 +42,7 @@ def write_judged(directory: Path, world: World, store_plaintext: bool = True) ->
     for one in [*adapters.rows, *adapters.rebuilt]:
         rows[BY_NAME[type(one).__name__]].append(_plain(one._asdict()))
     for each in adapters.given_up:
-        payload = bytes.fromhex(each.fields["entire_message_hash"])
-        rows[tables.INCOMPLETE_MESSAGES].append({**each.fields, "entire_message_hash": payload})
+        rows[tables.INCOMPLETE_MESSAGES].append(each.fields)
     for event in sender_events(world.journals):
         hashes = {n: bytes.fromhex(event[n]) for n in ("entire_message_hash", "envelope_hash") if event.get(n)}
         rows[tables.SENDER_EVENTS].append({**event, **hashes, "event_time": event["at_ms"] * 1000})

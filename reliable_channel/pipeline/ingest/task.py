@@ -8,7 +8,7 @@ decides which of them were lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,20 +67,16 @@ class IngestResult:
     files: list[WrittenFile]
 
     @classmethod
-    def of(cls, task_results: Iterable[dict[str, Any]]) -> IngestResult:
+    def of(cls, task_results: Iterable[IngestResult]) -> IngestResult:
         """Combine the results of all tasks. One task reads all records of a Kafka partition."""
-        parts: dict[TopicPartition, PartitionSummary] = {}
-        groups: list[Group] = []
-        files: list[WrittenFile] = []
+        whole = cls({}, [], [])
         for task in task_results:
-            for part in task["parts"]:
-                summary = PartitionSummary(**{**part, "gaps": [OffsetGap(**gap) for gap in part["gaps"]]})
-                if summary.topic_partition in parts:
-                    raise RuntimeError(f"Two tasks have read {summary.topic}, partition {summary.partition}.")
-                parts[summary.topic_partition] = summary
-            groups += [((g[0], g[1]), g[2], tuple(g[3:7]), Cost(*g[7:])) for g in task["groups"]]
-            files += [WrittenFile(*file) for file in task["files"]]
-        return cls(parts, groups, files)
+            if twice := whole.parts.keys() & task.parts.keys():
+                raise RuntimeError("Two tasks have read {}, partition {}.".format(*min(twice)))
+            whole.parts.update(task.parts)
+            whole.groups.extend(task.groups)
+            whole.files.extend(task.files)
+        return whole
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ class IngestTask:
     refused: Mapping[tuple[str, int, int], str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of the records; yields one row of JSON (:class:`IngestResult`)."""
+        """Write the rows of the records; yields one :class:`IngestResult` for the driver."""
         parts: dict[TopicPartition, PartitionSummary] = {}
         spent: dict[tuple[Any, ...], Cost] = {}
         with TaskFiles(self.paths) as files:
@@ -111,16 +107,7 @@ class IngestTask:
                     spent[*key] = spent.get((*key,), Cost()).plus(cost)
             written = files.finish()
         if parts:
-            yield task_result(
-                {
-                    "parts": [asdict(part) for part in parts.values()],
-                    "groups": [
-                        [*topic_partition, window, *sender, *cost]
-                        for (topic_partition, window, sender), cost in spent.items()
-                    ],
-                    "files": written,
-                }
-            )
+            yield task_result(IngestResult(parts, [(*key, cost) for key, cost in spent.items()], written))
 
 
 def date_batches(

@@ -40,8 +40,7 @@ OVERDUE, GIVEN_UP = "overdue", "given_up"
 
 
 class ReportedSet(NamedTuple):
-    """A set that is overdue or was given up, for the driver: the columns of ``incomplete_messages``, with the hash in
-    hex."""
+    """A set that is overdue or was given up, for the driver: the columns of ``incomplete_messages``."""
 
     fields: dict[str, Any]
 
@@ -138,7 +137,7 @@ def incomplete_result(
     rebuild has the reason ``hash_mismatch`` unless a bound evicted it."""
     fields = {
         **_scope(incomplete.scope),
-        "entire_message_hash": incomplete.entire_message_hash.hex(),
+        "entire_message_hash": incomplete.entire_message_hash,
         "event_time": at * 1000,
         "status": status,
         "reason": "hash_mismatch" if incomplete.mismatch and reason != "over_limit" else reason,

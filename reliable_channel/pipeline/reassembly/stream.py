@@ -115,7 +115,7 @@ class KeyedSets:
             state.remove()
         if (dues := sets.dues()) != before:
             results.append(
-                HashDue(bytes(key[0]).hex(), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
+                HashDue(bytes(key[0]), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
             )
         if results:
             yield _frame(pack(results))
@@ -162,10 +162,7 @@ def write_batch(rows: DataFrame, sink: BatchSink) -> None:
 
 def _incomplete_files(reported: Sequence[ReportedSet], paths: PathSettings) -> list[WrittenFile]:
     """Write the reported sets that hold something new to a file of ``incomplete_messages``. They are few."""
-    sets = [
-        {**each.fields, "entire_message_hash": bytes.fromhex(each.fields["entire_message_hash"])} for each in reported
-    ]
-    rows = drop_already_reported(sets, paths) if sets else []
+    rows = drop_already_reported([each.fields for each in reported], paths) if reported else []
     if not rows:
         return []
     with TaskFiles(paths) as files:

@@ -27,7 +27,7 @@ def tick(partition: int, event_us: int) -> dict[str, Any]:
 @pytest.fixture
 def combiner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Combiner:
     dues = ((DUE, 0, AT_US), (LATER, 0, AT_US + 1), (ELSEWHERE, 1, AT_US))
-    in_state = OpenHashes().apply([HashDue(hash_.hex(), [("t", partition, at)]) for hash_, partition, at in dues])
+    in_state = OpenHashes().apply([HashDue(hash_, [("t", partition, at)]) for hash_, partition, at in dues])
     monkeypatch.setattr(combiner_module, "read_open_before", lambda paths: in_state)
     monkeypatch.setattr(memory, "find_completed", lambda paths, hashes, since, places: {})
     return Combiner(load("local", paths={"run_dir": str(tmp_path)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +18,7 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.clock import Progress
+from reliable_channel.pipeline.handover import deserialize
 from reliable_channel.pipeline.ingest.admission import candidates_in
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.pipeline.ingest.task import (
@@ -97,7 +98,7 @@ def run(
         quotas = QuotaSettings(window_ms=60_000)
         task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, quotas, {PLACE: START_US + 3}, refused)
         result = IngestResult.of(
-            json.loads(row["task_result"]) for batch in task(iter(batches)) for row in batch.to_pylist()
+            deserialize(row["task_result"]) for batch in task(iter(batches)) for row in batch.to_pylist()
         )
         rows = {
             file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in result.files
@@ -141,8 +142,10 @@ def test_a_cut_into_arrow_batches_decides_nothing(
 
 def test_an_answer_can_be_read_by_a_driver_that_got_two() -> None:
     one, _ = run([record(1, "sds", START_US)], [], {})
-    told = json.loads(json.dumps({"parts": [], "groups": [], "files": one.files}))
+    told = IngestResult({}, [], one.files)
     assert IngestResult.of([told, told]).files == one.files * 2
+    with pytest.raises(RuntimeError, match="Two tasks have read"):
+        IngestResult.of([one, one])
 
 
 def test_the_first_records_of_a_partition_are_missing_if_they_came_since_the_source_began() -> None:

@@ -65,17 +65,14 @@ def observed(world: World, ticks: bool = False) -> Adapters:
 
 def reported(adapters: Adapters) -> list[Mapping[str, Any]]:
     """The rows of ``incomplete_messages``, as the driver writes them."""
-    rebuilt = [
-        {**each._asdict(), "entire_message_hash": bytes(each.entire_message_hash).hex()} for each in adapters.rebuilt
-    ]
-    return drop_covered([each.fields for each in adapters.given_up], rebuilt)
+    return drop_covered([each.fields for each in adapters.given_up], [each._asdict() for each in adapters.rebuilt])
 
 
 def of(adapters: Adapters, message: TrueMessage, status: str) -> list[Mapping[str, Any]]:
     """The reports on the sets of a message."""
     found = (row for row in reported(adapters) if row["status"] == status)
     mine = (message.channel_id, message.sender, message.announced_keccak)
-    return [row for row in found if (row["channel_id"], row["sender_id"], row["entire_message_hash"]) == mine]
+    return [row for row in found if (row["channel_id"], row["sender_id"], row["entire_message_hash"].hex()) == mine]
 
 
 def differences(world: World, adapters: Adapters) -> list[str]:
@@ -85,7 +82,7 @@ def differences(world: World, adapters: Adapters) -> list[str]:
         IncompleteMessage(
             row["channel_id"],
             row["sender_id"],
-            row["entire_message_hash"],
+            row["entire_message_hash"].hex(),
             tuple(row["data_missing"] or ()),
             row["data_count"],
         )
@@ -105,7 +102,7 @@ def test_no_message_is_dropped_while_its_sender_may_complete_it_and_every_incomp
     world = simulate(scenario)
     adapters = observed(world)
     assert differences(world, adapters) == []
-    rebuilt = {bytes(each.entire_message_hash).hex(): each for each in adapters.rebuilt}
+    rebuilt = {each.entire_message_hash.hex(): each for each in adapters.rebuilt}
     for message in world.truth.messages:
         overdue, given_up = of(adapters, message, "overdue"), of(adapters, message, "given_up")
         complete = rebuilt.get(message.announced_keccak)
@@ -143,6 +140,6 @@ def test_slow_senders_of_the_demo_deliver_late(seed: int) -> None:
     world = simulate(slow_scenario(seed))
     adapters = observed(world)
     assert differences(world, adapters) == []
-    whole = {bytes(each.entire_message_hash).hex() for each in adapters.rebuilt}
+    whole = {each.entire_message_hash for each in adapters.rebuilt}
     late = {row["entire_message_hash"] for row in reported(adapters) if row["status"] == "overdue"} & whole
     assert late, "the scenario has messages that are completed after they were overdue"

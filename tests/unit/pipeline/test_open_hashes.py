@@ -29,7 +29,7 @@ def paths(tmp_path: Path) -> PathSettings:
 
 
 def changes_of(dues: Dues) -> list[HashDue]:
-    return [HashDue(hash_.hex(), [(*place, at) for place, at in here.items()]) for hash_, here in dues.items()]
+    return [HashDue(hash_, [(*place, at) for place, at in here.items()]) for hash_, here in dues.items()]
 
 
 def write(paths: PathSettings, batch_id: int, dues: Dues) -> None:

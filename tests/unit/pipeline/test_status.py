@@ -134,7 +134,7 @@ def test_open_sets_are_those_after_the_last_committed_micro_batch(settings: Sett
     assert collect(settings)["open_sets"] == {"count": 0, "next_due": None}, "a checkpoint of an older program"
     later, place = NOON + dt.timedelta(minutes=1), ("waku.envelopes", 0)
     for batch_id, dues in ((7, (NOON, later)), (8, (NOON,))):
-        changes = [HashDue(f"{number:064x}", [(*place, micros(due))]) for number, due in enumerate(dues)]
+        changes = [HashDue(number.to_bytes(32, "big"), [(*place, micros(due))]) for number, due in enumerate(dues)]
         OpenHashes().apply(changes).write(settings.paths, batch_id)
     assert collect(settings)["open_sets"] == {"count": 2, "next_due": NOON.isoformat()}
 
