@@ -89,9 +89,7 @@ class QuotaGate:
     def _begin(self, window: int) -> pa.Scalar:
         return pa.scalar(window * self._quotas.window_ms * 1000, pa.timestamp("us", tz="UTC"))
 
-    def find_refused(
-        self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]
-    ) -> list[Refused]:
+    def find_refused(self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]) -> Refused:
         """Find the messages of a micro-batch, summed up by sender, that exceed a quota. ``candidates`` returns those of
         some content topics, in record order of each partition."""
         return self._spent.judge(groups, candidates)

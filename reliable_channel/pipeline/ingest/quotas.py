@@ -132,12 +132,8 @@ Topics = set[tuple[TopicPartition, Topic]]
 """Content topics of Kafka partitions."""
 
 
-class Refused(NamedTuple):
-    """One message that exceeds a quota; ``detail`` names the quota."""
-
-    topic_partition: TopicPartition
-    offset: int
-    detail: str
+Refused = dict[tuple[str, int, int], str]
+"""Messages that exceed a quota: Kafka topic, partition and offset → the text that names the quota."""
 
 
 def no_pattern(content_topic: str, pubsub_topic: str) -> None:
@@ -175,7 +171,7 @@ class QuotaUsage:
         self,
         groups: Sequence[Group],
         candidates: Callable[[Topics], Iterable[Candidate]],
-    ) -> list[Refused]:
+    ) -> Refused:
         """Count the admitted messages of a micro-batch; returns the refused ones.
 
         ``groups`` are its messages summed up by place, window and sender. ``candidates`` returns those of some content
@@ -185,7 +181,7 @@ class QuotaUsage:
             if (topic_partition, sender[:2]) not in above:
                 self.add(topic_partition, window, sender, cost)
         in_order = sorted(candidates(above), key=lambda one: (one.topic_partition, one.offset)) if above else ()
-        refused = [excess for one in in_order if (excess := self._count(one))]
+        refused = {(*one.topic_partition, one.offset): why for one in in_order if (why := self._count(one)) is not None}
         latest: dict[TopicPartition, int] = {}
         for topic_partition, window, *_ in groups:
             latest[topic_partition] = max(window, latest.get(topic_partition, window))
@@ -212,16 +208,16 @@ class QuotaUsage:
             if any(((topic_partition, window), scope) in above for scope in self._scopes(sender))
         }
 
-    def _count(self, candidate: Candidate) -> Refused | None:
-        """Count one message, or return it if it exceeds a quota."""
-        topic_partition, offset, window, sender, cost = candidate
+    def _count(self, candidate: Candidate) -> str | None:
+        """Count one message, or return the text that names the quota it exceeds."""
+        topic_partition, _, window, sender, cost = candidate
         here = self._windows.setdefault((topic_partition, window), _Window())
         scopes = self._scopes(sender)
         for place_in, scope in enumerate(scopes):
             total = here.spent.get(scope, Cost()).plus(cost)
             why = self._find_exceeded(scope, total)
             if why is not None and not self._modest(here, scopes[: place_in + 1], cost, total):
-                return Refused(topic_partition, offset, why)
+                return why
         here.add(scopes, cost)
         return None
 

@@ -7,7 +7,7 @@ quarantine row is updated after that. Ingest may write the same tables at the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
-from reliable_channel.pipeline.ingest.quotas import ASKED, groups_of
+from reliable_channel.pipeline.ingest.quotas import ASKED, Refused, groups_of
 from reliable_channel.pipeline.ingest.stream import decode_records, kafka_coordinates, records_of
 from reliable_channel.pipeline.ingest.task import date_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
@@ -55,9 +55,7 @@ def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) ->
     return records.join(times.dropDuplicates(position), position).localCheckpoint()
 
 
-def _rows(
-    records: DataFrame, settings: Settings, table: Table, refused: Mapping[tuple[str, int, int], str]
-) -> DataFrame:
+def _rows(records: DataFrame, settings: Settings, table: Table, refused: Refused) -> DataFrame:
     """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
     return decode_records(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
 
@@ -65,7 +63,7 @@ def _rows(
 @dataclass(frozen=True)
 class _Accepted:
     table: str
-    refused: Mapping[tuple[str, int, int], str]
+    refused: Refused
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in date_batches(batches, {}, self.refused):
@@ -73,17 +71,16 @@ class _Accepted:
             yield good.segments() if self.table == SDS_MESSAGES.name else good.envelopes()
 
 
-def _find_above_quota(records: DataFrame, settings: Settings) -> dict[tuple[str, int, int], str]:
+def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
     asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ASKED).toArrow()
     batches = asking.to_batches()
     candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
     groups = [g for batch in batches for g in groups_of(dict(zip(ASKED, batch.columns, strict=True)), settings.quotas)]
     admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(settings.paths, groups)
-    refused = admission.find_refused(
+    return admission.find_refused(
         groups, lambda topics: [c for c in candidates if (c.topic_partition, c.sender[:2]) in topics]
     )
-    return {(*each.topic_partition, each.offset): each.detail for each in refused}
 
 
 def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:

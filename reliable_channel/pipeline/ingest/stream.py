@@ -26,6 +26,7 @@ from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
 from reliable_channel.pipeline.ingest.lost_offsets import FindLost, assume_lost, gap_rows
+from reliable_channel.pipeline.ingest.quotas import Refused
 from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, find_missing_offsets
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
@@ -162,7 +163,7 @@ def admit(
     """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``; rows that exceed a quota go to
     ``quarantine``. Nothing is committed."""
 
-    def run(refused: dict[tuple[str, int, int], str]) -> IngestResult:
+    def run(refused: Refused) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
         task = IngestTask(paths, raw_bytes, settings.quotas, floors, refused)
         return IngestResult.of(task_results(decode_records(records, settings), task))
@@ -172,7 +173,7 @@ def admit(
     if not refused:
         return result
     discard(paths, result.files)
-    return run({(*each.topic_partition, each.offset): each.detail for each in refused})
+    return run(refused)
 
 
 def tick_files(

@@ -19,7 +19,7 @@ from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.delta import task_result
-from reliable_channel.pipeline.ingest.quotas import Cost, Group, groups_of
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, Refused, groups_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 
 DECODED = "decoded"
@@ -84,13 +84,13 @@ class IngestTask:
     """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decode_records`).
 
     ``raw_bytes``: the bytes kept of a quarantined value; ``floors``: the recorded clock by Kafka partition, µs;
-    ``refused``: topic, partition and offset of a message above a quota → the quota."""
+    ``refused``: the messages above a quota."""
 
     paths: PathSettings
     raw_bytes: int
     quotas: QuotaSettings
     floors: Mapping[TopicPartition, int]
-    refused: Mapping[tuple[str, int, int], str]
+    refused: Refused
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of the records; yields one :class:`IngestResult` for the driver."""
@@ -111,7 +111,7 @@ class IngestTask:
 
 
 def date_batches(
-    batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Mapping[tuple[str, int, int], str]
+    batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Refused
 ) -> Iterator[DecodedBatch]:
     """Add event times to decoded records (:func:`~.stream.decode_records`), and yield batches of one Kafka partition
     each.
