@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.tables import CHANNEL_KEY, INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
 from reliable_channel.pipeline.lookup import Lookup, is_among
-from reliable_channel.pipeline.reassembly.set_results import OVERDUE
+from reliable_channel.pipeline.reassembly.set_results import OVERDUE, SCOPE
 
-_SCOPE = [*CHANNEL_KEY, "family", "sender_id", "entire_message_hash"]
+_SET = (*SCOPE, "entire_message_hash")
 
 
 def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
     """Keep the reports that no row of the tables, and no other report, covers."""
-    hashes = sorted({_scope(each)[-1] for each in reported})
+    hashes = sorted({_set_of(each)[-1] for each in reported})
     of_these = is_among("entire_message_hash", hashes)
     rebuilt = _rows(paths, REASSEMBLED_MESSAGES, hashes, of_these)
     before = _rows(paths, INCOMPLETE_MESSAGES, hashes, of_these & (pc.field("status") != OVERDUE))
@@ -39,21 +39,21 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
     final: dict[tuple[Any, ...], list[tuple[int, set[str]]]] = defaultdict(list)
     for row in (*rows, *reported):
         if row.get("status") != OVERDUE:
-            final[_scope(row)].append((row["event_time"], set(row["sds_ids"])))
+            final[_set_of(row)].append((row["event_time"], set(row["sds_ids"])))
     return [
         each
         for each in reported
-        if not any(at < each["event_time"] and ids.issuperset(each["sds_ids"]) for at, ids in final[_scope(each)])
+        if not any(at < each["event_time"] and ids.issuperset(each["sds_ids"]) for at, ids in final[_set_of(each)])
     ]
 
 
 def _rows(paths: PathSettings, table: Table, hashes: Sequence[bytes], where: pc.Expression) -> list[dict[str, Any]]:
     """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    rows = Lookup.of(paths, table).rows([*_SCOPE, "sds_ids", "event_time"], hashes, where)
+    rows = Lookup.of(paths, table).rows([*_SET, "sds_ids", "event_time"], hashes, where)
     index = rows.schema.get_field_index("event_time")
     return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 
 
-def _scope(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _set_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The channel, sender and hash of a set; the hash is last."""
-    return tuple(row[name] for name in _SCOPE)
+    return tuple(row[name] for name in _SET)

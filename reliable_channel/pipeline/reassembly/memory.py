@@ -24,9 +24,10 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake.follow import list_files_since
 from reliable_channel.lake.read import in_our_time, open_table
-from reliable_channel.lake.tables import CHANNEL_KEY, REASSEMBLED_MESSAGES, RECORD_KEY
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, RECORD_KEY
 from reliable_channel.pipeline.clock import EPOCH, TopicPartition
 from reliable_channel.pipeline.lookup import Lookup, is_among
+from reliable_channel.pipeline.reassembly.set_results import SCOPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,9 @@ class Done:
     send: CompletedSend
 
 
-_SCOPE = (*CHANNEL_KEY, "family", "sender_id")
-_COLUMNS = [*RECORD_KEY, "event_time", *_SCOPE, "entire_message_hash", "sds_ids", "data_count"]
+_COLUMNS = [*RECORD_KEY, "event_time", *SCOPE, "entire_message_hash", "sds_ids", "data_count"]
 _COLUMNS += ["first_lamport_timestamp", "send", "one_send"]
-_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*_SCOPE)
+_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*SCOPE)
 
 
 def read_completed(

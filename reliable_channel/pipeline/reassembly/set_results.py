@@ -28,8 +28,8 @@ from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
 
-_SCOPE = (*CHANNEL_KEY, "family", "sender_id")
-
+SCOPE = (*CHANNEL_KEY, "family", "sender_id")
+"""The columns that name the sets of one sender: a ``Scope`` of the core."""
 
 Message, Ordered = row_type(tables.REASSEMBLED_MESSAGES), row_type(tables.ORDERED_SDS_MESSAGES)
 Event = row_type(tables.CHANNEL_EVENTS)
@@ -200,7 +200,7 @@ def _event(
     offset: int,
 ) -> Row:
     """A row of ``channel_events``."""
-    whose = _scope(scope or (None,) * len(_SCOPE))
+    whose = _scope(scope or (None,) * len(SCOPE))
     del whose["family"]
     return Event(
         **whose, **_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
@@ -212,4 +212,4 @@ def _record(topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
 
 
 def _scope(scope: Sequence[str | None]) -> dict[str, Any]:
-    return dict(zip(_SCOPE, scope, strict=True))
+    return dict(zip(SCOPE, scope, strict=True))

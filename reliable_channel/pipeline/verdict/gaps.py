@@ -14,6 +14,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.clock import TopicPartition
 
 HEARD = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
@@ -33,8 +34,6 @@ PLACED = """
 
 Topic = tuple[str, str]
 """Pubsub topic and content topic."""
-TopicPartition = tuple[str, int]
-"""Kafka topic and partition."""
 
 
 class Span(NamedTuple):
