@@ -92,28 +92,23 @@ def _edges(
 ) -> tuple[list[tuple[str, str]], dict[str, tuple[str | None, int | None]]]:
     """Which message names which in the message's channel, and (sender, Lamport timestamp) of every SDS message that
     arrived."""
+    here = message.channel.where()
     rows = source.query(
-        """
+        f"""
         SELECT sds_id, sender_id, lamport_timestamp,
-               list_filter(list_transform(causal_history, lambda entry: entry.sds_id), lambda id: id IS NOT NULL)
-                   AS history
-        FROM sds_messages WHERE sds_id IS NOT NULL
-              AND channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub
+               coalesce(list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
+                                    lambda id: id IS NOT NULL), []) AS history
+        FROM sds_messages WHERE sds_id IS NOT NULL AND {here}
         QUALIFY row_number() OVER (PARTITION BY sds_id ORDER BY event_time, kafka_offset) = 1
-        """,
-        channel=message.channel_id,
-        topic=message.content_topic,
-        pubsub=message.pubsub_topic,
+        """,  # noqa: S608 - names of columns; values are bound
+        **message.channel.parameters,
     )
     rebuilt = source.query(
-        """
+        f"""
         SELECT sds_id, any_value(sender_id) AS sender_id, any_value(lamport_timestamp) AS lamport_timestamp
-        FROM deliveries WHERE repaired_by IS NOT NULL AND channel_id = $channel AND content_topic = $topic
-              AND pubsub_topic = $pubsub GROUP BY sds_id
-        """,
-        channel=message.channel_id,
-        topic=message.content_topic,
-        pubsub=message.pubsub_topic,
+        FROM deliveries WHERE repaired_by IS NOT NULL AND {here} GROUP BY sds_id
+        """,  # noqa: S608 - names of columns; values are bound
+        **message.channel.parameters,
     )
     attributes = {
         row["sds_id"]: (row["sender_id"], None if pd.isna(row["lamport_timestamp"]) else int(row["lamport_timestamp"]))
@@ -123,6 +118,6 @@ def _edges(
     edges = [
         (sds_id, earlier)
         for sds_id, history in zip(rows["sds_id"], rows["history"], strict=True)
-        for earlier in ([] if history is None else history)
+        for earlier in history
     ]
     return edges, attributes

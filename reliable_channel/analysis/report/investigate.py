@@ -223,31 +223,30 @@ def _named_sql(where: str) -> str:
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
     """Every row about ``message`` in any table, in order of time; at most the first 2 000."""
+    here = message.channel.where()
+    mine = f"{here} AND list_contains($ids, sds_id)"
+    events = _EVENTS.format(here=here, mine=mine, envelopes=_ENVELOPES.format(mine=mine), bridges=BRIDGE_SOURCES)
     return source.query(
-        _TIMELINE,
+        f"SELECT * FROM ({events}) ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit",  # noqa: S608 - names of columns; values are bound
         ids=list(message.sds_ids),
         payload=message.payload_hash,
-        channel=message.channel_id,
-        topic=message.content_topic,
-        pubsub=message.pubsub_topic,
         lanes=list(LANES),
         limit=MOST_EVENTS,
+        **message.channel.parameters,
     )
 
 
-_HERE = "channel_id = $channel AND content_topic = $topic AND pubsub_topic = $pubsub"
-_MINE = f"{_HERE} AND list_contains($ids, sds_id)"
-_ENVELOPES = f"""SELECT envelope_hash, sds_id FROM sds_messages WHERE {_MINE}
-                 UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {_MINE}"""  # noqa: S608 - constants of our own
+_ENVELOPES = """SELECT envelope_hash, sds_id FROM sds_messages WHERE {mine}
+                UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {mine}"""
 _EVENTS = " UNION ALL ".join(
     (
         """SELECT event_time AS time, 'sender' AS lane, event AS what, sender_id AS who, detail, sds_id
         FROM sender_events WHERE {mine}""",
         """SELECT e.event_time, 'envelope', 'received', e.source,
                e.value_bytes || ' bytes at ' || e.kafka_partition || '/' || e.kafka_offset, s.sds_id
-        FROM envelopes e JOIN sds_messages s USING (kafka_topic, kafka_partition, kafka_offset)
-        WHERE s.channel_id = $channel AND s.content_topic = $topic AND s.pubsub_topic = $pubsub
-              AND list_contains($ids, s.sds_id)""",
+        FROM envelopes e JOIN (
+            SELECT kafka_topic, kafka_partition, kafka_offset, sds_id FROM sds_messages WHERE {mine}) s
+            USING (kafka_topic, kafka_partition, kafka_offset)""",
         """SELECT g.seen_at, 'vantage', CASE WHEN g.source = 'sender' THEN 'dispatched'
                WHEN g.source = 'store' THEN 'a store had it' WHEN g.source IN {bridges} THEN 'seen'
                ELSE replace(g.source, '_', ' ') END, g.vantage,
@@ -295,8 +294,6 @@ _EVENTS = " UNION ALL ".join(
         FROM channel_events WHERE {mine}""",
     )
 )
-_TIMELINE = f"""SELECT * FROM ({_EVENTS.format(here=_HERE, mine=_MINE, envelopes=_ENVELOPES, bridges=BRIDGE_SOURCES)})
-    ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit"""  # noqa: S608 - text of our own
 
 
 def make_facts(row: Mapping[str, Any]) -> MessageFacts:

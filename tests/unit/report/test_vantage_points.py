@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reliable_channel.analysis.report import quarantine
+from reliable_channel.analysis.report.graph import Kind, graph
 from reliable_channel.analysis.report.investigate import find, timeline
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
@@ -66,3 +67,15 @@ def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
     points = quarantine.vantages(source).set_index("vantage")
     counts = {name: (row.nodes, row.seen, row.not_seen, row.from_a_store) for name, row in points.iterrows()}
     assert counts == {"north": ("http://own", 2, 0, 0), "south": ("http://own", 1, 1, 1)}
+
+
+def test_a_message_without_a_pubsub_topic_has_a_time_line_and_a_graph(tmp_path: Path) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    place = {"kafka_topic": "waku.envelopes", "kafka_partition": 0, "kafka_offset": 7}
+    segment = {**CHANNEL, **place, "event_time": AT_US, "ingest_time": AT_US, "sds_id": "only", "sds_kind": "content"}
+    create_tables(paths, [tables.SDS_MESSAGES])
+    append_rows(paths, tables.SDS_MESSAGES, as_arrow([{**segment, "pubsub_topic": None}], tables.SDS_MESSAGES))
+    source = TableWindow(Path(paths.data_dir))
+    (message,) = find(source, "only")
+    assert list(timeline(source, message)["lane"]) == ["segment"]
+    assert [node.kind for node in graph(source, message).nodes] == [Kind.OWN]
