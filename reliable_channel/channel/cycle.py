@@ -123,7 +123,6 @@ class ChannelCycle:
         self._draining = False
         self._no_timers_until = 0
         self._rewound = False
-        self._finished = False
         # The state in which the last process left the channel, and the events that it had not recorded as reported.
         self._report_queue.restore(self.journal.restore())
 
@@ -182,14 +181,14 @@ class ChannelCycle:
         if not self.retrieval.threaded:
             self.retrieval.run_pending()
         with self.lock:
-            if self._finished:  # a thread that another one waits for in vain
+            if self._report_queue.closed:  # a thread that another one waits for in vain
                 return None
             now = self._now()
             self._apply_arrived(now)
             self._withdraw_outdated(now)
         self._report_queue.dispatch()
         with self.lock:
-            if self._finished:  # a callback closed the channel
+            if self._report_queue.closed:  # a callback closed the channel
                 return None
             if self._rewound or self.journal.snapshot_due():
                 self._rewound = False
@@ -223,7 +222,6 @@ class ChannelCycle:
                 self._compact()
                 while self.arrivals:  # of a channel without a journal
                     self._release_holds([self.arrivals.take()])
-            self._finished = True
 
     # ---- what node and store report, from any thread -----------------------------------------------------------------
 
@@ -277,7 +275,7 @@ class ChannelCycle:
     def _keep_arrivals(self) -> None:
         """Apply and store what has arrived: the node will not bring it again. The application hears of it after the
         next start."""
-        while self.arrivals and self.journal.keeps and not self._finished:
+        while self.arrivals and self.journal.keeps and not self._report_queue.closed:
             self._draining = True
             self._apply_arrived(self._now())
 

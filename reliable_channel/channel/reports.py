@@ -76,7 +76,8 @@ class ReportQueue:
         self._listener_added = True
         self._current: Report | None = None
         self._reported: list[Report] = []
-        self._closed = False
+        self.closed = False
+        """Whether nothing is reported and recorded any more."""
         listeners.on_listener_added = self._on_listener_added
 
     # ---- queueing ------------------------------------------------------------------------------------------------
@@ -126,12 +127,12 @@ class ReportQueue:
                 self._reported.append(self._current)
             if sound:
                 self._record()
-            self._closed = True
+            self.closed = True
 
     def _next(self) -> Report | None:
         """The next event to report. Events that waited for a listener come first, so that sequence numbers rise."""
         with self._lock:
-            if self._closed and self._journal.keeps:
+            if self.closed and self._journal.keeps:
                 return None  # a callback closed the channel; the snapshot has the rest
             self._current = self._take_undelivered()
             while self._current is None and self._queue:
@@ -158,5 +159,5 @@ class ReportQueue:
 
     def _record(self) -> None:
         reported, self._reported = self._reported, []
-        if not self._closed:
+        if not self.closed:
             self._journal.mark_reported(reported)
