@@ -104,8 +104,8 @@ def test_a_split_is_open_until_its_evidence_is_old(tmp_path: Path) -> None:
 
 
 QUIET: dict[str, dict[str, Any]] = {
-    "an hour of loss": {"minutes": 60, "loss": 0.2},
-    "an hour of loss between two": {"minutes": 60, "loss": 0.2, "participants": WHO[:2]},
+    "half an hour of loss": {"minutes": 30, "loss": 0.2},
+    "half an hour of loss between two": {"minutes": 30, "loss": 0.2, "participants": WHO[:2]},
     "one sleeps": {"sleeps": (Nap("bob", 4 * MINUTE_MS, 14 * MINUTE_MS),)},
     "one of two sleeps": {"sleeps": (Nap("bob", 4 * MINUTE_MS, 14 * MINUTE_MS),), "participants": WHO[:2]},
     "two sleep": {"sleeps": tuple(Nap(who, 4 * MINUTE_MS, 14 * MINUTE_MS) for who in ("alice", "bob"))},
