@@ -45,8 +45,14 @@ class Key:
 
 
 def markdown() -> str:
-    """All sections, each with its keys; sections inside sections follow with their path as heading."""
-    return "\n".join([_HEAD, *(_section(*one) for one in sections(Settings, (), None))])
+    """All sections, each with its keys; sections inside sections follow with their path as heading. A section with
+    nothing to set is left out."""
+    return "\n".join([_HEAD, *(_section(*one) for one in sections(Settings, (), None) if _can_be_set(*one[:2]))])
+
+
+def _can_be_set(path: tuple[str, ...], section: Any) -> bool:
+    names = [".".join((*path, name)) for name in _annotations(section)]
+    return not FIXED.issuperset(names)
 
 
 def sections(model: Any, path: tuple[str, ...], given: Any) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
@@ -89,8 +95,13 @@ def _default(section: Any, name: str, given: Any) -> Any:
 
 def _section(path: tuple[str, ...], section: Any, given: Any) -> str:
     name = ".".join(path)
-    lines = [f"{'#' * (1 + len(path))} {name}", "", _plain(inspect.getdoc(section) or ""), ""]
-    own = [key for key in keys(section, given) if f"{name}.{key.name}" not in FIXED]
+    about = _plain(inspect.getdoc(section) or "")
+    lines = [f"{'#' * (1 + len(path))} {name}", "", about, ""]
+    every = keys(section, given)
+    fixed = [f"`{key.name}`" for key in every if f"{name}.{key.name}" in FIXED and f"`{key.name}`" in about]
+    if fixed:
+        lines += [f"Set in code only ([limits](../security.md#limits)): {', '.join(fixed)}.", ""]
+    own = [key for key in every if f"{name}.{key.name}" not in FIXED]
     if own:
         variable = ENVIRONMENT_PREFIX + "__".join(path).upper() + "__…"
         lines += [f"`{variable}`", "", "| key | type | default | meaning |", "|---|---|---|---|"]
