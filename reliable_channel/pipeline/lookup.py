@@ -6,6 +6,7 @@ reassembly the messages that were rebuilt or given up before, refetch what has a
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 
@@ -20,7 +21,6 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.file_index import FileIndex
-from reliable_channel.pipeline.verdict.touched import ids_within
 
 UNSETTLED = b"\0unsettled"
 """The value in the index for every verdict that is not settled."""
@@ -42,6 +42,9 @@ INDEXED: dict[Table, tuple[str, ...]] = {
 }
 """The columns by which rows are looked up; ``stage`` and ``raw`` for the ids in undecodable records, ``source`` for the
 rows of logs alone, ``settled`` for :data:`UNSETTLED`."""
+
+SDS_ID_TAG = b"\x12"
+"""The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 
 
 class Lookup:
@@ -101,6 +104,23 @@ def select_undecoded(rows: pa.Table) -> pa.Table:
     """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
     stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
+
+
+def ids_within(raw: bytes) -> set[str]:
+    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id."""
+    texts = {
+        raw[at + 1 : at + 1 + raw[at]]
+        for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
+        if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
+    }
+    return {text for value in texts if (text := _text(value)) is not None}
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def is_among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:

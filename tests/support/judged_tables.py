@@ -13,9 +13,10 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings, lo
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import BY_NAME, CHANNEL_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
 from reliable_channel.pipeline.verdict.judge import judge_message
-from reliable_channel.pipeline.verdict.touched import COLUMNS, ids_within
+from reliable_channel.pipeline.verdict.touched import COLUMNS
 from reliable_channel.simulation.encryption import channel_key
 from reliable_channel.simulation.evidence import sender_events
 from reliable_channel.simulation.world import World

@@ -23,13 +23,13 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
-from reliable_channel.pipeline.lookup import ids_in, is_among
+from reliable_channel.pipeline.lookup import ids_in, ids_within, is_among
 from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
 from reliable_channel.pipeline.verdict.position import last_position
 from reliable_channel.pipeline.verdict.related import read_related
-from reliable_channel.pipeline.verdict.touched import REMEMBERED_MS, ids_within
+from reliable_channel.pipeline.verdict.touched import REMEMBERED_MS
 
 MAX_ENVELOPE_BYTES = MAX_BYTES // 2
 """The bytes of envelopes in a bundle: those of the message itself first."""

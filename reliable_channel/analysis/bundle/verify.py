@@ -35,12 +35,12 @@ from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.verdict.gaps import Span
 from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
 from reliable_channel.pipeline.verdict.judge import judge_message
-from reliable_channel.pipeline.verdict.touched import ids_within
 
 NAMED = 3
 """How many of those that differ are named."""

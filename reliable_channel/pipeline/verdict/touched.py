@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -18,6 +17,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.follow import AddedFile, list_added_files, list_files, read_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -50,8 +50,6 @@ REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_m
 MAX_NEW_ROWS = 200_000
 """With more new rows everything is judged: that takes no longer, and the driver need not hold the rows."""
 
-SDS_ID_TAG = b"\x12"
-"""The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 
 Channel = tuple[str | None, str | None, str | None]
 _channel = itemgetter(*CHANNEL_KEY)
@@ -130,20 +128,3 @@ def read_touched(
         for batch in rows.to_batches():
             touched.take(table, batch.to_pylist())
     return touched
-
-
-def ids_within(raw: bytes) -> set[str]:
-    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id."""
-    texts = {
-        raw[at + 1 : at + 1 + raw[at]]
-        for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
-        if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
-    }
-    return {text for value in texts if (text := _text(value)) is not None}
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

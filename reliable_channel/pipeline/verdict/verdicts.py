@@ -25,7 +25,7 @@ from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
-from reliable_channel.pipeline.lookup import Lookup
+from reliable_channel.pipeline.lookup import Lookup, ids_within
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
 from reliable_channel.pipeline.verdict.gaps import Silence, Span, Topic, find_silence, open_gaps
@@ -33,7 +33,7 @@ from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SE
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
-from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, ids_within, read_touched
+from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, read_touched
 
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SOURCE_GAPS)
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}

@@ -41,6 +41,20 @@ def fail_with(error: Exception) -> Callable[..., Any]:
     return fail
 
 
+def keep_busy(alice: ReliableChannel, bob: ReliableChannel) -> threading.Event:
+    """Let a callback of bob's wait for the returned event: for a message of alice's, which has come."""
+    running, go_on = threading.Event(), threading.Event()
+
+    def wait(_: MessageReceived) -> None:
+        running.set()
+        go_on.wait(WAIT_S)
+
+    bob.on_message_received(wait)
+    alice.send(b"first")
+    assert running.wait(WAIT_S)
+    return go_on
+
+
 class Pumped:
     """A memory network in real time, pumped by one thread of its own."""
 
@@ -338,15 +352,7 @@ def test_a_channel_that_cannot_store_what_has_arrived_reports_that_without_its_l
         look.join(1)
 
     bob.on(ChannelProblem, look)
-    running, go_on = threading.Event(), threading.Event()
-
-    def slow(_: MessageReceived) -> None:
-        running.set()
-        go_on.wait(WAIT_S)
-
-    bob.on_message_received(slow)
-    alice.send(b"first")
-    assert running.wait(WAIT_S)
+    go_on = keep_busy(alice, bob)
     second = alice.send(b"second")
     assert alice.wait([second], timeout_s=WAIT_S)
     until(lambda: len(bob._cycle.arrivals))
@@ -360,15 +366,7 @@ def test_a_channel_that_cannot_store_what_has_arrived_reports_that_without_its_l
 def test_what_has_arrived_is_kept_when_one_thread_stops_a_channel_and_another_closes_it(pumped: Pumped) -> None:
     config = quick(persistence=MemoryPersistence(keeps_journal=True), query_on_connect=False)
     alice, bob = pumped.channel("alice"), pumped.channel("bob", config)
-    running, go_on = threading.Event(), threading.Event()
-
-    def slow(_: MessageReceived) -> None:
-        running.set()
-        go_on.wait(WAIT_S)
-
-    bob.on_message_received(slow)
-    alice.send(b"first")
-    assert running.wait(WAIT_S)
+    go_on = keep_busy(alice, bob)
     alice.send(b"second")
     until(lambda: len(bob._cycle.arrivals))
     alice.close()  # she repeats nothing
