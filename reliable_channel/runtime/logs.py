@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -53,11 +53,16 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
 
 
 def tame_kafka() -> None:
-    """Show warnings and errors of the Kafka client on standard error, each kind once a minute. Calling it twice has no
-    effect.
+    """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but no warnings that the
+    client was slow. Calling it twice has no effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
-    _show("kafka", logging.Formatter("%(name)s: %(message)s"), OncePerInterval())
+    _show("kafka", logging.Formatter("%(name)s: %(message)s"), _is_no_slow_step, OncePerInterval())
+
+
+def _is_no_slow_step(record: logging.LogRecord) -> bool:
+    # The client suspects a fault of the program in each of its steps that takes 0.1 s; a busy machine has many.
+    return record.name != "kafka.net.selector" or record.levelno > logging.WARNING
 
 
 def silence_libraries() -> None:
@@ -77,7 +82,9 @@ def show_own_logs() -> None:
     _show("reliable_channel", formatter)
 
 
-def _show(name: str, formatter: logging.Formatter, *filters: logging.Filter) -> None:
+def _show(
+    name: str, formatter: logging.Formatter, *filters: logging.Filter | Callable[[logging.LogRecord], bool]
+) -> None:
     logger = logging.getLogger(name)
     if any(isinstance(handler, _ToStandardError) for handler in logger.handlers):
         return

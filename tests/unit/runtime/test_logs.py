@@ -46,6 +46,16 @@ def test_the_client_is_heard_once_on_standard_error(
     assert capsys.readouterr().err == "kafka.conn: gone\n"
 
 
+def test_that_the_client_was_slow_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("kafka"), "handlers", [])
+    tame_kafka()
+    logging.getLogger("kafka.net.selector").warning("Task %r ran for %.3fs", "a task", 0.2)
+    logging.getLogger("kafka.net.selector").error("the loop has ended")
+    assert capsys.readouterr().err == "kafka.net.selector: the loop has ended\n"
+
+
 def test_the_client_is_silent_where_the_caller_says_the_outcome(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
