@@ -143,8 +143,7 @@ def compare(target: float, many: Sequence[MicroBatch], few: Sequence[MicroBatch]
     for case in (many, few):
         yield Result(f"ack, {case[0].case}: a micro-batch", median(b.seconds for b in case), "s")
         yield Result(f"ack, {case[0].case}: a micro-batch, CPU", median(b.cpu_s for b in case), "s")
-        # The median, because Spark adds a copy of the whole state store to some micro-batch once a minute.
-        a_row = median(b.checkpoint_bytes / b.rows for b in case)
+        a_row = sum(b.checkpoint_bytes for b in case) / sum(b.rows for b in case)
         name = f"ack, {case[0].case}: checkpoint"
         yield Result(name, a_row, "bytes a row", CHECKPOINT_TARGET, True, "nothing: a size")
     name = f"ack, {many[0].case} / {few[0].case.split(', ', 1)[1]}"

@@ -10,6 +10,7 @@ CITED = re.compile(r"(?<![\w/*}])((?:\.\./|[\w-]+/)*[\w-]+\.md)\b(?![\w(])")
 MADE = {"build", "run", ".venv", "node_modules", "__pycache__"}
 FOLDERS = ("reliable_channel", "jobs", "bench", "scripts", "tests", "conf")
 FOREIGN = ("src/analysis/",)
+"""How the paths of other repositories begin."""
 PAST = {"measurements-history.md", "CHANGELOG.md"}
 """Pages that name what was there once."""
 
