@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reliable_channel.config import Settings, load
-from reliable_channel.runtime.java import SHORT_LIVED
+from reliable_channel.runtime.java import INTERPRETED, SHORT_LIVED
 from tests.support.waiting import WAIT_S
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def _patient_queries() -> Iterator[None]:
 def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """The configuration of the shared session: two cores, two shuffle partitions, everything under a test directory."""
     run = tmp_path_factory.mktemp("spark")
-    return load("local", paths={"run_dir": str(run)}, spark={"master": "local[2]", "shuffle_partitions": 2})
+    spark = {"master": "local[2]", "shuffle_partitions": 2, "conf": INTERPRETED}
+    return load("local", paths={"run_dir": str(run)}, spark=spark)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,9 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSe
 """Options of a JVM that lives for some minutes: what the optimizing compiler costs would not come back (a third of all
 CPU time). Without it the code cache is 48 MiB, which the plans of the verdicts fill; nothing is compiled any more
 then."""
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of a Spark session that lives for some minutes: plans are interpreted. To generate Java for each of them and
+compile it twice, by Janino and by the JVM, takes a tenth of all CPU time."""
 _REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headless), or set JAVA_HOME to one."
 
 

@@ -111,11 +111,15 @@ def prepare(run_dir: Path) -> Path:
 def demo_settings(settings: Settings, run_dir: Path) -> Settings:
     """The configuration of the demo: everything under ``place``, a broker of its own on a free port, and a topic that
     keeps the simulation's virtual times (``CreateTime``; no retention, as those times may be long ago)."""
+    from reliable_channel.runtime.java import INTERPRETED
+
     # What the senders dispatched and nobody saw is asked for this long after it: before the conversation ends.
     pipeline = settings.pipeline.model_copy(update={"settle_delay_ms": SETTLE_DELAY_MS})
     topics = settings.kafka.topics.model_copy(update={"timestamp_type": "CreateTime", "retention_ms": -1})
     kafka = settings.kafka.model_copy(update={"topics": topics, "bootstrap_servers": None})
-    return settings.with_run_dir(run_dir).model_copy(update={"kafka": kafka, "pipeline": pipeline})
+    spark = settings.spark.model_copy(update={"conf": INTERPRETED | settings.spark.conf})
+    update = {"kafka": kafka, "pipeline": pipeline, "spark": spark}
+    return settings.with_run_dir(run_dir).model_copy(update=update)
 
 
 def with_lifetime(settings: Settings, ms: int) -> Settings:
