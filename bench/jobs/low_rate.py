@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.stages import on_topic, pin_cores, settings_for
-from bench.jobs.steady import began, latencies
+from bench.jobs.steady import latencies
 from bench.jobs.usage import busy_seconds, cpu_seconds
 
 TRIGGER_MS = 1_000
@@ -28,6 +28,7 @@ def main(arguments: list[str]) -> int:
     """Warm up, measure under traffic, measure idle."""
     spec = json.loads(arguments[0])
     pin_cores(spec["cores"])
+    from bench.jobs.progress import Recorder
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.spark import spark_session
 
@@ -39,14 +40,14 @@ def main(arguments: list[str]) -> int:
 
     def observe() -> None:
         stop.wait(spec["warm_s"])
-        while not any(_has_worked(query) for query in spark.streams.active if query.name == "ack"):
+        while not recorder.batches["ack"]:
             if stop.wait(1.0):
                 return
         answer["since"], answer["cpu_s"], busy = time.time(), -cpu_seconds(), -busy_seconds()
         stop.wait(spec["seconds"])
         answer["cpu_s"] += cpu_seconds()
         answer["others_s"] = max(0.0, busy + busy_seconds() - answer["cpu_s"])
-        answer["batches"] = {query.name: _select_measured(query, answer["since"]) for query in spark.streams.active}
+        answer["batches"] = recorder.select_since(answer["since"])
         print(json.dumps({"measured": True}), flush=True)
         stop.wait(SETTLE_S)
         answer["idle_cpu_s"] = -cpu_seconds()
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         stop.set()
 
     with spark_session(settings, "bench") as spark:
-        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        recorder = Recorder(spark, settings)
         observer = threading.Thread(target=observe, daemon=True)
         observer.start()
         run_continuously(spark, settings, stop)
@@ -63,23 +64,6 @@ def main(arguments: list[str]) -> int:
     answer["latency_s"] = latencies(settings.paths.table("delivered_messages"), answer["since"])
     print(json.dumps(answer), flush=True)
     return 0
-
-
-def _has_worked(query: Any) -> bool:
-    return any(update["numInputRows"] for update in query.recentProgress)
-
-
-def _select_measured(query: Any, since: float) -> list[dict[str, Any]]:
-    """The measures of every micro-batch with rows that began after ``since`` (Unix s)."""
-    from reliable_channel.pipeline import counters
-    from reliable_channel.pipeline.runner.measures import measures
-
-    updates = [json.loads(update.json) for update in query.recentProgress]
-    return [
-        {"at": update["timestamp"], **measures(update, counters.take(update["id"], update["batchId"]))}
-        for update in updates
-        if update["numInputRows"] and began({"at": update["timestamp"]}) >= since
-    ]
 
 
 if __name__ == "__main__":

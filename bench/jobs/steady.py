@@ -9,35 +9,16 @@ one when ``batches`` more are done, and, after its standard input has ended, one
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from bench.jobs.stages import on_topic, pin_cores, settings_for
 from bench.jobs.usage import Usage
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 TRIGGER_MS = 1_000
-
-
-def collect(spark: SparkSession, progress: dict[str, dict[int, dict[str, Any]]]) -> None:
-    """Add the micro-batches with input that the running queries report, by query and batch id."""
-    from reliable_channel.pipeline import counters
-    from reliable_channel.pipeline.runner.measures import measures
-
-    for query in spark.streams.active:
-        for update in query.recentProgress:
-            report = json.loads(update.json)
-            batches, batch_id = progress.setdefault(query.name, {}), int(report["batchId"])
-            if report["numInputRows"] and batch_id not in batches:
-                counted = counters.take(report["id"], batch_id)
-                batches[batch_id] = {"at": report["timestamp"], **measures(report, counted)}
 
 
 def main(arguments: list[str]) -> int:
@@ -46,6 +27,7 @@ def main(arguments: list[str]) -> int:
     pin_cores(spec["cores"])
     import pyarrow.compute as pc
 
+    from bench.jobs.progress import Recorder
     from reliable_channel.core.sds import SdsParameters
     from reliable_channel.core.segmentation import SegmentationConfig
     from reliable_channel.lake.read import dataset_of, open_table
@@ -71,7 +53,6 @@ def main(arguments: list[str]) -> int:
         stop.set()
 
     threading.Thread(target=stop_at_end_of_input, daemon=True).start()
-    progress: dict[str, dict[int, dict[str, Any]]] = {}
     marks: dict[str, float] = {}
     wanted = spec["backlog_messages"]
 
@@ -81,9 +62,7 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({what: value}), flush=True)
 
     with spark_session(settings, "bench") as spark:
-        # Progress is read every second, and a micro-batch takes longer; sending a hundred updates each time would use
-        # the measured cores.
-        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "5")
+        recorder = Recorder(spark, settings)
 
         def count_finished() -> int:
             """Also what was given up: a producer may have paused between two segments for longer than sets live."""
@@ -93,12 +72,11 @@ def main(arguments: list[str]) -> int:
 
         def watch() -> None:
             while not stop.wait(1):
-                collect(spark, progress)
-                ingest = [batch for _, batch in sorted(progress.get("ingest", {}).items())]
+                ingest = [batch for _, batch in sorted(recorder.batches["ingest"].items())]
                 if "maximum" not in marks:
                     if len(ingest) > 1 and count_finished() >= wanted:
                         after_the_first = spec["backlog_records"] - ingest[0]["input_rows"]
-                        mark("maximum", after_the_first / (time.time() - began(ingest[1])))
+                        mark("maximum", after_the_first / (time.time() - ingest[1]["at"]))
                         marks["backlog"] = len(ingest)
                     continue
                 done = len(ingest) - int(marks["backlog"])
@@ -122,20 +100,14 @@ def main(arguments: list[str]) -> int:
                 "state_rows": batch.get("state_rows", 0),
                 "state_bytes": batch.get("state_memory_bytes", 0),
             }
-            for _, batch in sorted(batches.items())
-            if began(batch) >= since
+            for batch in batches
         ]
-        for name, batches in progress.items()
+        for name, batches in recorder.select_since(since).items()
     }
     answer = {"batches": batches, "latency_s": latencies(settings.paths.table("delivered_messages"), since),
               "cpu_s": usage.cpu_s, "others_s": usage.others_s, "peak_mb": usage.peak_mb}  # fmt: skip
     print(json.dumps(answer), flush=True)
     return 0
-
-
-def began(batch: dict[str, Any]) -> float:
-    """Return when a micro-batch began (Unix s)."""
-    return dt.datetime.fromisoformat(batch["at"]).timestamp()
 
 
 def latencies(table: str, since: float) -> list[float]:

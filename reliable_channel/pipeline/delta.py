@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
@@ -30,6 +30,9 @@ QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
 
 BATCH_ID = "streaming.sql.batchId"
+
+_TASK_RESULT = StructType().add("task_result", BinaryType())
+"""The row in which a task reports to the driver. A type in DDL would be parsed by Spark in every micro-batch."""
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
@@ -86,7 +89,7 @@ def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
 def task_results(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
     """Run ``task`` over ``rows`` in one Spark job, and return the values that tasks reported with
     :func:`task_result`."""
-    return [deserialize(row.task_result) for row in rows.mapInArrow(task, "task_result binary").collect()]
+    return [deserialize(row.task_result) for row in rows.mapInArrow(task, _TASK_RESULT).collect()]
 
 
 def task_result(value: Any) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ import socket
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,9 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import generate_latest
 
 from reliable_channel.config import load
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.tables import PIPELINE_METRICS
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.runner import metrics
 from reliable_channel.pipeline.runner.measures import measures
@@ -135,3 +139,18 @@ def test_metrics_that_cannot_be_written_never_stop_a_query(
     listener.onQueryProgress(cast(Any, SimpleNamespace(progress=SimpleNamespace(json=json.dumps({"name": "ingest"})))))
     assert said in caplog.text
     assert ("Traceback" in caplog.text) is whole_story
+
+
+def test_micro_batches_that_end_soon_after_one_another_are_one_commit(tmp_path: Path) -> None:
+    paths = load("local").with_run_dir(tmp_path).paths
+    create_tables(paths, [PIPELINE_METRICS])
+    listener = MetricsListener(paths, PrometheusMetrics())
+    listener.onQueryStarted(cast(Any, SimpleNamespace(runId="run", name="ingest")))
+    for number in range(4):
+        progress = {"name": "ingest", "id": "query", "runId": "run", "batchId": number, "numInputRows": 5}
+        listener.onQueryProgress(cast(Any, SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress)))))
+    listener.onQueryTerminated(cast(Any, SimpleNamespace(runId="run")))
+    table = open_table(paths, PIPELINE_METRICS)
+    rows = dataset_of(table).to_table().to_pylist()
+    assert [row["batch_id"] for row in sorted(rows, key=lambda row: row["batch_id"])] == [0, 1, 2, 3]
+    assert table.version() == 2, "the first at once, the others together when the query ends"
