@@ -19,15 +19,22 @@ from reliable_channel import __version__
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import make_retrying
+from reliable_channel.transport.http.client import read_retry_after
 from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 
 PAGE = 100
 """Changes in one request."""
 _TEMPORARY = {408, 425, 429}
+_LONGEST_PAUSE_S = 15.0
+"""A receiver that asks for a longer one is left to the next run: rounds of verdicts wait for this one."""
 
 
 class _AgainError(Exception):
-    """The receiver is busy or unreachable; a retry may succeed."""
+    """The receiver is busy or unreachable; a retry may succeed after ``retry_after_s``."""
+
+    def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(what)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ class Webhook:
         attempt = make_retrying(
             self.settings.webhook_attempts,
             0.5,
-            15.0,
-            retry_if=lambda error: isinstance(error, _AgainError),
+            _LONGEST_PAUSE_S,
+            retry_if=lambda error: isinstance(error, _AgainError) and error.retry_after_s <= _LONGEST_PAUSE_S,
             sleep=self.sleep,
         )
         timeout = self.settings.webhook_timeout_ms / 1000
@@ -66,12 +73,12 @@ class Webhook:
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         try:
-            # Only the status is read, because the body is the receiver's text.
+            # The body is not read, because it is the receiver's text.
             with (
                 deadline(self.settings.webhook_timeout_ms / 1000),
                 client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer,
             ):
-                status = answer.status_code
+                status, retry_after_s = answer.status_code, read_retry_after(answer.headers.get("retry-after", ""))
         except httpx.InvalidURL:
             raise EnvironmentFault(
                 "The webhook's URL is invalid.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL."
@@ -79,7 +86,7 @@ class Webhook:
         except httpx.HTTPError as error:
             raise _AgainError(type(error).__name__) from None
         if status in _TEMPORARY or status >= 500:
-            raise _AgainError(f"it answered {status}")
+            raise _AgainError(f"it answered {status}", retry_after_s)
         if not 200 <= status < 300:
             raise EnvironmentFault(
                 f"The webhook refused the alerts with status {status}.",

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -281,14 +282,30 @@ def test_a_url_that_is_none_is_said_without_it(settings: Settings) -> None:
 
 
 def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, receiver: Receiver) -> None:
-    import httpx
-
     def silent(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("no answer", request=request)
 
     hook = replace(Webhook(with_webhook.alerts, sleep=lambda _: None), transport=httpx.MockTransport(silent))
     with pytest.raises(EnvironmentFault, match="ReadTimeout"):
         hook.send([{"sequence": 1}])
+
+
+@pytest.mark.parametrize(("asked", "tries"), [("7", 4), ("0", 4), ("soon", 4), ("60", 1), ("86400", 1)])
+def test_a_pause_that_the_receiver_asks_for_is_kept_or_left_to_the_next_run(
+    with_webhook: Settings, asked: str, tries: int
+) -> None:
+    pauses: list[float] = []
+    calls: list[httpx.Request] = []
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(429, headers={"Retry-After": asked})
+
+    hook = Webhook(with_webhook.alerts, sleep=pauses.append, transport=httpx.MockTransport(busy))
+    with pytest.raises(EnvironmentFault, match="it answered 429"):
+        hook.send([{"sequence": 1}])
+    assert (len(calls), len(pauses)) == (tries, tries - 1)
+    assert all(pause >= (7 if asked == "7" else 0.5) for pause in pauses)
 
 
 def test_a_receiver_whose_headers_drip_is_given_up() -> None:
