@@ -141,7 +141,10 @@ def test_metrics_that_cannot_be_written_never_stop_a_query(
     assert ("Traceback" in caplog.text) is whole_story
 
 
-def test_micro_batches_that_end_soon_after_one_another_are_one_commit(tmp_path: Path) -> None:
+def test_micro_batches_that_end_soon_after_one_another_are_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_WRITE_EVERY_S", 86_400.0)  # whatever the machine does meanwhile
     paths = load("local").with_run_dir(tmp_path).paths
     create_tables(paths, [PIPELINE_METRICS])
     listener = MetricsListener(paths, PrometheusMetrics())
