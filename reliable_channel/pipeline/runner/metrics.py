@@ -128,8 +128,9 @@ class PrometheusMetrics:
 
 
 class MetricsListener(ProgressListener):
-    """Writes the progress of every query of this session: for Prometheus at once, to the table within
-    :data:`_WRITE_EVERY_S`, and when the query ends. Spark calls it for one event at a time."""
+    """Writes the progress of every query of this session: for Prometheus at once, to the table every
+    :data:`_WRITE_EVERY_S`, with Spark's next event after that (the latest is that of an idle query, every ten seconds),
+    and when a query ends. Spark calls it for one event at a time."""
 
     def __init__(self, paths: PathSettings, prometheus: PrometheusMetrics) -> None:
         self._paths, self._prometheus = paths, prometheus

@@ -1,4 +1,4 @@
-"""A listener to streaming queries that gets their progress as Spark's JSON, in one call to the JVM.
+"""A listener to streaming queries that gets their progress as Spark's JSON, in two calls to the JVM.
 
 PySpark's own (``QueryProgressEvent.fromJObject``) copies a progress attribute by attribute. Each of its Java maps is
 read to the exception that ends its iterator, and for every such exception PySpark asks the JVM whether it is one of
