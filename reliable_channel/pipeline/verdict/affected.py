@@ -2,8 +2,7 @@
 
 A verdict depends on the evidence about all SDS ids of its message. So the ids are collected first: those in new rows,
 and those of verdicts that are not settled or share an id, a key or a payload with new rows. No other ids are needed,
-because a verdict lists every id of its message. The driver looks up the rows (:mod:`.lookup`), which are few, and
-passes them to Spark.
+because a verdict lists every id of its message. The driver looks up the rows (:mod:`.lookup`), which are few.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
@@ -28,9 +26,11 @@ Lookups = Mapping[Table, Lookup]
 
 
 class Affected(NamedTuple):
-    """``ids``: the SDS ids, with their channels, of all messages to judge; ``verdicts``: their current verdicts."""
+    """``ids``: the SDS ids, with their channels, of all messages to judge; ``rows``: the evidence about these messages;
+    ``verdicts``: their current verdicts."""
 
-    ids: DataFrame
+    ids: pa.Table
+    rows: dict[Table, pa.Table]
     verdicts: pa.Table
 
 
@@ -39,8 +39,8 @@ def find_affected(
 ) -> Affected | None:
     """Find the messages whose verdicts may change after evidence about ``touched``; ``None`` if there are none.
 
-    Replaces the views ``v_<table>`` by the evidence about these messages. Verdicts on messages first seen before
-    ``since`` are left out. ``in_gap``: there are gaps, so new messages show when missing ones were sent."""
+    Verdicts on messages first seen before ``since`` are left out. ``in_gap``: there are gaps, so new messages show when
+    missing ones were sent."""
     ids = {*touched.ids, *_find_linked(spark, look_up, touched, in_gap)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
     verdicts = select_naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
@@ -53,17 +53,9 @@ def find_affected(
     def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: Any) -> pa.Table:
         return look_up[table].rows(columns, values, where)
 
-    for table, rows in read_related(read, {sds_id for _, sds_id in ids}, payloads).items():
-        as_frame(spark, rows).createOrReplaceTempView(f"v_{table.name}")
+    rows = read_related(read, {sds_id for _, sds_id in ids}, payloads)
     sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
-    return Affected(_by_channel(spark, [channel for channel, _ in ids], sds_id=sds_ids), verdicts)
-
-
-def only_about(facts: DataFrame, ids: DataFrame) -> DataFrame:
-    """The rows of ``facts`` about ``ids``."""
-    about = ids.select(*(F.col(name).alias(f"about_{name}") for name in (*CHANNEL_KEY, "sds_id")))
-    same = [F.col(name).eqNullSafe(F.col(f"about_{name}")) for name in (*CHANNEL_KEY, "sds_id")]
-    return facts.join(F.broadcast(about), same, "left_semi")
+    return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, verdicts)
 
 
 def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
@@ -108,7 +100,7 @@ def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap
         yield from _with_channels(lost)
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
-        _by_channel(spark, [*touched.lamport], least=least).createOrReplaceTempView("v_new_lamport")
+        as_frame(spark, _by_channel([*touched.lamport], least=least)).createOrReplaceTempView("v_new_lamport")
         new_ids = pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())
         as_frame(spark, pa.table({"new_id": new_ids})).createOrReplaceTempView("v_new_ids")
         yield from _with_channels(spark.sql(NEWLY_SURROUNDED).where("sds_id is not null").distinct().toArrow())
@@ -128,7 +120,7 @@ def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows.combine_chunks())
 
 
-def _by_channel(spark: SparkSession, channels: Sequence[Channel], **columns: pa.Array) -> DataFrame:
-    """A frame of ``columns`` with their channels."""
+def _by_channel(channels: Sequence[Channel], **columns: pa.Array) -> pa.Table:
+    """A table of ``columns`` with their channels."""
     keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
-    return as_frame(spark, pa.table({**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns}))
+    return pa.table({**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})

@@ -1,11 +1,22 @@
-"""The queries of :mod:`.gather` for DuckDB: the same text, with what DuckDB writes in another way. No Spark."""
+"""Runs the queries of :mod:`.gather` in DuckDB: the same text, with what DuckDB writes in another way. No Spark.
+
+A round has its evidence in the driver's memory. Spark would take seconds to plan and compile these queries, for rows
+that DuckDB goes through in a tenth of a second (docs/decisions.md)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import closing
 
-from reliable_channel.lake.tables import CHANNEL_KEY
+import duckdb
+import pyarrow as pa
+
+from reliable_channel.lake.tables import CHANNEL_KEY, QUARANTINE, Table
+from reliable_channel.lake.tables.views import DUCKDB_MACROS
+from reliable_channel.pipeline.lookup import ids_within, select_undecoded
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE
+from reliable_channel.runtime.interrupts import run_interruptibly
 
 _STRUCT = re.compile(r"struct<([^()]*?)>(?= as | *\))")
 _REWRITES = tuple(
@@ -35,20 +46,51 @@ _REWRITES = tuple(
     )
 )
 
+_PREPARE = f"""
+    {DUCKDB_MACROS}
+    SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false;
+    -- Spark's order of nulls, which decides between rows that are equal otherwise.
+    SET default_null_order = 'nulls_first_on_asc_last_on_desc';
+"""
+
+
+def gather_evidence(rows: Mapping[Table, pa.Table], ids: pa.Table, sent: pa.Table | None) -> pa.Table:
+    """The row of evidence about each message with one of the SDS ``ids``, which have their channels. ``rows``: the
+    evidence; ``sent``: the rows of :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
+    undecoded = select_undecoded(rows[QUARANTINE])["raw"].to_pylist()
+    suspected = sorted(set().union(*map(ids_within, undecoded)))
+    given = {table.name: some for table, some in rows.items()}
+    given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(suspected, pa.string())})}
+    if sent is not None:
+        given["sent"] = sent
+    views = {"sent": rewrite(NO_SENT_SINCE)} if sent is None else {}
+    with closing(duckdb.connect()) as engine:
+        engine.execute(_PREPARE)
+        for name, some in given.items():
+            engine.register(name, some)
+        return run_interruptibly(lambda: engine.sql(_evidence(views)).to_arrow_table(), engine.interrupt)
+
 
 def evidence_query(in_gaps: bool) -> str:
     """The query of the row of evidence about each message, over the tables, for the SDS ids ``$ids`` of one channel
     (``$pubsub_topic``, …). ``$suspected``: the ids in records that could not be decoded; ``in_gaps``: there were times
     in which no bridge listened."""
-    here = " and ".join(f"{name} is not distinct from ${name}" for name in CHANNEL_KEY)
-    views = {
-        "suspected": "select unnest($suspected::varchar[]) as sds_id",
-        "sent": rewrite(SENT_SINCE if in_gaps else NO_SENT_SINCE),
-        "facts": f"select * from ({rewrite(FACTS)}) where {here} and list_contains($ids, sds_id)",  # noqa: S608
-        "ids": rewrite(IDS),
-    }
-    named = ", ".join(f"{name} as ({text})" for name, text in views.items())
-    return f"with {named} select * from ({rewrite(EVIDENCE)})"  # noqa: S608 - text of our own only
+    channel = ", ".join(f"${name}::varchar as {name}" for name in CHANNEL_KEY)
+    return _evidence(
+        {
+            "about": f"select {channel}, unnest($ids::varchar[]) as sds_id",
+            "suspected": "select unnest($suspected::varchar[]) as sds_id",
+            "sent": rewrite(SENT_SINCE if in_gaps else NO_SENT_SINCE),
+        }
+    )
+
+
+def _evidence(views: Mapping[str, str]) -> str:
+    """The query for the ids in ``about``, over the tables, ``suspected`` and ``sent``, of which ``views`` has some."""
+    same = " and ".join(f"fact.{name} is not distinct from about.{name}" for name in (*CHANNEL_KEY, "sds_id"))
+    facts = f"select * from ({rewrite(FACTS)}) as fact semi join about on {same}"  # noqa: S608 - text of our own only
+    named = ", ".join(f"{name} as ({text})" for name, text in {**views, "facts": facts, "ids": rewrite(IDS)}.items())
+    return f"with {named} select * from ({rewrite(EVIDENCE)})"  # noqa: S608
 
 
 def rewrite(sql: str) -> str:

@@ -9,10 +9,10 @@ segments, ids that others name. An SDS id belongs to the message of the first so
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -22,19 +22,21 @@ from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
-from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.lookup import Lookup, ids_within
 from reliable_channel.pipeline.session import set_meanwhile
-from reliable_channel.pipeline.verdict.affected import Affected, find_affected, only_about
-from reliable_channel.pipeline.verdict.gaps import Silence, Span, Topic, find_silence, open_gaps
+from reliable_channel.pipeline.verdict.affected import as_frame, find_affected
+from reliable_channel.pipeline.verdict.gaps import Silence, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
+from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, read_touched
 
+Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SOURCE_GAPS)
 FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
@@ -79,10 +81,13 @@ def run(spark: SparkSession, settings: Settings) -> int:
         affected = find_affected(spark, look_up, touched, bool(silence.gaps), since - remembered)
         if affected is None:
             return 0
-        judged = statuses(spark, settings, as_of, silence, affected)
-        rows = judged.where(F.col("first_seen") >= F.lit(since)).toArrow()
-    replace_verdicts(paths, status, look_up[tables.DELIVERY_STATUS], affected.verdicts, rows, since, metadata)
-    return int(rows.num_rows)
+        sent = find_time_sent(spark, affected.ids) if silence.gaps else None
+    evidence = gather_evidence(affected.rows, affected.ids, sent)
+    judge = _judge(as_of, settings, silence)
+    judged = pa.Table.from_batches(judge(iter(evidence.to_batches())), file_schema(tables.DELIVERY_STATUS))
+    judged = judged.filter(pc.greater_equal(judged["first_seen"], since))
+    replace_verdicts(paths, status, look_up[tables.DELIVERY_STATUS], affected.verdicts, judged, since, metadata)
+    return int(judged.num_rows)
 
 
 def view_everything(spark: SparkSession, settings: Settings) -> None:
@@ -103,22 +108,21 @@ def when_silent(spark: SparkSession, settings: Settings) -> Silence:
     return find_silence(gaps, lambda sql: in_our_time(spark.sql(sql).toArrow()).to_pylist())
 
 
-def statuses(
-    spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence, affected: Affected | None = None
-) -> DataFrame:
-    """Compute the rows of ``delivery_status`` from the evidence in the views, for the ``affected`` messages or for all,
-    at a time of the recorded clock."""
+def find_time_sent(spark: SparkSession, ids: pa.Table) -> pa.Table:
+    """The times after which those of ``ids`` were sent that are missing (:data:`~.gather.SENT_SINCE`)."""
+    by_id = as_frame(spark, ids.select(["sds_id"])).distinct()
+    named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
+    named.createOrReplaceTempView("v_named_since_gaps")
+    return spark.sql(SENT_SINCE).toArrow()
+
+
+def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence) -> DataFrame:
+    """Compute the rows of ``delivery_status`` from all evidence in the views, at a time of the recorded clock."""
     spark.sql(SUSPECTS).mapInArrow(_add_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
-    if affected is not None and silence.gaps:
-        by_id = affected.ids.select("sds_id").distinct()
-        named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
-        named.createOrReplaceTempView("v_named_since_gaps")
     spark.sql(SENT_SINCE if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
-    facts = spark.sql(FACTS)
-    (facts if affected is None else only_about(facts, affected.ids)).createOrReplaceTempView("facts")
+    spark.sql(FACTS).createOrReplaceTempView("facts")
     spark.sql(IDS).createOrReplaceTempView("ids")
-    judge = _judge(as_of, settings, [gap.span for gap in silence.gaps], silence.by_topic)
-    return spark.sql(EVIDENCE).mapInArrow(judge, tables.DELIVERY_STATUS.ddl())
+    return spark.sql(EVIDENCE).mapInArrow(_judge(as_of, settings, silence), tables.DELIVERY_STATUS.ddl())
 
 
 def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +131,9 @@ def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
 
 
-def _judge(as_of: dt.datetime, settings: Settings, gaps: list[Span], by_topic: dict[Topic, list[Span]]) -> Any:
+def _judge(as_of: dt.datetime, settings: Settings, silence: Silence) -> Judge:
+    """A function from rows of evidence to rows of ``delivery_status``."""
+    gaps, by_topic = [gap.span for gap in silence.gaps], silence.by_topic
     settle_delay_ms = settings.pipeline.settle_delay_ms
     ask_stores = bool(settings.store.nodes)
     channels, read = settings.channels, frozenset(settings.bridge.content_topics)  # nothing secret goes to executors
