@@ -94,9 +94,14 @@ _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coa
         and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
     where d.row_kind = 'message')"""
 
+_IN_ORDER = ", ".join(
+    # By default, Spark puts nulls first, DuckDB last.
+    f"{name} nulls first"
+    for name in ("status", "first_seen", "data_count", "reason", "data_missing", "sds_ids")
+)
 _INCOMPLETE = f"""(select * from (select *, row_number() over (
             partition by {_CHANNEL}, sender_id, entire_message_hash, sds_id
-            order by event_time desc, status, first_seen, data_count, reason, data_missing, sds_ids) as place
+            order by event_time desc nulls last, {_IN_ORDER}) as place
         from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 

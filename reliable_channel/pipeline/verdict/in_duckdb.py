@@ -49,8 +49,6 @@ _REWRITES = tuple(
 _PREPARE = f"""
     {DUCKDB_MACROS}
     SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false;
-    -- Spark's order of nulls, which decides between rows that are equal otherwise.
-    SET default_null_order = 'nulls_first_on_asc_last_on_desc';
 """
 
 

@@ -48,7 +48,7 @@ REMEMBERED_MS = min(table.retention_ms for table in COLUMNS if table.retention_m
 """How far back (ms of the recorded clock) the evidence is complete. Older messages keep their last verdict."""
 
 MAX_NEW_ROWS = 200_000
-"""With more new rows everything is judged: that takes no longer, and the driver need not hold the rows."""
+"""With more new rows Spark judges everything, so the driver need not hold the rows."""
 
 
 Channel = tuple[str | None, str | None, str | None]

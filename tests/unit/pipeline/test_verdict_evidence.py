@@ -1,0 +1,59 @@
+"""The evidence of a round, gathered in DuckDB. `tests/spark/test_verdict_rounds.py` compares its verdicts with those of
+Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from reliable_channel.lake import tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import CHANNEL_KEY
+from reliable_channel.pipeline.verdict.gather import READ
+from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
+
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "channel_id": "c"}
+AT_US = 1_767_225_600_000_000
+
+
+def gather(ids: list[dict[str, Any]], rows: dict[tables.Table, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    given = {table: as_arrow(rows.get(table, []), table) for table in READ}
+    about = pa.table({name: pa.array([each[name] for each in ids], pa.string()) for name in (*CHANNEL_KEY, "sds_id")})
+    return gather_evidence(given, about, None).to_pylist()
+
+
+def segment(sds_id: str, **columns: Any) -> dict[str, Any]:
+    said = {**CHANNEL, "sds_id": sds_id, "sds_kind": "content", "segment_kind": "bare", "sender_id": "alice"}
+    return {**said, "entire_message_hash": b"h" * 32, "event_time": AT_US, **columns}
+
+
+def test_only_the_ids_that_are_asked_for_in_their_channels() -> None:
+    nowhere = {**CHANNEL, "pubsub_topic": None}
+    rows = [segment("m"), segment("m", **nowhere), segment("other"), segment("m", channel_id="d")]
+    found = gather([{**CHANNEL, "sds_id": "m"}, {**nowhere, "sds_id": "m"}], {tables.SDS_MESSAGES: rows})
+    assert {(row["pubsub_topic"], row["channel_id"], *row["ids"], row["received"]) for row in found} == {
+        (None, "c", "m", 1),
+        (CHANNEL["pubsub_topic"], "c", "m", 1),
+    }
+
+
+def test_an_undecodable_record_is_evidence_about_the_id_in_it() -> None:
+    garbled = b"\x0a\x05alice\x12\x01m\xff"
+    refused = {"raw": garbled, "stage": "sds", "reason": "malformed_sds"}
+    rows = {tables.SDS_MESSAGES: [segment("m"), segment("n")], tables.QUARANTINE: [refused, {**refused, "stage": "x"}]}
+    found = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mn"], rows)
+    assert {row["ids"][0]: row["undecodable"] for row in found} == {"m": True, "n": False}
+
+
+def test_of_two_last_reports_of_a_set_the_one_counts_that_counts_in_spark() -> None:
+    report = {**CHANNEL, "sds_ids": ["m"], "sender_id": "alice", "entire_message_hash": b"h" * 32}
+    report |= {"event_time": AT_US, "first_seen": AT_US, "status": "overdue", "reason": "expired"}
+    for reports in ([3, None], [None, 3]):
+        rows = {tables.INCOMPLETE_MESSAGES: [{**report, "data_count": count} for count in reports]}
+        (row,) = gather([{**CHANNEL, "sds_id": "m"}], rows)
+        assert row["needed"] is None, "null comes first"
+
+
+def test_no_evidence_gives_no_message() -> None:
+    assert gather([{**CHANNEL, "sds_id": "m"}], {}) == []
