@@ -119,13 +119,16 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 """The channel reports a send as queued, and the node each segment, milliseconds apart; more than a second later the
 same payload is another send."""
 
-_ARRIVED = """(select * from v_sds_messages s where s.sds_kind = 'content'
+_LAST_WITH_SEGMENTS = 2**63 - 1 - 256
+
+_ARRIVED = f"""(select * from v_sds_messages s where s.sds_kind = 'content'
     -- Without parity that arrived after its message was complete: v0.1 data segments do not state the parity count.
     and not (s.segment_kind = 'parity' and exists (select 1 from v_deliveries d
         where d.row_kind = 'message' and d.segment_kind is null and d.channel_id = s.channel_id
         and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
         and d.entire_message_hash = s.entire_message_hash
-        and s.lamport_timestamp between d.first_lamport_timestamp and d.first_lamport_timestamp + 256)))"""
+        and s.lamport_timestamp between d.first_lamport_timestamp
+            and least(d.first_lamport_timestamp, {_LAST_WITH_SEGMENTS}) + 256)))"""
 
 _SENDER_RECORDS = """(select * from v_sender_events left join (
         select message_hash, bool_or(undecryptable) as undecryptable, bool_or(present) as present,

@@ -12,6 +12,7 @@ from contextlib import closing
 import duckdb
 import pyarrow as pa
 
+from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, QUARANTINE, Table
 from reliable_channel.lake.tables.views import DUCKDB_MACROS
 from reliable_channel.pipeline.lookup import ids_within, select_undecoded
@@ -57,7 +58,7 @@ def gather_evidence(rows: Mapping[Table, pa.Table], ids: pa.Table, sent: pa.Tabl
     evidence; ``sent``: the rows of :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
     undecoded = select_undecoded(rows[QUARANTINE])["raw"].to_pylist()
     suspected = sorted(set().union(*map(ids_within, undecoded)))
-    given = {table.name: some for table, some in rows.items()}
+    given = {table.name: in_our_time(some) for table, some in rows.items()}  # DuckDB cannot subtract the last times
     given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(suspected, pa.string())})}
     if sent is not None:
         given["sent"] = sent

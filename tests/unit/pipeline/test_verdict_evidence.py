@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import as_arrow
@@ -53,6 +54,27 @@ def test_of_two_last_reports_of_a_set_the_one_counts_that_counts_in_spark() -> N
         rows = {tables.INCOMPLETE_MESSAGES: [{**report, "data_count": count} for count in reports]}
         (row,) = gather([{**CHANNEL, "sds_id": "m"}], rows)
         assert row["needed"] is None, "null comes first"
+
+
+BITS = {"BIGINT": 63, "TIMESTAMP": 63, "INT": 31}
+
+
+@pytest.mark.parametrize("extreme", ["least", "most"])
+def test_no_number_or_time_of_a_row_makes_it_fail(extreme: str) -> None:
+    def fill(table: tables.Table) -> dict[str, Any]:
+        row: dict[str, Any] = {**CHANNEL, "sds_id": "m", "sds_ids": ["m"], "sender_id": "a\0", "row_kind": "message"}
+        row |= {"sds_kind": "content", "segment_kind": "parity", "event": "queued", "entire_message_hash": b"h" * 32}
+        for column in table.columns:
+            if (bits := BITS.get(column.type)) is not None:
+                row[column.name] = -(2**bits) if extreme == "least" else 2**bits - 1
+        return row
+
+    rows = {table: [fill(table), {**fill(table), "segment_kind": None, "sds_id": "n"}] for table in READ}
+    honest = {**CHANNEL, "row_kind": "message", "first_sds_id": "x", "sds_id": "x", "segment_kind": "bare"}
+    rows[tables.DELIVERIES].append({**honest, "sender_id": "alice", "entire_message_hash": b"x" * 32})
+    rows[tables.DELIVERIES][-1] |= {"event_time": AT_US, "first_seen": AT_US, "first_lamport_timestamp": 5}
+    found = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mnx"], rows)
+    assert [row["sender_id"] for row in found if row["ids"] == ["x"]] == ["alice"]
 
 
 def test_no_evidence_gives_no_message() -> None:
