@@ -120,6 +120,7 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 same payload is another send."""
 
 _LAST_WITH_SEGMENTS = 2**63 - 1 - 256
+"""A foreign writer's row may have any Lamport timestamp, and a sum that overflows ends the query in both engines."""
 
 _ARRIVED = f"""(select * from v_sds_messages s where s.sds_kind = 'content'
     -- Without parity that arrived after its message was complete: v0.1 data segments do not state the parity count.
