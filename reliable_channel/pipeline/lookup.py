@@ -85,8 +85,8 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
         if name == "settled":
             values.append(pa.array([UNSETTLED] if pc.any(pc.invert(column)).as_py() else [], pa.binary()))
         elif name == "raw":
-            ids = {sds_id.encode() for raw in select_undecoded(rows)["raw"].to_pylist() for sds_id in ids_within(raw)}
-            values.append(pa.array(sorted(ids), pa.binary()))
+            ids = list_suspected(select_undecoded(rows)["raw"].to_pylist())
+            values.append(pa.array(ids, pa.string()).cast(pa.binary()))
         elif name == "causal_history":
             values.append(ids_in(column).cast(pa.binary()))
         elif name not in ("stage", "source"):
@@ -104,6 +104,11 @@ def select_undecoded(rows: pa.Table) -> pa.Table:
     """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
     stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
+
+
+def list_suspected(undecoded: Iterable[bytes]) -> list[str]:
+    """The different SDS ids that undecodable records seem to contain as their own, in order."""
+    return sorted(set().union(*map(ids_within, undecoded)))
 
 
 def ids_within(raw: bytes) -> set[str]:

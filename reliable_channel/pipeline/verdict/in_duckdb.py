@@ -15,7 +15,7 @@ import pyarrow as pa
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, QUARANTINE, Table
 from reliable_channel.lake.tables.views import DUCKDB_MACROS
-from reliable_channel.pipeline.lookup import ids_within, select_undecoded
+from reliable_channel.pipeline.lookup import list_suspected, select_undecoded
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE
 from reliable_channel.runtime.interrupts import run_interruptibly
 
@@ -56,8 +56,7 @@ _PREPARE = f"""
 def gather_evidence(rows: Mapping[Table, pa.Table], ids: pa.Table, sent: pa.Table | None) -> pa.Table:
     """The row of evidence about each message with one of the SDS ``ids``, which have their channels. ``rows``: the
     evidence; ``sent``: the rows of :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
-    undecoded = select_undecoded(rows[QUARANTINE])["raw"].to_pylist()
-    suspected = sorted(set().union(*map(ids_within, undecoded)))
+    suspected = list_suspected(select_undecoded(rows[QUARANTINE])["raw"].to_pylist())
     given = {table.name: in_our_time(some) for table, some in rows.items()}  # DuckDB cannot subtract the last times
     given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(suspected, pa.string())})}
     if sent is not None:

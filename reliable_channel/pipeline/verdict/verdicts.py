@@ -25,7 +25,7 @@ from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.pipeline.clock import EPOCH, read_progress
 from reliable_channel.pipeline.delta import read_table
-from reliable_channel.pipeline.lookup import Lookup, ids_within
+from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import as_frame, find_affected
 from reliable_channel.pipeline.verdict.gaps import Silence, find_silence, open_gaps
@@ -127,8 +127,7 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime, silenc
 
 def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        ids = sorted(set().union(*map(ids_within, batch["raw"].to_pylist())))
-        yield pa.record_batch({"sds_id": pa.array(ids, pa.string())})
+        yield pa.record_batch({"sds_id": pa.array(list_suspected(batch["raw"].to_pylist()), pa.string())})
 
 
 def _judge(as_of: dt.datetime, settings: Settings, silence: Silence) -> Judge:

@@ -32,8 +32,8 @@ def segment(sds_id: str, **columns: Any) -> dict[str, Any]:
 def test_only_the_ids_that_are_asked_for_in_their_channels() -> None:
     nowhere = {**CHANNEL, "pubsub_topic": None}
     rows = [segment("m"), segment("m", **nowhere), segment("other"), segment("m", channel_id="d")]
-    found = gather([{**CHANNEL, "sds_id": "m"}, {**nowhere, "sds_id": "m"}], {tables.SDS_MESSAGES: rows})
-    assert {(row["pubsub_topic"], row["channel_id"], *row["ids"], row["received"]) for row in found} == {
+    gathered = gather([{**CHANNEL, "sds_id": "m"}, {**nowhere, "sds_id": "m"}], {tables.SDS_MESSAGES: rows})
+    assert {(row["pubsub_topic"], row["channel_id"], *row["ids"], row["received"]) for row in gathered} == {
         (None, "c", "m", 1),
         (CHANNEL["pubsub_topic"], "c", "m", 1),
     }
@@ -43,8 +43,8 @@ def test_an_undecodable_record_is_evidence_about_the_id_in_it() -> None:
     garbled = b"\x0a\x05alice\x12\x01m\xff"
     refused = {"raw": garbled, "stage": "sds", "reason": "malformed_sds"}
     rows = {tables.SDS_MESSAGES: [segment("m"), segment("n")], tables.QUARANTINE: [refused, {**refused, "stage": "x"}]}
-    found = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mn"], rows)
-    assert {row["ids"][0]: row["undecodable"] for row in found} == {"m": True, "n": False}
+    gathered = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mn"], rows)
+    assert {row["ids"][0]: row["undecodable"] for row in gathered} == {"m": True, "n": False}
 
 
 def test_of_two_last_reports_of_a_set_the_one_counts_that_counts_in_spark() -> None:
@@ -73,8 +73,8 @@ def test_no_number_or_time_of_a_row_makes_it_fail(extreme: str) -> None:
     honest = {**CHANNEL, "row_kind": "message", "first_sds_id": "x", "sds_id": "x", "segment_kind": "bare"}
     rows[tables.DELIVERIES].append({**honest, "sender_id": "alice", "entire_message_hash": b"x" * 32})
     rows[tables.DELIVERIES][-1] |= {"event_time": AT_US, "first_seen": AT_US, "first_lamport_timestamp": 5}
-    found = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mnx"], rows)
-    assert [row["sender_id"] for row in found if row["ids"] == ["x"]] == ["alice"]
+    gathered = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mnx"], rows)
+    assert [row["sender_id"] for row in gathered if row["ids"] == ["x"]] == ["alice"]
 
 
 def test_no_evidence_gives_no_message() -> None:
