@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -185,8 +186,8 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
         if done.returncode != 0:
             raise _explain_output(done.stdout + done.stderr, port, broker_files)
     heap = settings.kafka.broker.heap
-    return [*runtime, f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", "-cp", classpath, "kafka.Kafka",
-            str(broker_files.properties)]  # fmt: skip
+    options = [f"-Xmx{heap}", "-XX:+ExitOnOutOfMemoryError", *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
+    return [*runtime, *options, "-cp", classpath, "kafka.Kafka", str(broker_files.properties)]
 
 
 def _properties(broker_files: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:

@@ -69,9 +69,11 @@ def brokers_of(directory: Path) -> list[str]:
 
 
 def test_start_status_stop_are_idempotent_and_survive_a_kill(cli: Cli) -> None:
+    cli.environment["KAFKA_OPTS"] = "-Xss1m -Dof.the.user='two words'"
     assert cli("kafka", "status").returncode == 3
     started = cli("kafka", "start")
     assert started.returncode == 0, started.stderr
+    assert ["-Dof.the.user=two words" in line for line in brokers_of(cli.run_dir)] == [True]
     assert f"127.0.0.1:{cli.port}" in started.stdout
     first = cli.pid
 

@@ -1,7 +1,7 @@
 """Unit tests: no Spark, no broker, no clock. Hypothesis has no deadline, because the machine may be busy.
 
-``HYPOTHESIS_PROFILE``: ``full`` (``make coverage``; for all tests before a release) tries all examples, ``default`` a
-quarter of them, and ``thorough`` ten times as many.
+``HYPOTHESIS_PROFILE``: ``full`` (before a release) tries all examples, ``default`` a quarter of them, and ``thorough``
+ten times as many.
 """
 
 from __future__ import annotations
