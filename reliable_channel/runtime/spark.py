@@ -93,6 +93,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # By default, Arrow's allocator in the workers returns memory after 10 ms, and every batch allocates it again,
         # page by page.
         "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
+        # Each thread has a heap of its own in that allocator, which keeps what other threads free. With Arrow's eight
+        # threads for reading, workers grew to twice the memory (docs/measurements-history.md, Soak).
+        "spark.executorEnv.ARROW_IO_THREADS": "1",
         # For a JVM started by `spark-submit` in another time zone (see IN_UTC).
         "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
         # Simple Delta readers refuse deletion vectors (docs/decisions.md).

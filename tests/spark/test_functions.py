@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
@@ -132,3 +133,11 @@ def test_workers_begin_with_the_imports_done_and_exempt_from_garbage_collection(
 
     (row,) = spark.range(0, 1, 1, 1).mapInPandas(frozen, "objects long").collect()
     assert row.objects > 50_000
+
+
+def test_a_task_has_one_thread_for_reading(spark: SparkSession) -> None:
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"threads": [pa.io_thread_count()]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(count, "threads long").collect()
+    assert row.threads == 1
