@@ -91,16 +91,11 @@ LIMITS = {
     "bytes of log": Limit(2.0, 200_000),
     "files of log": Limit(2.0, 30),
 }
-COUNTS_FROM_S = {
-    "MB of memory": 1_800,
-    "bytes of checkpoints": 600,
-    "files of checkpoints": 600,
-    "bytes of log": 3 * LOG_KEPT_S,
-    "files of log": 3 * LOG_KEPT_S,
-}
-"""What must not grow, and how long a run must be for it to count: in the first minutes Java fills its heap, checkpoints
-fill, and no entry of a log is old enough to be removed. Everything else is told only: rows and bytes of tables follow
-what was sent until their retention comes, and throughput is a time."""
+"""What must not grow. Everything else is told only: rows and bytes of tables follow what was sent until their retention
+comes, and throughput is a time."""
+GROWTH_COUNTS_FROM_S = 3 * LOG_KEPT_S
+"""How long a run must be for that to count (s): at first Java fills its heap, tables and checkpoints fill, and no entry
+of a log is old enough to be removed."""
 
 
 @dataclass(frozen=True)
@@ -431,7 +426,7 @@ def growth(early: list[dict[str, Any]], late: list[dict[str, Any]], took_s: floa
     for name in sorted(late[-1]["sizes"]):
         before, after = (median(one["sizes"].get(name, 0) for one in part) for part in (early, late))
         kind = name.partition(":")[0]
-        limit = LIMITS.get(kind) if took_s >= COUNTS_FROM_S.get(kind, 0) else None
+        limit = LIMITS.get(kind) if took_s >= GROWTH_COUNTS_FROM_S else None
         most = None if limit is None else before * limit.ratio + limit.more
         kept = most is None or after <= most
         found.append({"name": name, "early": before, "late": after, "limit": most, "kept": kept})

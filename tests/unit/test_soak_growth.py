@@ -84,13 +84,12 @@ def test_the_first_tenth_does_not_count() -> None:
     assert [one["s"] for one in (early[0], early[-1])] == [10, 39]
 
 
-def test_tables_may_grow_and_memory_checkpoints_and_logs_may_in_a_short_run() -> None:
+def test_tables_may_grow_and_in_a_short_run_everything_may() -> None:
     assert not grown("rows: envelopes", lambda n: 1e6 * n)
     assert not grown("bytes: envelopes", lambda n: 1e6 * n)
-    assert not grown("MB of memory: JVM", lambda n: 100 * n, took_s=150)
-    assert not grown("files of checkpoints", lambda n: 100 * n, took_s=150)
-    assert not grown("files of log: envelopes", lambda n: 100 * n, took_s=1_000)
-    assert grown("files: envelopes", lambda n: 100 * n, took_s=150)
+    for name in ("MB of memory: JVM", "files of checkpoints", "files: envelopes", "files of log: envelopes"):
+        assert not grown(name, lambda n: 100 * n, took_s=1_000)
+        assert grown(name, lambda n: 100 * n, took_s=1_900)
 
 
 @pytest.mark.parametrize(("kept_s", "names"), [(0, 0), (600, 8)])
