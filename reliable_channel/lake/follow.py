@@ -98,10 +98,41 @@ def read_files(
     """Read some columns from files of a table: of all rows, or of the rows ``where`` (which cannot compare times).
     Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
     files, root = filesystem(paths.table(table.name))
-    wanted = arrow_schema(table)
-    schema = pa.schema([wanted.field(name).with_nullable(True).remove_metadata() for name in columns])
+    schema = _nullable_schema(table, columns)
     read = [_read(files, f"{root}/{file_path}", columns, where).cast(schema) for file_path in file_paths]
     return pa.concat_tables(read) if read else schema.empty_table()
+
+
+def read_payloads(
+    paths: PathSettings,
+    table: Table,
+    file_paths: Iterable[str],
+    columns: Sequence[str],
+    keys: Sequence[str],
+    where: pc.Expression,
+) -> pa.Table:
+    """Read some columns, large ones among them, of the few rows ``where``, which compares the columns ``keys`` alone.
+
+    Only row groups with such a row are read, one at a time. Arrow's scanner, which :func:`read_files` uses, reads those
+    ahead whose statistics allow one: all of a compacted file of 100 MB, in 266 MB of memory instead of 11 and with four
+    times the CPU. Raises as :func:`read_files`."""
+    files, root = filesystem(paths.table(table.name))
+    schema = _nullable_schema(table, columns)
+    both = [*{*columns, *keys}]
+    read = []
+    for file_path in file_paths:
+        with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
+            for group in range(opened.num_row_groups):
+                if opened.read_row_group(group, keys, use_threads=False).filter(where).num_rows:
+                    rows = opened.read_row_group(group, both, use_threads=False).filter(where)
+                    read.append(rows.select(columns).cast(schema))
+    return pa.concat_tables(read) if read else schema.empty_table()
+
+
+def _nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
+    """The types of some columns, which all may be null: other writers do not keep nullability."""
+    whole = arrow_schema(table)
+    return pa.schema([whole.field(name).with_nullable(True).remove_metadata() for name in columns])
 
 
 def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:

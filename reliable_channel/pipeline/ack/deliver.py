@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.follow import list_files_of_records, read_files
+from reliable_channel.lake.follow import list_files_of_records, read_payloads
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import DELIVERED_MESSAGES, REASSEMBLED_MESSAGES, RECORD_KEY, SDS_MESSAGES, Table
 
@@ -95,10 +95,11 @@ def find_payloads(paths: PathSettings, table: Table, wanted: Collection[Wanted])
     for one in sorted(wanted):
         offsets.setdefault(one.partition, []).append(one.offset)
     files = list_files_of_records(open_table(paths, table), offsets)
-    partition, offset = pc.field("kafka_partition"), pc.field("kafka_offset")
+    keys = ("kafka_partition", "kafka_offset")
+    partition, offset = map(pc.field, keys)
     records = reduce(or_, [(partition == number) & offset.isin(some) for number, some in offsets.items()])
     payloads: dict[Wanted, bytes] = {}
-    rows = read_files(paths, table, files, columns, records)
+    rows = read_payloads(paths, table, files, columns, keys, records)
     for topic, number, at, hash_, payload, *encrypted in zip(*(rows[n].to_pylist() for n in columns), strict=True):
         record = Wanted(topic, number, at, hash_)
         if record in wanted and payload is not None and not any(encrypted):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import list_files_of_records
+from reliable_channel.lake.follow import list_files_of_records, read_payloads
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERIES, REASSEMBLED_MESSAGES, SDS_MESSAGES
@@ -58,6 +63,31 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     assert payloads == {wanted(2, 1): b"2/1"}, "encrypted rows have none"
     opened = open_table(paths, SDS_MESSAGES)
     assert len(list_files_of_records(opened, {0: [1], 1: [7]})) == 1, "only the file that may hold one of them"
+
+
+def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = PathSettings(run_dir=str(tmp_path))
+    place = Path(paths.table(SDS_MESSAGES.name))
+    place.mkdir(parents=True)
+    offsets = [5, 0, 4, 1, 3, 2, 6, 7]  # the statistics of no row group leave it out
+    rows = [{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": n, "content": b"%d" % n} for n in offsets]
+    pq.write_table(as_arrow(rows, SDS_MESSAGES), place / "a.parquet", row_group_size=2)
+    read: list[tuple[int, bool]] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def recording(file: pq.ParquetFile, group: int, columns: Sequence[str], **more: Any) -> pa.Table:
+        read.append((group, "content" in columns))
+        return read_row_group(file, group, columns, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", recording)
+    keys, columns = ("kafka_partition", "kafka_offset"), ("content", "kafka_offset")
+    where = (pc.field("kafka_partition") == 0) & pc.field("kafka_offset").isin([1, 3])
+    found = read_payloads(paths, SDS_MESSAGES, ["a.parquet"], columns, keys, where)
+    assert found.to_pylist() == [{"content": b"1", "kafka_offset": 1}, {"content": b"3", "kafka_offset": 3}]
+    assert [group for group, with_content in read if with_content] == [1, 2]
+    assert read_payloads(paths, SDS_MESSAGES, [], columns, keys, where).schema == found.schema
 
 
 def test_a_requeued_record_has_its_payload_however_old_it_is(tmp_path: Path) -> None:
