@@ -94,7 +94,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # page by page.
         "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
         # Each thread has a heap of its own in that allocator, which keeps what other threads free. With Arrow's eight
-        # threads for reading, workers grew to twice the memory (docs/measurements-history.md, Soak).
+        # threads for reading, workers grew to twice the memory (docs/measurements-history.md).
         "spark.executorEnv.ARROW_IO_THREADS": "1",
         # For a JVM started by `spark-submit` in another time zone (see IN_UTC).
         "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled": "false",
