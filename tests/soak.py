@@ -91,8 +91,8 @@ LIMITS = {
     "bytes of log": Limit(2.0, 200_000),
     "files of log": Limit(2.0, 30),
 }
-"""What must not grow. Everything else is told only: rows and bytes of tables follow what was sent until their retention
-comes, and throughput is a time."""
+"""What must not grow. Everything else is only reported: rows and bytes of tables follow what was sent until their
+retention comes, and throughput is a time."""
 GROWTH_COUNTS_FROM_S = 3 * LOG_KEPT_S
 """How long a run must be for that to count (s): at first Java fills its heap, tables and checkpoints fill, and no entry
 of a log is old enough to be removed."""

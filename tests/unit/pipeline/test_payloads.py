@@ -84,10 +84,10 @@ def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read(
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", recording)
     keys, columns = ("kafka_partition", "kafka_offset"), ("content", "kafka_offset")
     where = (pc.field("kafka_partition") == 0) & pc.field("kafka_offset").isin([1, 3])
-    found = read_payloads(paths, SDS_MESSAGES, ["a.parquet"], columns, keys, where)
-    assert found.to_pylist() == [{"content": b"1", "kafka_offset": 1}, {"content": b"3", "kafka_offset": 3}]
+    rows_read = read_payloads(paths, SDS_MESSAGES, ["a.parquet"], columns, keys, where)
+    assert rows_read.to_pylist() == [{"content": b"1", "kafka_offset": 1}, {"content": b"3", "kafka_offset": 3}]
     assert [group for group, with_content in read if with_content] == [1, 2]
-    assert read_payloads(paths, SDS_MESSAGES, [], columns, keys, where).schema == found.schema
+    assert read_payloads(paths, SDS_MESSAGES, [], columns, keys, where).schema == rows_read.schema
 
 
 def test_a_requeued_record_has_its_payload_however_old_it_is(tmp_path: Path) -> None:
