@@ -51,6 +51,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health
+from reliable_channel.transport.threads import Turns
 
 
 class MessagingNode(RecordLookups):
@@ -90,7 +91,9 @@ class MessagingNode(RecordLookups):
         self._store_worker = Worker(
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
         )
+        self._turns = Turns()
         self._started = False
+        self._closes = False
         background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -103,8 +106,11 @@ class MessagingNode(RecordLookups):
         forked from the one that made the node, this and all that uses its state raises ``ForkedError``, except
         :meth:`close`, which does nothing there."""
         self._ledger.records.owner.refuse_fork()
-        if self._started:
-            return
+        with self._turns.take() as mine:
+            if mine and not self._started:
+                self._start(background)
+
+    def _start(self, background: bool) -> None:
         self._started = True
         try:
             self._transport.add_listener(self._on_transport)
@@ -117,29 +123,37 @@ class MessagingNode(RecordLookups):
                 self._send_worker.start()
                 self._store_worker.start()
         except BaseException:
-            self.stop()
+            self._stop()
             raise
 
     def stop(self) -> None:
-        """End all threads and the transport. Pending requests stay in the database and continue at the next start."""
+        """End all threads and the transport. Pending requests stay in the database and continue at the next start.
+        Waits for another thread that stops the node, except in a listener for which that one waits."""
         self._ledger.records.owner.refuse_fork()
-        if not self._started:
-            return
-        self._started = False
-        self._sender.dispatching = False
-        self._send_worker.stop()
-        self._store_worker.stop()
-        self._transport.stop()
-        self._transport.remove_listener(self._on_transport)
-        self._observe(self._transport.health())
-        self._feed.stop()
+        with self._turns.take() as mine:
+            if mine:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._started:
+            self._started = False
+            self._sender.dispatching = False
+            self._send_worker.stop()
+            self._store_worker.stop()
+            self._transport.stop()
+            self._transport.remove_listener(self._on_transport)
+            self._observe(self._transport.health())
+            self._feed.stop()
+        if self._closes:
+            self._ledger.records.close()
 
     def close(self) -> None:
         """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does
         closing in a forked process."""
         if self._ledger.records.owner.is_current:
+            # Set first: a listener that may not wait for the thread that stops the node leaves this to it.
+            self._closes = True
             self.stop()
-            self._ledger.records.close()
 
     def __enter__(self) -> MessagingNode:
         self.start()

@@ -14,6 +14,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import dropwhile
 
 from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, RetryDecision, decide
 
@@ -166,6 +167,8 @@ class SendService:
         request = self._requests.get(request_id)
         if request is None or request.state not in (RequestState.IN_FLIGHT, RequestState.QUEUED):
             return None
+        if now < request.deadline_ms:  # else it is a time-out, not an answer
+            self._renew_behind(request, now)
         verdict = decide(outcome.reason, max(request.retries, 0), request.in_doubt)
         request.in_doubt = request.in_doubt or outcome.in_doubt
         if verdict is RetryDecision.RETRY:
@@ -175,6 +178,13 @@ class SendService:
             self._move(request, Input(verdict.value))
             del self._requests[request_id]
         return verdict
+
+    def _renew_behind(self, answered: RequestProgress, now: int) -> None:
+        # A transport sends one after the other: what it got after an answered attempt had to wait for that one, and may
+        # not be tried yet. What it got before is not renewed, because its answer may be lost.
+        behind = dropwhile(lambda request: request is not answered, self._in_flight.values())
+        for request in behind:
+            request.deadline_ms = max(request.deadline_ms, now + self._attempt_timeout_ms)
 
     def list_overdue(self, now: int) -> list[str]:
         """Attempts that the transport has not answered within the attempt time-out. Call it regularly: it follows a

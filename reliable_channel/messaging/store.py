@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
@@ -40,6 +40,10 @@ RecordKey: TypeAlias = tuple[int, int]
 _BY_HASH = "record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)"
 _BY_TOPIC = "content_topic = ?"
 _BY_SUBSCRIPTION = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
+
+
+class NodeClosedError(LocalError):
+    """A call that needs the records of a node that was closed."""
 
 
 def _record(row: Sequence[Any]) -> MessageRecord:
@@ -82,6 +86,7 @@ class RecordStore:
         self._max_age_ms = max_age_ms
         self._lock = threading.RLock()
         self.owner = OwnerProcess()
+        self._closed = False
         self._file_lock = lock_database(path)
         try:
             self._connection = open_database(path)
@@ -94,8 +99,13 @@ class RecordStore:
     def close(self) -> None:
         """Close the database; closing twice does nothing."""
         with self._lock:
+            self._closed = True
             self._connection.close()
             self._unlock()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise NodeClosedError("The messaging node is closed.", "Make a new one with this database.")
 
     def _unlock(self) -> None:
         if self._file_lock is not None:
@@ -107,6 +117,7 @@ class RecordStore:
         ``ForkedError`` in a forked process."""
         self.owner.refuse_fork()
         with self._lock:
+            self._refuse_closed()
             if self._connection.in_transaction:
                 yield self._connection
                 return
@@ -288,6 +299,7 @@ class RecordStore:
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
         self.owner.refuse_fork()
         with self._lock:
+            self._refuse_closed()
             try:
                 return self._connection.execute(statement, values).fetchall()
             except sqlite3.Error as error:

@@ -155,8 +155,7 @@ class Bridge:
     def stop(self) -> None:
         """Finish the current batches, store offsets and state, end all threads. Stopping twice does nothing."""
         self._stopping.set()
-        threads, self._threads = self._threads, []
-        for thread in threads:
+        for thread in self._threads:  # by every caller: closing the state lets another bridge use it
             thread.join(STOP_TIMEOUT_S)
         producer, self._producer = self._producer, None
         if producer is not None:

@@ -1,12 +1,18 @@
-"""Waits for the end of a thread, whoever asks for it."""
+"""Waits for the end of a thread, or of what a thread does, without waiting for itself."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TURN_TIMEOUT_S = 60.0
+"""How long :meth:`Turns.take` waits for a thread that does not end its turn."""
 
 _joins: dict[threading.Thread, threading.Thread] = {}
 """Which thread waits for the end of which other one."""
-_joins_lock = threading.Lock()
+_changed = threading.Condition()
+"""Guards ``_joins`` and the holders of all turns."""
 
 
 def join(thread: threading.Thread, timeout_s: float | None = None) -> bool:
@@ -14,16 +20,48 @@ def join(thread: threading.Thread, timeout_s: float | None = None) -> bool:
     waits for this one, or is this one: a listener may stop what calls it, and callbacks may close each other's
     channels."""
     me = threading.current_thread()
-    with _joins_lock:
-        last: threading.Thread | None = thread
-        while last is not None and last is not me:
-            last = _joins.get(last)
-        if last is me:
+    with _changed:
+        if _waits_for_me(thread):
             return True
         _joins[me] = thread
+        _changed.notify_all()
     try:
         thread.join(timeout_s)
     finally:
-        with _joins_lock:
+        with _changed:
             del _joins[me]
     return not thread.is_alive()
+
+
+def _waits_for_me(thread: threading.Thread) -> bool:
+    """Whether a thread waits for the end of this one, or is this one. Call it with ``_changed``."""
+    me = threading.current_thread()
+    last: threading.Thread | None = thread
+    while last is not None and last is not me:
+        last = _joins.get(last)
+    return last is me
+
+
+class Turns:
+    """Lets one thread after the other start, stop and close an object."""
+
+    def __init__(self) -> None:
+        self._holder: threading.Thread | None = None
+
+    @contextmanager
+    def take(self) -> Iterator[bool]:
+        """Wait for this thread's turn, and hold it. Yields ``False`` where it cannot be had: its holder waits for this
+        thread, is this thread, or is late."""
+        with _changed:
+            # Not in ``_joins``: a holder that comes to join this thread later must wait for it, and it must go on then.
+            _changed.wait_for(lambda: self._holder is None or _waits_for_me(self._holder), TURN_TIMEOUT_S)
+            mine = self._holder is None
+            if mine:
+                self._holder = threading.current_thread()
+        try:
+            yield mine
+        finally:
+            if mine:
+                with _changed:
+                    self._holder = None
+                    _changed.notify_all()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.messaging import MessagingNode
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.clock import ManualClock
@@ -114,3 +114,67 @@ def test_work_that_exits_does_not_end_its_thread() -> None:
     worker.start()
     assert again.wait(WAIT_S)
     worker.stop()
+
+
+def stop_slowly(site: Site, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Thread, threading.Event]:
+    """A thread that stops the node, once it is inside ``stop``, and what lets it go on."""
+    stopping, go_on = threading.Event(), threading.Event()
+    stop = site.transport.stop
+
+    def wait_and_stop() -> None:
+        stopping.set()
+        go_on.wait(WAIT_S)
+        stop()
+
+    monkeypatch.setattr(site.transport, "stop", wait_and_stop)
+    stopper = threading.Thread(target=site.node.stop, daemon=True)
+    stopper.start()
+    assert stopping.wait(WAIT_S)
+    return stopper, go_on
+
+
+def test_a_node_closed_while_another_thread_stops_it_keeps_its_database_until_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was closed under ``stop``, which failed to report the last health."""
+    site.node.start()
+    until(lambda: site.node.health_indicator == "Healthy")
+    failures: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    stopper, go_on = stop_slowly(site, monkeypatch)
+    closer = threading.Thread(target=site.node.close, daemon=True)
+    closer.start()
+    closer.join(0.1)
+    assert closer.is_alive(), "it waits for the other thread"
+    assert site.node.get_pending_requests() == []
+    go_on.set()
+    stopper.join(WAIT_S)
+    closer.join(WAIT_S)
+    assert failures == []
+    with pytest.raises(LocalError, match="closed"):
+        site.send()
+
+
+def test_a_listener_may_close_the_node_that_another_thread_stops(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would wait for the other."""
+    called, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def close(_: object) -> None:
+        called.set()
+        go_on.wait(WAIT_S)
+        site.node.close()
+        closed.set()
+
+    site.node.events.add_event_listener("message:sent", close)
+    site.node.start()
+    site.send()
+    assert called.wait(WAIT_S)
+    stopper = threading.Thread(target=site.node.stop, daemon=True)
+    stopper.start()
+    until(lambda: not site.node._started)
+    go_on.set()
+    assert closed.wait(WAIT_S)
+    stopper.join(WAIT_S)
+    assert not stopper.is_alive()
+    with pytest.raises(LocalError, match="closed"):
+        site.send()

@@ -14,9 +14,10 @@ import pytest
 from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending, store
-from reliable_channel.messaging.sender_events import SenderEventKind
+from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import FailureReason, Queued, RequestId, SendFailed, Sent
+from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sqlite import transaction
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
@@ -295,6 +296,30 @@ def test_a_transport_that_never_answers_counts_as_unreachable(new_world: Callabl
     request_id = world.send()
     world.run(5_000)
     assert (world.record(request_id).error or "").startswith("unreachable")
+
+
+def answer_in_turn(world: World, answer_ms: int) -> None:
+    """Let the node take one envelope after the other, and ``answer_ms`` for each."""
+    dispatch, free_at = world.transport._dispatch, 0
+
+    def dispatch_later(request_id: RequestId, message: WakuMessage, pubsub_topic: str) -> None:
+        nonlocal free_at
+        now = now_ms(world.clock)
+        free_at = max(free_at, now) + answer_ms
+        world.network.schedule(free_at - now, lambda: dispatch(request_id, message, pubsub_topic))
+
+    world.transport._dispatch = dispatch_later  # type: ignore[method-assign]
+
+
+def test_attempts_that_wait_behind_a_slow_node_are_not_counted_as_made(world: World) -> None:
+    """Their 120 s began with the hand-over: ten of twelve used up their retries and failed, and then all were sent."""
+    answer_in_turn(world, 60_000)
+    request_ids = [world.send(b"%d" % number) for number in range(12)]
+    world.run(12 * 60_000)
+    assert [(world.record(each).sent, world.record(each).error) for each in request_ids] == [(True, None)] * 12
+    assert len(world.transport.sent) == 12
+    kinds = {row.event for row in world.feed.rows if isinstance(row, SenderEvent)}
+    assert kinds == {SenderEventKind.QUEUED, SenderEventKind.SENT}
 
 
 def test_an_answer_that_comes_before_send_returns_is_not_lost(world: World) -> None:

@@ -79,6 +79,18 @@ def test_retries_and_time_outs_follow_a_clock_that_was_set_back() -> None:
     assert made.list_overdue(100_000) == ["b"]
 
 
+def test_an_answer_renews_the_time_out_of_the_attempts_behind_it_alone() -> None:
+    """The transport has them in a queue. One that it overtook has lost its answer."""
+    made = service()
+    for name in ("lost", "answered", "behind"):
+        made.submit(name)
+        made.take(0)
+    made.outcome("answered", TRY_AGAIN, 60_000)
+    assert made.list_overdue(100_000) == ["lost"]
+    made.outcome("lost", IN_DOUBT, 100_000)
+    assert made.list_overdue(160_000) == ["behind"], "a time-out is no answer"
+
+
 def test_fresh_requests_go_before_retries_and_in_the_order_of_submission() -> None:
     made = service()
     made.submit("retried")

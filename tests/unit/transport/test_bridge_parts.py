@@ -26,6 +26,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.verdict.gaps import open_gaps
 from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.bridge import Bridge
 from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
 from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S, Inbound
@@ -38,6 +39,7 @@ from reliable_channel.transport.dispatch_results import DispatchResult, read_res
 from reliable_channel.transport.evidence import sightings_record
 from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import BoundedHttp
+from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import RawRecord
 from reliable_channel.transport.kafka_records import headers_of, read_record
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient, StoreNode
@@ -50,6 +52,7 @@ from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
 from tests.support.fake_waku_faults import Dialect
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
+from tests.support.waiting import WAIT_S
 
 TOPIC = "/app/1/golden/proto"
 OTHER_SHARD = "/waku/2/rs/16/33"
@@ -785,3 +788,26 @@ def count_open_gaps(paths: PathSettings, evidence: Sequence[bytes | None], messa
     create_tables(paths, (ENVELOPES,))
     append_rows(paths, ENVELOPES, as_arrow([row], ENVELOPES))
     return len(open_gaps(paths))
+
+
+def test_a_bridge_that_is_stopped_twice_keeps_its_state_until_its_threads_have_ended(tmp_path: Path) -> None:
+    """The second caller released the lock, and another bridge could take the state."""
+    path = tmp_path / "bridge.json"
+    topics = BridgeTopics("waku.envelopes", "waku.outgoing", "waku.dispatched", "waku.evidence", ())
+    bridge = Bridge(KafkaClients({}, {}, {}), topics, None, StoreClient([]), path)
+    bridge._state.open()
+    work = threading.Event()
+    bridge._threads = [threading.Thread(target=work.wait, args=(WAIT_S,))]
+    bridge._threads[0].start()
+    callers = [threading.Thread(target=bridge.stop) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+        caller.join(0.1)
+    with pytest.raises(EnvironmentFault, match="Another bridge"):
+        BridgeState(path).open()
+    work.set()
+    for caller in callers:
+        caller.join(WAIT_S)
+    other = BridgeState(path)
+    other.open()
+    other.close()
