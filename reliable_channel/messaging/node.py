@@ -51,7 +51,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.health import Health
-from reliable_channel.transport.threads import Turns
+from reliable_channel.transport.threads import TurnLock
 
 
 class MessagingNode(RecordLookups):
@@ -91,7 +91,7 @@ class MessagingNode(RecordLookups):
         self._store_worker = Worker(
             "messaging-store", self._clock, self._confirmation.run_due, self._confirmation.next_due
         )
-        self._turns = Turns()
+        self._turns = TurnLock()
         self._started = False
         self._closes = False
         background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())

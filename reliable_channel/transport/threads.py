@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 TURN_TIMEOUT_S = 60.0
-"""How long :meth:`Turns.take` waits for a thread that does not end its turn."""
+"""How long :meth:`TurnLock.take` waits for a thread that does not end its turn."""
 
 _joins: dict[threading.Thread, threading.Thread] = {}
 """Which thread waits for the end of which other one."""
@@ -42,7 +42,7 @@ def _waits_for_me(thread: threading.Thread) -> bool:
     return last is me
 
 
-class Turns:
+class TurnLock:
     """Lets one thread after the other start, stop and close an object."""
 
     def __init__(self) -> None:
