@@ -49,9 +49,7 @@ PLAUSIBLE = f"{_AGE_NS} BETWEEN {-_DAY_NS} AND {30 * _DAY_NS}"
 """Whether a sender's timestamp can be one in ns: at most a day after the first segment was seen here, and at most 30
 days before it, longer than stores keep envelopes. Senders also write s, ms or µs, or nonsense; these are in no
 latency."""
-IMPLAUSIBLE = f"NOT ({PLAUSIBLE})"
-"""Whether it has a timestamp that cannot be one."""
-GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
+_GUESSED_UNIT = "CASE {} ELSE 'none' END".format(
     " ".join(
         f"WHEN abs(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns::HUGEINT * {factor}) < {30 * _DAY_NS}"
         f" THEN '{unit}'"
@@ -93,6 +91,14 @@ def causes(where: str) -> str:
     """Over ``delivery_status``: verdict, cause, messages, the most frequent first."""
     return f"""SELECT verdict, cause, count(*) AS messages FROM delivery_status WHERE {where}
                GROUP BY ALL ORDER BY messages DESC, verdict, cause"""  # noqa: S608 - names of columns; values are bound
+
+
+def odd_timestamps(where: str = "true") -> str:
+    """Over ``delivered_messages``: channel_id, sender_id, guessed_unit, messages, and the least and most timestamps
+    sent, of those that are implausible."""
+    return f"""SELECT channel_id, sender_id, {_GUESSED_UNIT} AS guessed_unit, count(*) AS messages,
+                      min(sender_timestamp_ns) AS least, max(sender_timestamp_ns) AS most
+               FROM delivered_messages WHERE NOT ({PLAUSIBLE}) AND {where} GROUP BY ALL"""  # noqa: S608 - names of columns; values are bound
 
 
 def records(where: str = "true") -> str:

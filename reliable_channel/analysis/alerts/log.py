@@ -29,8 +29,10 @@ _CHANGES = "reliable-channel alerts"
 _SENT_TO_WEBHOOK = "reliable-channel alerts webhook"
 
 OPEN = """
-    SELECT * FROM alerts QUALIFY row_number() OVER (PARTITION BY alert, subject ORDER BY sequence DESC) = 1
+    SELECT * FROM alerts
+    QUALIFY row_number() OVER (PARTITION BY alert, subject ORDER BY sequence DESC) = 1 AND state = 'raised'
 """
+"""The alerts that are raised and not cleared: their last change."""
 
 
 class AlertLog:
@@ -46,7 +48,7 @@ class AlertLog:
 
     def open_alerts(self) -> dict[Key, AlertChange]:
         """The alerts that are raised and not cleared."""
-        rows = (_change(row) for row in self._lake.select(f"{OPEN} AND state = 'raised'"))
+        rows = (_change(row) for row in self._lake.select(OPEN))
         return {(change.alert, change.subject): change for change in rows}
 
     def append(self, changes: Sequence[AlertChange], as_of: dt.datetime | None, now: dt.datetime) -> bool:
@@ -65,10 +67,7 @@ class AlertLog:
         that are open now."""
         sent = self._table.transaction_version(_SENT_TO_WEBHOOK)
         if sent is None:
-            raised = [
-                row for row in self._lake.select(f"{OPEN} ORDER BY sequence") if row["state"] == AlertState.RAISED
-            ]
-            return raised[:limit]
+            return self._lake.select(f"{OPEN} ORDER BY sequence LIMIT $limit", {"limit": limit})
         return self._lake.select(
             "SELECT * FROM alerts WHERE sequence > $sent ORDER BY sequence LIMIT $limit",
             {"sent": sent, "limit": limit},

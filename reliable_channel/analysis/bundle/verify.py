@@ -171,11 +171,11 @@ class _Verification:
         yield _report_differing("members: bytes (SHA256SUMS)", altered, self._bundle.members)
         if unknown:
             why = f"{', '.join(unknown[:NAMED])}: this version does not know what it is"
-            yield EvidenceCheck(f"{len(unknown)} other members", CheckOutcome.UNKNOWN, why)
+            yield _cannot(f"{len(unknown)} other members", why)
         written = self._bundle.about["program"]
         if written != f"reliable-channel {__version__}":
             why = f"{written} wrote the bundle, this is {__version__}; what differs may be the program"
-            yield EvidenceCheck("version of the program", CheckOutcome.UNKNOWN, why)
+            yield _cannot("version of the program", why)
 
     def envelopes(self) -> EvidenceCheck:
         """Recompute the hash of every envelope, from its bytes and the pubsub topic of its record."""
@@ -201,7 +201,7 @@ class _Verification:
         if absent := sum(decoded is None for _, decoded in self._decoded):
             keyed = self._topic and self._topic["keyed"]
             why = "encrypted, and no key given opens them (--key-file)" if keyed else "their envelopes are not here"
-            yield EvidenceCheck(f"{absent} SDS messages: decoding", CheckOutcome.UNKNOWN, why)
+            yield _cannot(f"{absent} SDS messages: decoding", why)
         refused = [
             (row, None if row["stage"] == "quota" or row["disposition"] == "requeued" else self._decode(row))
             for row in self._rows(tables.QUARANTINE)
@@ -214,7 +214,7 @@ class _Verification:
             yield _report_differing("quarantined records: reason", wrong, checked)
             if checked < len(refused):
                 why = "encrypted, not whole, above a quota, or requeued since"
-                yield EvidenceCheck(f"{len(refused) - checked} quarantined records", CheckOutcome.UNKNOWN, why)
+                yield _cannot(f"{len(refused) - checked} quarantined records", why)
 
     def payload(self) -> EvidenceCheck:
         """Rebuild the message from its segments, and compare its hash, and whether it can be rebuilt, with what the
@@ -239,13 +239,11 @@ class _Verification:
             why = f"the tables have another size ({sizes}), or say that a segment is missing" if refuted else ""
             return _conclude(f"{what}: Keccak-256, {len(payload)} bytes", why)
         if len(here) < len(mine):
-            return EvidenceCheck(
-                "message: Keccak-256", CheckOutcome.UNKNOWN, "its segments are encrypted, or not all here"
-            )
+            return _cannot("message: Keccak-256", "its segments are encrypted, or not all here")
         if self._status["verdict"] != "delivered":
             return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), CheckOutcome.OK)
         if why := self._why_forgotten():
-            return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
+            return _cannot(what, why)
         return _conclude(what, "they are not enough")
 
     def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
@@ -296,14 +294,14 @@ class _Verification:
         yield _report_differing(what, outcomes[CheckOutcome.DIFFERS], len(rows) - len(outcomes[CheckOutcome.UNKNOWN]))
         if unknown := outcomes[CheckOutcome.UNKNOWN]:
             why = f"the message or filter that shows it is not here or not readable: {', '.join(unknown[:NAMED])}"
-            yield EvidenceCheck(f"{len(unknown)} acknowledgements", CheckOutcome.UNKNOWN, why)
+            yield _cannot(f"{len(unknown)} acknowledgements", why)
 
     def verdict(self) -> EvidenceCheck:
         """Derive the verdict from the rows again, as the verdict job does."""
         status = self._status
         what = f"verdict {_sentence(status)}"
         if why := self._why_forgotten():
-            return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
+            return _cannot(what, why)
         suspected = list_suspected(
             row["raw"]
             for row in self._rows(tables.QUARANTINE)
@@ -334,26 +332,20 @@ class _Verification:
         versions = "whoever has the tables at the versions in bundle.json gets the same file from them"
         if not absent:
             why = f"all {len(named)} SDS messages that it consists of or names are here, and {versions}"
-            return EvidenceCheck("that nothing was left out", CheckOutcome.UNKNOWN, why)
+            return _cannot("that nothing was left out", why)
         why = f"{len(absent)} of {len(named)} SDS messages that it consists of or names are not here"
-        return EvidenceCheck(
-            "that nothing was left out", CheckOutcome.UNKNOWN, f"{why} ({', '.join(absent[:NAMED])}); {versions}"
-        )
+        return _cannot("that nothing was left out", f"{why} ({', '.join(absent[:NAMED])}); {versions}")
 
     def statements(self) -> Iterator[EvidenceCheck]:
         """List the rows that only their authors can confirm."""
         counts = {who: len(self._rows(table)) for table, who in _STATEMENTS.items()}
         said = ", ".join(f"{count} of {who}" for who, count in counts.items() if count)
         if said:
-            yield EvidenceCheck(
-                f"statements ({said})", CheckOutcome.UNKNOWN, "only those who made them can confirm them"
-            )
+            yield _cannot(f"statements ({said})", "only those who made them can confirm them")
         if left_out := self._bundle.about["envelopes_left_out"]:
-            yield EvidenceCheck(
-                f"{int(left_out)} envelopes", CheckOutcome.UNKNOWN, "left out, because bundles are bounded"
-            )
+            yield _cannot(f"{int(left_out)} envelopes", "left out, because bundles are bounded")
         times = "times of reception, settings and silence of the observer"
-        yield EvidenceCheck(times, CheckOutcome.UNKNOWN, "only the observer has seen them")
+        yield _cannot(times, "only the observer has seen them")
 
 
 def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -397,6 +389,10 @@ def _sentence(status: Mapping[str, Any]) -> str:
 def _report_differing(what: str, wrong: Sequence[str], checked: int) -> EvidenceCheck:
     detail = ", ".join(wrong[:NAMED]) + (f" and {len(wrong) - NAMED} more" if len(wrong) > NAMED else "")
     return _conclude(f"{checked} {what}", detail)
+
+
+def _cannot(what: str, why: str) -> EvidenceCheck:
+    return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
 
 
 def _conclude(what: str, differs: str) -> EvidenceCheck:

@@ -24,9 +24,9 @@ def open_alerts(lake: TableSnapshot) -> list[dict[str, Any]]:
     """The alerts that are raised, the most severe first."""
     return lake.select(
         f"""
-        SELECT * FROM ({OPEN}) WHERE state = 'raised'
+        {OPEN}
         ORDER BY list_position(['critical', 'warning', 'info'], severity), alert, value DESC LIMIT {MOST_OPEN}
-        """  # noqa: S608 - constants of our own
+        """
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_channel.analysis.dashboard.figures import read_known_shares
-from reliable_channel.analysis.dashboard.messages import VerdictFilter
+from reliable_channel.analysis.dashboard.messages import MessageFilter, VerdictFilter, newest
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.figures import CAME, CLAIMED_BY_ONE, REPAIRED, SEEN, causes
@@ -16,16 +16,9 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.views import participant_views_sql
 
 TABLES = (
-    "clock",
-    "delivery_status",
-    "deliveries",
-    "acks",
-    "refetch_requests",
-    "lost_dependencies",
-    "store_presence",
-    "reassembled_messages",
-    "sds_messages",
-)
+    "clock", "delivery_status", "deliveries", "acks", "refetch_requests", "lost_dependencies", "store_presence",
+    "reassembled_messages", "sds_messages",
+)  # fmt: skip
 PER_PART = 25
 EPOCH_MS = 600_000
 """The epoch of RLN on the public network."""
@@ -46,7 +39,11 @@ def page(
         ),
         "refetches": section(lake, ("refetch_requests",), lambda: refetches(lake, key, window, numbers["refetch"])),
         "budget": section(lake, ("sds_messages",), lambda: budget(lake, key, window)),
-        "messages": section(lake, ("delivery_status",), lambda: messages(lake, key, window, verdict, numbers["page"])),
+        "messages": section(
+            lake,
+            ("delivery_status",),
+            lambda: newest(lake, window, MessageFilter(verdict), numbers["page"], key, PER_PART),
+        ),
     }
     if all(part.fault is None for part in parts.values()) and not has_channel(lake, key):
         return None
@@ -176,22 +173,5 @@ def budget(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> Rows:
         """,  # noqa: S608 - names of columns; values are bound
         {**key.parameters, **window.bounds},
         1,
-        PER_PART,
-    )
-
-
-def messages(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, verdict: VerdictFilter, number: int) -> Rows:
-    """The messages of the channel, newest first."""
-    return Rows.of(
-        lake,
-        f"""
-        SELECT message_key, sender_id, verdict, cause, detail, first_seen, delivered_at, sds_ids,
-               len(acknowledged_by) AS acknowledged, entire_message_hash
-        FROM delivery_status
-        WHERE {key.where()} AND {SEEN} AND ($verdict = '' OR verdict = $verdict)
-        ORDER BY first_seen DESC, message_key
-        """,  # noqa: S608 - names of columns; values are bound
-        {**key.parameters, **window.bounds, "verdict": verdict},
-        number,
         PER_PART,
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -170,7 +169,7 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.message import causal_graph as chart
 
-        return chart(graph, width, partial(_message_link, message))
+        return chart(graph, width, lambda sds_id: link("/message", key=sds_id, **message.channel.query))
 
     named_by: dict[str, list[str]] = {}
     for later, earlier in graph.edges:
@@ -296,11 +295,6 @@ def _one_column(value: Any) -> None:
         _one_column(inner)
     if isinstance(value, dict) and isinstance(value.get("legend"), dict):
         value["legend"]["columns"] = 1
-
-
-def _message_link(message: MessageFacts, sds_id: str) -> str:
-    """The page of the message that an SDS id of the same channel belongs to."""
-    return link("/message", key=sds_id, **message.channel.query)
 
 
 def _figure(

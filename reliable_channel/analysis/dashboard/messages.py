@@ -7,9 +7,10 @@ import difflib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from reliable_channel.analysis.dashboard.sections import Rows, section
+from reliable_channel.analysis.dashboard.sections import PAGE_ROWS, Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.figures import SEEN
+from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -98,18 +99,26 @@ def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> d
     return {"causes": names("cause"), "channels": names("channel_id")}
 
 
-def newest(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter, number: int) -> Rows:
-    """Messages that have a verdict, newest first."""
+def newest(
+    lake: TableSnapshot,
+    window: TimeWindow,
+    chosen: MessageFilter,
+    number: int,
+    key: ChannelFilter | None = None,
+    per_page: int = PAGE_ROWS,
+) -> Rows:
+    """Messages that have a verdict, of one channel or of all, newest first."""
     return Rows.of(
         lake,
         f"""
         SELECT pubsub_topic, content_topic, channel_id, message_key, sender_id, verdict, cause, detail, first_seen,
                delivered_at, len(acknowledged_by) AS acknowledged
         FROM delivery_status
-        WHERE {SEEN} AND ($verdict = '' OR verdict = $verdict)
+        WHERE {SEEN} AND {key.where() if key else "true"} AND ($verdict = '' OR verdict = $verdict)
               AND ($cause = '' OR cause = $cause) AND ($channel = '' OR channel_id = $channel)
         ORDER BY first_seen DESC, message_key
-        """,  # noqa: S608 - constants of our own
-        {**window.bounds, **asdict(chosen)},
+        """,  # noqa: S608 - names of columns; values are bound
+        {**window.bounds, **asdict(chosen), **(key.parameters if key else {})},
         number,
+        per_page,
     )

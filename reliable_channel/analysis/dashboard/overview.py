@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliable_channel.analysis import figures as shared
 from reliable_channel.analysis.alerts.heartbeat import ROUNDS
 from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import (
-    CAME,
-    GUESSED_UNIT,
-    IMPLAUSIBLE,
-    SEEN,
-    VERDICTS,
-    causes,
-    drops,
-    latencies,
-    records,
-)
+from reliable_channel.analysis.figures import CAME, SEEN, VERDICTS, causes, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -39,12 +30,13 @@ _METRICS = {
 
 def page(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The parts of the page."""
+    caused = section(lake, ("delivery_status",), lambda: lake.select(causes(SEEN), window.bounds))
     return {
         "figures": section(lake, ("delivery_status", "envelopes"), lambda: figures(lake, window)),
-        "conclusion": section(lake, ("delivery_status",), lambda: summarize(lake, window)),
+        "conclusion": section(lake, ("delivery_status",), lambda: summarize(lake, window, caused.data or [])),
         "latency": section(lake, ("delivered_messages", "acks"), lambda: latency(lake, window)),
         "odd_timestamps": section(lake, ("delivered_messages",), lambda: odd_timestamps(lake, window)),
-        "causes": section(lake, ("delivery_status",), lambda: lake.select(causes(SEEN), window.bounds)),
+        "causes": caused,
         "jobs": section(lake, ("pipeline_metrics",), lambda: jobs(lake)),
         "alerts": section(lake, ("alerts",), lambda: open_alerts(lake)),
     }
@@ -68,7 +60,7 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     return row | {"judged": row["delivered"] + row["missing"]}
 
 
-def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
+def summarize(lake: TableSnapshot, window: TimeWindow, caused: list[dict[str, Any]]) -> str | None:
     """The summary of the figures in words."""
     channels = lake.select(
         f"""SELECT channel_id, {VERDICTS} FROM delivery_status WHERE {SEEN}
@@ -76,7 +68,7 @@ def summarize(lake: TableSnapshot, window: TimeWindow) -> str | None:
         window.bounds,
     )
     totals = {name: sum(row[name] for row in channels) for name in ("delivered", "missing")}
-    return conclusion(totals, channels, lake.select(causes(SEEN), window.bounds))
+    return conclusion(totals, channels, caused)
 
 
 def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[float]]]:
@@ -88,9 +80,9 @@ def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[flo
 def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The messages whose sender's timestamp cannot be ns, their senders, and the units in which it may be."""
     return lake.select(
-        f"""SELECT count(*) AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
-                   string_agg(DISTINCT nullif({GUESSED_UNIT}, 'none'), ', ') AS units
-            FROM delivered_messages WHERE {IMPLAUSIBLE} AND {CAME}""",  # noqa: S608 - constants of our own
+        f"""SELECT coalesce(sum(messages), 0)::BIGINT AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
+                   string_agg(DISTINCT nullif(guessed_unit, 'none'), ', ') AS units
+            FROM ({shared.odd_timestamps(CAME)})""",  # noqa: S608 - constants of our own
         window.bounds,
     )[0]
 

@@ -95,14 +95,16 @@ class Renderer:
 
 def _channel_address(row: Any, **more: Any) -> str:
     """The page of the channel that a row (mapping or object) names."""
-    key = row if isinstance(row, ChannelFilter) else ChannelFilter(*(_of(row, name) for name in ChannelFilter._fields))
-    return address("/channel", **key.query, **more)
+    return address("/channel", **_channel_of(row), **more)
 
 
 def _message_address(row: Any, key: str | None = None) -> str:
     """The page of a message: of the row's ``message_key``, or of ``key`` in the row's channel."""
-    names = {name: _of(row, name) for name in ChannelFilter._fields}
-    return address("/message", key=_of(row, "message_key") if key is None else key, **names)
+    return address("/message", key=_of(row, "message_key") if key is None else key, **_channel_of(row))
+
+
+def _channel_of(row: Any) -> dict[str, Any]:
+    return {name: _of(row, name) for name in ChannelFilter._fields}
 
 
 def _of(row: Any, name: str) -> Any:

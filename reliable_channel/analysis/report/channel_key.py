@@ -33,7 +33,7 @@ class ChannelFilter(NamedTuple):
     @property
     def parameters(self) -> dict[str, str]:
         """The values of :meth:`where`."""
-        return {f"key_{name}": value for name, value in self._asdict().items() if value is not None}
+        return {f"key_{name}": value for name, value in self.query.items()}
 
     @property
     def query(self) -> dict[str, str]:

@@ -22,23 +22,19 @@ def safe(value: Any) -> Any:
     return "'" + text if begins.startswith(_FORMULA) else text
 
 
-def write(report: dict[str, Any], directory: Path) -> list[Path]:
+def write(report: dict[str, Any], directory: Path) -> None:
     """One file for every section, quoted throughout; raises :class:`EnvironmentFault` when the disk refuses."""
-    written = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name in SECTIONS:
             rows: list[dict[str, Any]] = report[name]
             if not rows:
                 continue
-            path = directory / f"{name}.csv"
-            with path.open("w", encoding="utf-8", newline="") as file:
+            with (directory / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, quoting=csv.QUOTE_ALL)
                 writer.writerow(rows[0])
                 writer.writerows([safe(value) for value in row.values()] for row in rows)
-            written.append(path)
     except OSError as error:
         raise EnvironmentFault(
             f"The CSV files cannot be written to {directory}: {error.strerror}.", "Choose another place with --csv."
         ) from error
-    return written

@@ -24,7 +24,7 @@ from __future__ import annotations
 import pandas as pd
 
 from reliable_channel.analysis import figures
-from reliable_channel.analysis.figures import GUESSED_UNIT, IMPLAUSIBLE, LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
+from reliable_channel.analysis.figures import LOSS, PLAUSIBLE, REPAIRED, VERDICTS, WAITING_MS
 from reliable_channel.analysis.report.dimensions import Dimension, bin_seconds, expression
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -64,7 +64,7 @@ def overall_latency(source: TableWindow) -> pd.DataFrame:
     """One row: messages, p50_ms, p90_ms, p99_ms, max_ms of :func:`latency` over all channels; null without messages."""
     return source.query(
         f"""SELECT count(*) AS messages, {_QUANTILES.format(v="ms")}, max(ms)::DOUBLE AS max_ms
-            FROM ({_LATENCY} FROM ({_delivery_sql()}))"""  # noqa: S608 - text of our own
+            FROM ({_LATENCY})"""  # noqa: S608 - text of our own
     )
 
 
@@ -83,24 +83,26 @@ def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None 
     return frame
 
 
-_LATENCY = "SELECT *, (epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6 AS ms"
-_WAITING = f"SELECT *, {WAITING_MS} AS ms"
-_DELIVERED = "channel_id, sender_id, payload_bytes, event_time, first_seen, sender_timestamp_ns"
+# Columns by name: of ``*`` the window would read all that are named anywhere in the statement.
+_DELIVERED = """SELECT channel_id, sender_id, payload_bytes, event_time, first_seen, {ms} AS ms
+                FROM delivered_messages WHERE {plausible}"""
+_LATENCY = _DELIVERED.format(ms="(epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6", plausible=PLAUSIBLE)
+_WAITING = _DELIVERED.format(ms=WAITING_MS, plausible=PLAUSIBLE)
 
 
 def latency(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """How long messages took from their sender's timestamp to their delivery here."""
-    return source.query(_distribution(f"{_LATENCY} FROM ({_delivery_sql()})", by, "messages"))
+    return source.query(_distribution(_LATENCY, by, "messages"))
 
 
 def waiting(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """How long messages waited here, from their first segment to their delivery: for segments, and for dependencies."""
-    return source.query(_distribution(f"{_WAITING} FROM ({_delivery_sql()})", by, "messages"))
+    return source.query(_distribution(_WAITING, by, "messages"))
 
 
 def latency_curve(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:
     """The distribution of :func:`latency` as a line per value: the share of messages that took at most so long."""
-    return source.query(_curve(f"{_LATENCY} FROM ({_delivery_sql()})", expression(by)))
+    return source.query(_curve(_LATENCY, expression(by)))
 
 
 def acknowledgement_latency(source: TableWindow, by: Dimension | str = "channel_id") -> pd.DataFrame:
@@ -136,18 +138,9 @@ def _keep_first_acks(source: TableWindow, by: str) -> str:
     return "FROM first_acks"
 
 
-def _delivery_sql() -> str:
-    return f"SELECT {_DELIVERED} FROM delivered_messages WHERE {PLAUSIBLE}"  # noqa: S608 - constants of our own
-
-
 def odd_timestamps(source: TableWindow) -> pd.DataFrame:
     """The senders of delivered messages whose timestamps cannot be ns (``PLAUSIBLE``), most messages first."""
-    return source.query(
-        f"""SELECT channel_id, sender_id, {GUESSED_UNIT} AS guessed_unit, count(*) AS messages,
-                   min(sender_timestamp_ns) AS least, max(sender_timestamp_ns) AS most
-            FROM delivered_messages WHERE {IMPLAUSIBLE}
-            GROUP BY ALL ORDER BY messages DESC, channel_id, sender_id, guessed_unit"""  # noqa: S608 - constants of our own
-    )
+    return source.query(f"{figures.odd_timestamps()} ORDER BY messages DESC, channel_id, sender_id, guessed_unit")
 
 
 def _value(by: str) -> str:

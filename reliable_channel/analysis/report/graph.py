@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-import pandas as pd
-
 from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -92,8 +90,8 @@ def _edges(
 ) -> tuple[list[tuple[str, str]], dict[str, tuple[str | None, int | None]]]:
     """Which message names which in the message's channel, and (sender, Lamport timestamp) of every SDS message that
     arrived."""
-    here = message.channel.where()
-    rows = source.query(
+    here, values = message.channel.where(), message.channel.parameters
+    rows = source.select(
         f"""
         SELECT sds_id, sender_id, lamport_timestamp,
                coalesce(list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
@@ -101,23 +99,14 @@ def _edges(
         FROM sds_messages WHERE sds_id IS NOT NULL AND {here}
         QUALIFY row_number() OVER (PARTITION BY sds_id ORDER BY event_time, kafka_offset) = 1
         """,  # noqa: S608 - names of columns; values are bound
-        **message.channel.parameters,
+        values,
     )
-    rebuilt = source.query(
+    rebuilt = source.select(
         f"""
         SELECT sds_id, any_value(sender_id) AS sender_id, any_value(lamport_timestamp) AS lamport_timestamp
         FROM deliveries WHERE repaired_by IS NOT NULL AND {here} GROUP BY sds_id
         """,  # noqa: S608 - names of columns; values are bound
-        **message.channel.parameters,
+        values,
     )
-    attributes = {
-        row["sds_id"]: (row["sender_id"], None if pd.isna(row["lamport_timestamp"]) else int(row["lamport_timestamp"]))
-        for frame in (rebuilt, rows)
-        for row in frame.to_dict("records")
-    }
-    edges = [
-        (sds_id, earlier)
-        for sds_id, history in zip(rows["sds_id"], rows["history"], strict=True)
-        for earlier in history
-    ]
-    return edges, attributes
+    attributes = {row["sds_id"]: (row["sender_id"], row["lamport_timestamp"]) for row in rebuilt + rows}
+    return [(row["sds_id"], earlier) for row in rows for earlier in row["history"]], attributes

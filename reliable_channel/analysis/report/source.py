@@ -9,9 +9,11 @@ is missing. All times are UTC.
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +80,7 @@ class Window:
         for name in ("channel_id", "content_topic", "sender_id"):
             if getattr(self, name) is not None and name in columns:
                 wanted.append(ds.field(name) == getattr(self, name))
-        if not wanted:
-            return None
-        condition = wanted[0]
-        for more in wanted[1:]:
-            condition = condition & more
-        return condition
+        return reduce(operator.and_, wanted) if wanted else None
 
 
 class TableWindow:
@@ -98,11 +95,9 @@ class TableWindow:
         self._loaded: dict[str, pa.Table] = {}
         self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
-        self._engine = duckdb.connect(
-            config={"autoinstall_known_extensions": False, "allow_community_extensions": False}
-        )
-        self._engine.execute("SET TimeZone = 'UTC'")
-        self._engine.execute("SET enable_external_access = false")
+        self._engine = duckdb.connect()
+        # Without access to anything outside, DuckDB neither installs nor loads an extension.
+        self._engine.execute("SET TimeZone = 'UTC'; SET enable_external_access = false")
 
     def close(self) -> None:
         """Free the memory."""

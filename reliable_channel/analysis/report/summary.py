@@ -149,9 +149,8 @@ def _describe_span(source: TableWindow) -> str:
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, unknown values as null."""
-    names = [str(name) for name in frame.columns]
-    head = frame.head(MOST_ROWS)
-    return [dict(zip(names, map(_plain, row), strict=True)) for row in head.itertuples(index=False, name=None)]
+    head = frame.head(MOST_ROWS).to_dict("records")
+    return [{str(name): _plain(value) for name, value in row.items()} for row in head]
 
 
 def _row(frame: pd.DataFrame) -> dict[str, Any]:

@@ -84,12 +84,12 @@ def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:
         age = math.inf if newest is None else (made - dt.datetime.fromisoformat(newest)).total_seconds() * 1e3
         results.append(Check("max_age", limits.age_ms, age, "ms"))
     if limits.loss is not None:
-        if not report["totals"]["messages"] and report["totals"]["delivered_rows"]:
+        if not totals["messages"] and totals["delivered_rows"]:
             raise EnvironmentFault(
                 "Loss cannot be judged: the messages in this window have no verdicts.",
                 "`reliable-channel run --continuous` gives them once a minute, `run --once --verdicts` at its end.",
             )
-        results.append(Check("max_loss", limits.loss, report["totals"]["loss"], "share"))
+        results.append(Check("max_loss", limits.loss, totals["loss"], "share"))
     if limits.latency_ms is not None:
         results.append(Check("max_latency", limits.latency_ms, report["latency_ms"]["p99"], "ms"))
     if limits.quarantine is not None:

@@ -12,6 +12,7 @@ from reliable_channel.analysis.report.charts.look import (
     colours_by_name,
     nothing,
     set_size,
+    stacked_bars,
     time_axis,
     title_params,
 )
@@ -81,18 +82,11 @@ def phases(frame: pd.DataFrame) -> Chart:
     if frame.empty:
         return nothing(title, NO_METRICS)
     names = [phase for phase in PHASES.values() if phase in set(frame["phase"])]
-    shown = frame.assign(order=frame["phase"].map({name: number for number, name in enumerate(names)}))
-    chart = (
-        alt.Chart(shown, title=title_params(title, "Share of the time of all micro-batches of a query."))
-        .mark_bar()
-        .encode(
-            y=alt.Y("query:N", title=None),
-            x=alt.X("share:Q", title="share of the time", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
-            color=colours_by_name("phase", names),
-            order="order:Q",
-        )
-    )
-    return set_size(chart, 40 + 30 * shown["query"].nunique())
+    y = alt.Y("query:N", title=None)
+    x = alt.X("share:Q", title="share of the time", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
+    subtitle = "Share of the time of all micro-batches of a query."
+    chart = stacked_bars(frame, title_params(title, subtitle), "phase", names, y=y, x=x)
+    return set_size(chart, 40 + 30 * frame["query"].nunique())
 
 
 def cost(frame: pd.DataFrame) -> Chart:

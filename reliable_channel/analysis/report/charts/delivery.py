@@ -19,6 +19,7 @@ from reliable_channel.analysis.report.charts.look import (
     nothing,
     readable,
     set_size,
+    stacked_bars,
     time_axis,
     title_params,
     topmost,
@@ -37,20 +38,11 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     frame["in time"] = frame["delivered"] - frame["late"]
     long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
     long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
-    long["order"] = long["outcome"].map({name: number for number, name in enumerate(OUTCOMES)})
     how = "Late: it arrived after it had been given up. Unknown: not yet settled."
     if len(by_channel) > MOST_CHANNELS:
         how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
-    chart = (
-        alt.Chart(long, title=title_params(title, how))
-        .mark_bar()
-        .encode(
-            y=alt.Y("channel_id:N", title=None, sort="-x"),
-            x=alt.X("count:Q", title="messages"),
-            color=colours_by_name("outcome", list(OUTCOMES), list(OUTCOMES.values())),
-            order=alt.Order("order:Q"),
-        )
-    )
+    y, x = alt.Y("channel_id:N", title=None, sort="-x"), alt.X("count:Q", title="messages")
+    chart = stacked_bars(long, title_params(title, how), "outcome", [*OUTCOMES], [*OUTCOMES.values()], y=y, x=x)
     return set_size(chart, 40 + 22 * frame["channel_id"].nunique())
 
 

@@ -35,17 +35,20 @@ def readable(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 def topmost(frame: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
     """The frame with all names in ``column`` called "all others" but the few with the largest sum of ``by``."""
-    totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
+    totals = _sums(frame, column, by)
     if len(totals) <= MOST_NAMES + 1:
         return frame
-    kept = set(totals.index[:MOST_NAMES])
-    return frame.assign(**{column: [name if name in kept else OTHER for name in frame[column]]})
+    return frame.assign(**{column: frame[column].where(frame[column].isin(totals.index[:MOST_NAMES]), OTHER)})
 
 
 def keep_topmost(frame: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
     """Only the rows of the few names with the largest sum of ``by``: for lines, which cannot be added up."""
-    totals = frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
-    return frame[frame[column].isin(set(totals.index[:MOST_NAMES]))]
+    return frame[frame[column].isin(_sums(frame, column, by).index[:MOST_NAMES])]
+
+
+def _sums(frame: pd.DataFrame, column: str, by: str) -> pd.Series:
+    """The sum of ``by`` of each name in ``column``, the largest first."""
+    return frame.groupby(column)[by].sum().sort_values(ascending=False, kind="stable")
 
 
 def title_params(text: str, *how_to_read: str) -> alt.TitleParams:
@@ -86,7 +89,7 @@ def stack_bars(
     """Bars of a stack over bins of time: the rows with ``until`` (end of the bin), ``low`` and ``high``; and the names
     from bottom to top, by default from the largest sum to the smallest."""
     summed = frame.groupby(["time", name], as_index=False)[value].sum()
-    totals = summed.groupby(name)[value].sum().sort_values(ascending=False, kind="stable")
+    totals = _sums(summed, name, value)
     names = names or sorted(totals.index, key=lambda n: (n == OTHER, -totals[n]))
     summed = summed.assign(order=summed[name].map({n: number for number, n in enumerate(names)}))
     summed = summed.sort_values(["time", "order"], ignore_index=True)
@@ -96,6 +99,20 @@ def stack_bars(
     return summed.assign(
         until=summed["time"] + pd.Timedelta(seconds=seconds), low=high - summed[value], high=high
     ), names
+
+
+def stacked_bars(
+    rows: pd.DataFrame,
+    title: alt.TitleParams,
+    name: str,
+    names: list[str],
+    colours: list[str] | None = None,
+    **axes: Any,
+) -> alt.Chart:
+    """Bars along ``axes``, whose parts are stacked in the order of ``names``."""
+    ordered = rows.assign(order=rows[name].map({part: number for number, part in enumerate(names)}))
+    color = colours_by_name(name, names, colours)
+    return alt.Chart(ordered, title=title).mark_bar().encode(**axes, color=color, order="order:Q")
 
 
 def bars_over_time(

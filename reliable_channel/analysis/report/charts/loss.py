@@ -18,6 +18,7 @@ from reliable_channel.analysis.report.charts.look import (
     nothing,
     readable,
     set_size,
+    stacked_bars,
     title_params,
     topmost,
 )
@@ -92,19 +93,11 @@ def parity(frame: pd.DataFrame) -> Chart:
     title = "What parity saved, and what was one short"
     if frame.empty:
         return nothing(title, "No message of several segments is complete or given up in this window.")
-    order = {name: number for number, name in enumerate(PARITY)}
-    shown = frame.assign(order=frame["outcome"].map(order), parity=frame["parity_count"].astype(int))
+    shown = frame.assign(parity=frame["parity_count"].astype(int))
     subtitle = "Messages of several segments. One short: a single parity segment more would have saved it."
-    chart = (
-        alt.Chart(shown, title=title_params(title, subtitle))
-        .mark_bar()
-        .encode(
-            y=alt.Y("parity:O", title="parity segments sent"),
-            x=alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1)),
-            color=colours_by_name("outcome", list(PARITY), list(PARITY.values())),
-            order="order:Q",
-        )
-    )
+    y = alt.Y("parity:O", title="parity segments sent")
+    x = alt.X("messages:Q", title="messages", axis=alt.Axis(tickMinStep=1))
+    chart = stacked_bars(shown, title_params(title, subtitle), "outcome", [*PARITY], [*PARITY.values()], y=y, x=x)
     return set_size(chart, 60 + 26 * shown["parity"].nunique())
 
 
@@ -117,19 +110,9 @@ def stores(frame: pd.DataFrame) -> Chart:
     shown = readable(frame, "node")
     shown["question"] = shown["node"] + " · " + shown["purpose"]
     long = shown.melt(["question"], list(answers), "answer", "count")
-    long["order"] = long["answer"].map({name: number for number, name in enumerate(answers)})
-    chart = (
-        alt.Chart(
-            long, title=title_params(title, "Refetch: missing messages. Audit: messages known to have been sent.")
-        )
-        .mark_bar()
-        .encode(
-            y=alt.Y("question:N", title=None),
-            x=alt.X("count:Q", title="answers", axis=alt.Axis(tickMinStep=1)),
-            color=colours_by_name("answer", list(answers), list(answers.values())),
-            order="order:Q",
-        )
-    )
+    subtitle = "Refetch: missing messages. Audit: messages known to have been sent."
+    y, x = alt.Y("question:N", title=None), alt.X("count:Q", title="answers", axis=alt.Axis(tickMinStep=1))
+    chart = stacked_bars(long, title_params(title, subtitle), "answer", [*answers], [*answers.values()], y=y, x=x)
     return set_size(chart, 40 + 26 * len(shown))
 
 
