@@ -10,18 +10,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
+from reliable_channel.lake.follow import list_files_since, read_payloads
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import ENVELOPES, SDS_MESSAGES
 from reliable_channel.transport.base import hash_candidates
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
 
 MAX_HASHES = 1_000
 """Maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
@@ -67,7 +64,7 @@ def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -
     now_asked = list(chosen)[:MAX_HASHES]
     carried = _read_contents(settings, now_asked, oldest)
     without_time = [hash_ for hash_ in now_asked if chosen[hash_]["sender_timestamp_ns"] is None]
-    others = _other_hashes(seen.filter((time >= oldest) & (time <= newest)), without_time)
+    others = _other_hashes(settings, without_time, oldest)
     return [
         Audited(
             hash_,
@@ -80,12 +77,14 @@ def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -
     ]
 
 
-def _other_hashes(seen: ds.Dataset, hashes: list[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+def _other_hashes(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[bytes, ...]]:
     """All hashes under which nodes may know envelopes without a timestamp, which some hash in another way."""
     if not hashes:
         return {}
+    files = list_files_since(open_table(settings.paths, ENVELOPES), "event_time", int(oldest.timestamp() * 1_000_000))
     among = pc.field("message_hash").isin(hashes)
-    rows = seen.to_table(columns=["message_hash", "pubsub_topic", "value"], filter=among).to_pylist()
+    columns = ["message_hash", "pubsub_topic", "value"]
+    rows = read_payloads(settings.paths, ENVELOPES, files, columns, ["message_hash"], among).to_pylist()
     decoded = [(row, decode_waku_message(row["value"])) for row in rows if row["value"] is not None]
     return {
         row["message_hash"]: tuple(dict.fromkeys((row["message_hash"], *hash_candidates(row["pubsub_topic"], message))))
