@@ -37,7 +37,7 @@ from reliable_channel.core.aes_gcm import (
 )
 from reliable_channel.core.errors import ConfigurationError, LocalError
 
-MAX_MESSAGES_PER_KEY = 2**32
+MAX_MESSAGES_PER_KEY = 2**32  # NIST SP 800-38D §8.3, for nonces drawn at random
 
 _encrypted: Counter[bytes] = Counter()
 """Messages encrypted by this process per key (a one-way digest of it). It outlives channels and their objects."""

@@ -212,7 +212,7 @@ class ReliableChannel:
                 open_sends.pop()
             return not open_sends or self._fault is not None or self._gone.is_set()
 
-        with self._settled:
+        with self._settled:  # another lock than the cycle's, which must go on meanwhile
             self._settled.wait_for(is_over, timeout_s)
         return not open_sends
 

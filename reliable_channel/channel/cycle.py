@@ -145,7 +145,7 @@ class ChannelCycle:
         """Plan an untracked message; returns its SDS id."""
         with self.lock:
             dispatch = self.machine.send_ephemeral(payload, self._now())
-            self._plan([dispatch])
+            self._plan([dispatch])  # not journalled: it changes no state, and is not repeated after a crash
         self._wake()
         return dispatch.sds_id
 
@@ -186,6 +186,7 @@ class ChannelCycle:
             now = self._now()
             self._apply_arrived(now)
             self._withdraw_outdated(now)
+        # Without the lock: callbacks call this channel from other threads too, and take as long as they like.
         self._report_queue.dispatch()
         with self.lock:
             if self._report_queue.closed:  # a callback closed the channel
@@ -232,7 +233,7 @@ class ChannelCycle:
                 if envelope.message.content_topic != self._key.content_topic:
                     return
                 if envelope.hold is not None:
-                    envelope.hold.take()
+                    envelope.hold.take()  # or Kafka's offset is committed past what only this process has
                 if not self.arrivals.offer(envelope):
                     self._release_holds([envelope])
                     return
@@ -301,7 +302,8 @@ class ChannelCycle:
             given = self._read_result(self._results.popleft(), now)
             if given is not None:
                 self._apply(given, outcomes)
-        if self.arrivals and (self._draining or self._is_pause_over(now)):
+        pause_ms = self._config.process_task_min_elapse_ms
+        if self.arrivals and (self._draining or has_passed(pause_ms, self._last_processing, now)):
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 envelope = self.arrivals.take()
                 taken.append(envelope)
@@ -362,9 +364,6 @@ class ChannelCycle:
         for outcome in outcomes:
             self._plan(outcome.effects)
 
-    def _is_pause_over(self, now: int) -> bool:
-        return has_passed(self._config.process_task_min_elapse_ms, self._last_processing, now)
-
     def _plan(self, effects: Iterable[Effect]) -> None:
         """Queue effects for this cycle or the next."""
         for effect in effects:
@@ -414,10 +413,9 @@ class ChannelCycle:
                     self._perform(now)
 
     def _compact(self) -> None:
-        """Replace the journal by a snapshot."""
-        with self.lock:
-            if not any(effect.key for effect in self._effects if isinstance(effect, Report)):
-                self.journal.compact(self._report_queue.list_unreported())
+        """Replace the journal by a snapshot, unless it would lack reports that no listener was given yet."""
+        if not any(effect.key for effect in self._effects if isinstance(effect, Report)):
+            self.journal.compact(self._report_queue.list_unreported())
 
     def _next_due(self, now: int) -> int | None:
         timers = self.machine.next_due()

@@ -72,6 +72,8 @@ class EventStream(AsyncIterator[ChannelEvent]):
                     return self._take()
                 if self._ended:
                     raise StopAsyncIteration
+                # asyncio's events are not thread-safe (https://docs.python.org/3/library/asyncio-sync.html): `_wake`
+                # has the loop that waits set this one.
                 flag = asyncio.Event()
                 waiter = (asyncio.get_running_loop(), flag)
                 self._waiting.append(waiter)

@@ -206,7 +206,7 @@ class Inbox:
         key = f"{sds_id}+{digest.hex()[:16]}" if replaces else sds_id
         send_id, lamport = message.message_id, message.lamport_timestamp
         chunk = MessageChunk(send_id, "", 0, 0, send_id, verified=True)
-        self._wait(Pending(key, message.sender_id, content, [sds_id], 1, lamport, owner, (chunk,), send_id))
+        self.wait(Pending(key, message.sender_id, content, [sds_id], 1, lamport, owner, (chunk,), send_id))
         why = lookalike(content, malformed)
         if why is None:
             return []
@@ -264,10 +264,6 @@ class Inbox:
     def next_due(self) -> int | None:
         gate = self.gate.next_due() if self.gate is not None else None
         return earliest(self.reassembler.next_due(), self.evicted.next_due(), gate)
-
-    def restore(self, pending: Pending) -> None:
-        """Take a complete message that was waiting when the snapshot was made."""
-        self._wait(pending)
 
     def forget_spare(self) -> None:
         """Drop everything that a snapshot does not contain, so that this object continues exactly as one restored from
@@ -371,7 +367,7 @@ class Inbox:
             chunks=self._chunks(event, send_id),
             request_id=send_id,
         )
-        self._wait(pending)
+        self.wait(pending)
         if event.first_lamport is not None:
             self._recent[pending.key] = event
             if len(self._recent) > MAX_RECENT or sum(len(e.payload) for e in self._recent.values()) > MAX_RECENT_BYTES:
@@ -417,7 +413,8 @@ class Inbox:
                 other = self.pending.remove(key)
                 self._drop(other.sds_ids, other.owner)
 
-    def _wait(self, pending: Pending) -> None:
+    def wait(self, pending: Pending) -> None:
+        """Keep a complete message until SDS has delivered enough of its segments."""
         self.pending.add(pending.key, pending, pending.sds_ids, pending.required)
 
     def _find_delivered(self, sds_id: str, pending: Pending) -> Note | None:

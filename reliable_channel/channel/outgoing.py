@@ -89,7 +89,7 @@ class OutgoingQueue:
         message = WakuMessage(
             payload=payload,
             content_topic=self._key.content_topic,
-            version=0,
+            version=0,  # 14/WAKU2-MESSAGE: not encrypted by Waku
             meta=RELIABLE_CHANNEL_META,
             ephemeral=True if dispatch.ephemeral else None,
         )

@@ -91,7 +91,7 @@ def restore_snapshot(machine: ChannelMachine, data: bytes) -> list[Report]:
         machine.inbox.notes[note.sds_id] = _decode(Note, note)
     for pending in state.pending:
         owner = owner_of(pending.sender_id, keccak256(pending.payload))
-        machine.inbox.restore(_decode(Pending, pending, sds_ids=list(pending.sds_ids), owner=owner))
+        machine.inbox.wait(_decode(Pending, pending, sds_ids=list(pending.sds_ids), owner=owner))
     for evicted in state.evicted:
         machine.inbox.evicted.restore(_decode_evicted(evicted))
     return list(restore_events(state.unreported, machine.channel_id, machine.content_topic))

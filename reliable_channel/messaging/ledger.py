@@ -69,7 +69,7 @@ class Ledger:
             # Queued under the lock, so that listeners are called in the order of the commits; run outside it.
             for task in tasks:
                 self.events.put(task)
-        self.events.drain()
+        self.events.drain()  # a listener may wait for a thread that needs the lock
 
     def run_after(self, task: Task) -> None:
         """Run ``task`` after the current step is stored."""

@@ -33,7 +33,7 @@ from reliable_channel.messaging.subscriptions import (
     SubscriptionListener,
     Subscriptions,
 )
-from reliable_channel.messaging.topics import check_history_topic, check_send_topic, check_subscription_topic
+from reliable_channel.messaging.topics import check_read_topic, check_send_topic
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.base import (
     HealthChanged,
@@ -232,7 +232,7 @@ class MessagingNode(RecordLookups):
     def subscribe(self, decoder: Decoder, listener: SubscriptionListener | None = None) -> SubscriptionId:
         """Listen to the content topic of ``decoder``. Raises ``UnsupportedTopicError`` and
         ``SubscriptionLimitError``."""
-        check_subscription_topic(self.config, decoder.pubsub_topic)
+        check_read_topic(self.config, decoder.pubsub_topic, "Cannot create subscription.")
         subscription_id = SubscriptionId(str(uuid.uuid4()))
         self._add_subscription(
             Subscription(
@@ -278,7 +278,7 @@ class MessagingNode(RecordLookups):
         Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
         self._ledger.records.owner.refuse_fork()
         if pubsub_topic is not None:
-            check_history_topic(self.config, pubsub_topic)
+            check_read_topic(self.config, pubsub_topic, "Cannot query history.")
         pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]
         bound = self.config.max_records if limit is None else min(limit, self.config.max_records)
         return self._confirmation.history(pairs, start, end, bound)

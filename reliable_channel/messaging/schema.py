@@ -83,9 +83,11 @@ def open_database(path: Path | str) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, timeout_s=0.5)
+        # Before WAL mode: its index then needs no shared memory (https://www.sqlite.org/wal.html, *Use of WAL Without
+        # Shared-Memory*).
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         write_ahead(connection)
-        connection.execute("PRAGMA temp_store=MEMORY")
+        connection.execute("PRAGMA temp_store=MEMORY")  # the ephemeral messages; by default they may go to a file
         _create(connection, path)
     except (OSError, sqlite3.Error) as error:
         if connection is not None:
@@ -111,6 +113,7 @@ def _create(connection: sqlite3.Connection, path: Path | str) -> None:
         )
     with transaction(connection):
         for schema, prefix in (("main", ""), ("temp", "volatile_")):
+            # One by one: executescript() would commit the transaction first.
             for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
                 if statement.strip():
                     connection.execute(statement)

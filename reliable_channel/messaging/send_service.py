@@ -192,10 +192,6 @@ class SendService:
         self._follow_clock(now)
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
-    def note_restamp(self, request_id: str) -> None:
-        """Note that the request now has other bytes, for which no earlier attempt can be in doubt."""
-        self._requests[request_id].in_doubt = False
-
     def find(self, request_id: str) -> RequestProgress | None:
         """A pending request."""
         return self._requests.get(request_id)

@@ -320,7 +320,7 @@ class MessageSender:
         if not stored.own_stamp or abs(age_ms) < (GOSSIP_MEMORY_MS if request.in_doubt else STALE_MS):
             return record
         message = replace(record.message, timestamp=self._timestamps.next_ns())
-        self._service.note_restamp(request.request_id)
+        request.in_doubt = False  # no attempt has sent these bytes
         return self._ledger.update(record, message=message, message_hash=message_hash(record.pubsub_topic, message))
 
     def _hand_over(self, record: MessageRecord) -> None:
@@ -330,6 +330,7 @@ class MessageSender:
         with self._attempts_lock:
             self._handing_over += 1
         try:
+            # Without a lock: `send` may wait for room, and its result may come on another thread before it returns.
             traffic = self._traffic.get(request_id, Traffic.FIRST_SEGMENT)
             inner = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
         except MessageTooLarge as error:

@@ -28,7 +28,7 @@ _COLUMNS = (
 _INT64 = 2**63 - 1
 _QUEUED = 2
 """The value of column ``sending`` for a queued message; 0 and 1 are the specified values."""
-_LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")
+_LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")  # all payloads together may have DEFAULT_MAX_BYTES
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 BATCH = 50
@@ -126,6 +126,7 @@ class RecordStore:
                     with transaction(self._connection):
                         yield self._connection
                 except BaseException:
+                    # SQLite has undone the rows, and nothing has undone these.
                     self._count, self._bytes = self._totals()
                     self._next_id, self._next_seq = self._numbers()
                     raise
@@ -255,7 +256,7 @@ class RecordStore:
             raise ValueError("skip and take are not negative")
         where, value = (_BY_SUBSCRIPTION, subscription_id) if content_topic is None else (_BY_TOPIC, content_topic)
         order = "record_id" if since is None else "change_seq"
-        limit = -1 if take is None else min(take, _INT64)
+        limit = -1 if take is None else min(take, _INT64)  # sqlite3 raises OverflowError for a larger integer
         if since is not None and since > self.change_seq():
             since = 0  # a cursor of another database
         rows = self._rows(

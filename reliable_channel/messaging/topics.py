@@ -21,26 +21,14 @@ def check_send_topic(config: MessagingConfig, pubsub_topic: str) -> None:
         raise UnsupportedTopicError(f"Failed to send message. Target pubsubTopic '{pubsub_topic}' not supported.")
 
 
-def check_subscription_topic(config: MessagingConfig, pubsub_topic: str) -> None:
-    """Raise :class:`UnsupportedTopicError` with MESSAGING-API's 404 text for ``POST /subscribe``: it names the
-    part of the topic that does not fit."""
-    if (unsupported := _find_unsupported(config, pubsub_topic)) is not None:
-        raise UnsupportedTopicError(f"Cannot create subscription. {unsupported} is not supported.")
-
-
-def check_history_topic(config: MessagingConfig, pubsub_topic: str) -> None:
-    """Raise :class:`UnsupportedTopicError` for a history query on a topic that is not one of the node's."""
-    if (unsupported := _find_unsupported(config, pubsub_topic)) is not None:
-        raise UnsupportedTopicError(f"Cannot query history. {unsupported} is not supported.")
-
-
-def _find_unsupported(config: MessagingConfig, pubsub_topic: str) -> str | None:
-    """The part of a topic that does not fit the node's shards, or None."""
+def check_read_topic(config: MessagingConfig, pubsub_topic: str, failure: str) -> None:
+    """Raise :class:`UnsupportedTopicError` for a pubsub topic that is not one of the node's. Its text names the part of
+    the topic that does not fit after ``failure``, as MESSAGING-API's 404 for ``POST /subscribe`` does."""
     if pubsub_topic in config.pubsub_topics:
-        return None
+        return
     match = _STATIC_SHARD.fullmatch(pubsub_topic)
     if match is None:
-        return f"pubsubTopic '{pubsub_topic}'"
-    if int(match[1]) != config.cluster_id:
-        return f"clusterId {match[1]}"
-    return f"shard {match[2]}"
+        unsupported = f"pubsubTopic '{pubsub_topic}'"
+    else:
+        unsupported = f"shard {match[2]}" if int(match[1]) == config.cluster_id else f"clusterId {match[1]}"
+    raise UnsupportedTopicError(f"{failure} {unsupported} is not supported.")

@@ -157,25 +157,22 @@ class GapFiller:
 
     def _take(self, page: StorePage) -> int:
         """Write the new envelopes of a page to Kafka; returns how many there were."""
-        with self._bridge.keeping:
-            return self._keep(page)
-
-    def _keep(self, page: StorePage) -> int:
         new: dict[bytes, OutRecord] = {}
         seen: list[tuple[bytes, str]] = []
-        for entry in page.entries:
-            if (
-                entry.message is not None
-                and entry.pubsub_topic is not None
-                and self._bridge.topics.wants(entry.message.content_topic)
-                and not any(self._bridge.recent.has(one) for one in list_hashes(entry))
-            ):
-                new[entry.message_hash] = envelope_record(
-                    self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
-                )
-                seen += [(one, entry.pubsub_topic) for one in list_hashes(entry)]
-        self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
-        self._bridge.recent.add([one for one, _ in seen])
+        with self._bridge.keeping:
+            for entry in page.entries:
+                if (
+                    entry.message is not None
+                    and entry.pubsub_topic is not None
+                    and self._bridge.topics.wants(entry.message.content_topic)
+                    and not any(self._bridge.recent.has(one) for one in list_hashes(entry))
+                ):
+                    new[entry.message_hash] = envelope_record(
+                        self._bridge.topics.envelopes, entry.message, entry.pubsub_topic, Source.STORE
+                    )
+                    seen += [(one, entry.pubsub_topic) for one in list_hashes(entry)]
+            self._bridge.writer.write([*new.values(), *self._bridge.sightings(seen, Source.STORE, page.node)])
+            self._bridge.recent.add([one for one, _ in seen])
         self._bridge.count("recovered", len(new))
         return len(new)
 

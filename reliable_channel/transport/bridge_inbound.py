@@ -61,7 +61,7 @@ class Inbound:
         except ReadInterrupted as error:
             batch, fault, retry_after_s = error.partial, error.cause, error.retry_after_s
         with self._bridge.keeping:
-            self._keep(batch)
+            self._keep(batch)  # also after a fault: reading has removed them from the node
         if fault:
             if fault != self.fault:
                 _log.warning("%s", fault)

@@ -250,7 +250,9 @@ class Outbound:
                 case Delayed(pending, until):
                     self._bridge.count("delayed", 1)
                     result = self._result(pending, DispatchStatus.DELAYED, until_ms=until)
-                    batch.records += [*result, self._hold_back(pending, until)]
+                    detail = f"held back until {until} ms by the rate limit"
+                    evidence = self._evidence("rate_limited", pending, pending.record.message, "rate_limited", detail)
+                    batch.records += [*result, evidence]
                 case EphemeralDropped(pending, used, limit):
                     self._bridge.count("failed", 1)
                     self._waiting_bytes -= len(pending.raw.value or b"")
@@ -354,7 +356,8 @@ class Outbound:
             over = has_passed(self._policy.give_up_after_ms, begun_ms, self._bridge.now_ms())
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
-                batch.records.append(self._evidence(pending, message, outcome, final))
+                event = "failed" if final else "rate_limited"
+                batch.records.append(self._evidence(event, pending, message, outcome.reason.value, outcome.detail))
             if final:
                 self._bridge.recent.release(envelope_hash)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
@@ -376,16 +379,8 @@ class Outbound:
                 return False
         return True
 
-    def _evidence(self, pending: PendingDispatch, message: WakuMessage, outcome: Published, final: bool) -> OutRecord:
-        reason = outcome.reason.value if outcome.reason else None
-        return self._dispatch_record("failed" if final else "rate_limited", pending, message, reason, outcome.detail)
-
-    def _hold_back(self, pending: PendingDispatch, until: int) -> OutRecord:
-        detail = f"held back until {until} ms by the rate limit"
-        return self._dispatch_record("rate_limited", pending, pending.record.message, "rate_limited", detail)
-
-    def _dispatch_record(
-        self, event: str, pending: PendingDispatch, message: WakuMessage, reason: str | None, detail: str
+    def _evidence(
+        self, event: str, pending: PendingDispatch, message: WakuMessage, reason: str, detail: str
     ) -> OutRecord:
         pubsub_topic = pending.record.pubsub_topic
         key, value = dispatch_record(

@@ -173,7 +173,7 @@ class BridgeState:
             with temporary.open("w", encoding="utf-8") as file:
                 json.dump(state, file)
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # before the rename, or a power cut may leave an empty file under the name
             temporary.replace(self._path)
         except BaseException:
             with suppress(OSError):

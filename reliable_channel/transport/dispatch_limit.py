@@ -95,6 +95,7 @@ class CountFile:
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # A file of its own: `write` replaces the count's, and a lock belongs to the file that was opened.
         with self._path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

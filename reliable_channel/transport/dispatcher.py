@@ -97,7 +97,7 @@ class Dispatcher(Generic[E]):
 
     def emit(self, event: E) -> None:
         """Call the listeners of an event in this thread. A listener that an earlier one removes is still called."""
-        for one in self._registrations:
+        for one in self._registrations:  # a tuple that changes replace: listeners may add and remove others
             if one.wants(event):
                 try:
                     one.listener(event)
@@ -133,6 +133,7 @@ class Dispatcher(Generic[E]):
     def drain(self, wait: bool = False) -> None:
         """Run waiting tasks, unless another thread does so: then this one waits for it with ``wait``, or if very many
         wait (back-pressure), and else returns. Never call it while holding a lock that a listener may need."""
+        # A task that puts another one must end first: events are in order.
         while self._tasks and self._drainer != threading.get_ident():
             if not self._draining.acquire(blocking=wait or len(self._tasks) > MAX_WAITING):
                 return

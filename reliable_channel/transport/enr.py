@@ -33,6 +33,8 @@ def relay_topics(enr: object) -> frozenset[str] | None:
 
 def _items(data: bytes) -> Iterator[bytes]:
     """The contents of RLP items one after another, of a list its encoded items. Raises ``ValueError``."""
+    # https://ethereum.org/en/developers/docs/data-structures-and-encoding/rlp/: a byte below 0x80 is an item; others
+    # begin a text (below 0xC0) or a list, whose size, if it is over 55, follows in so many bytes.
     at = 0
     while at < len(data):
         kind = data[at]

@@ -24,6 +24,7 @@ class FileLock:
         private_file(path)
         self._file: IO[str] = path.open("r+", encoding="ascii")
         try:
+            # Not lockf(): a POSIX lock ends when the process closes any descriptor of the file (man 2 fcntl).
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()

@@ -165,7 +165,7 @@ class KafkaNode(NodeBase):
         with self._state:
             if self._producer is not None:
                 return
-            self._stopping = threading.Event()
+            self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
             self._closing = False
             self._awaited.begin()
             self._gone = ""
@@ -256,7 +256,7 @@ class KafkaNode(NodeBase):
                     reason = FailureReason.STOPPED
                 self._emit(self._report_failed(request_id, reason, detail, message_hash(topic, message)))
 
-        self._awaited.expect(accepted, wait_s)
+        self._awaited.expect(accepted, wait_s)  # first: a bridge may report before Kafka has told the producer
         try:
             headers = headers_of(topic, None, request_id, accepted.traffic)
             producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, on_done, wait_s)

@@ -250,7 +250,7 @@ class OffsetReader:
     def _replace_consumer(self) -> None:
         """Continue with a new consumer at the same positions."""
         positions = {tp: self._consumer.position(tp) for tp in self._assigned}
-        new = KafkaConsumer(**self._options)
+        new = KafkaConsumer(**self._options)  # may raise; the old one then keeps the positions
         self.close()
         self._consumer, self._spoilt = new, False
         new.assign(sorted(positions))

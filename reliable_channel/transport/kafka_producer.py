@@ -52,7 +52,7 @@ class EnvelopeProducer:
             "max_request_size": MAX_REQUEST_BYTES,
             "max_block_ms": int(max_block_s * 1000),
             "delivery_timeout_ms": int(delivery_timeout_s * 1000),
-            "request_timeout_ms": int(min(30.0, delivery_timeout_s / 2) * 1000),
+            "request_timeout_ms": int(min(30.0, delivery_timeout_s / 2) * 1000),  # a second request must be possible
             **options,
         }
         try:
@@ -93,7 +93,6 @@ class EnvelopeProducer:
                 done(reason, detail)
 
         self._open[number] = on_settled
-
         try:
             future = self._producer.send(topic, value=value, key=key, headers=headers)
         except MessageSizeTooLargeError:

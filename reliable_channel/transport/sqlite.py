@@ -19,6 +19,7 @@ def connect(path: Path | str, *, timeout_s: float) -> sqlite3.Connection:
     processes. Raises ``OSError`` and ``sqlite3.Error``."""
     if str(path) != IN_MEMORY:
         private_file(path)
+    # isolation_level=None: Python would begin transactions by itself, before some statements and not before others.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=timeout_s)
 
 

@@ -40,11 +40,6 @@ class Batch:
     maybe_lost: str = ""
     refused: int = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether more may be waiting."""
-        return bool(self.envelopes)
-
 
 class WakuReceiver:
     """Keeps the subscriptions of one node and reads its messages. For one thread.

@@ -101,7 +101,7 @@ class WakuRestNode(NodeBase):
             if self._running:
                 return
             self._running = True
-            self._stopping = threading.Event()
+            self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
             self._dispatcher.start()
             self._threads = [
                 threading.Thread(target=work, args=(self._stopping,), name=f"waku-node-{name}", daemon=True)
@@ -224,7 +224,7 @@ class WakuRestNode(NodeBase):
                 if backoff.faults:
                     health_wait = 0.0
                 backoff.reset()
-                if batch.full:
+                if batch.envelopes:  # more may be waiting
                     wait = 0.0
                 if batch.maybe_lost:
                     _log.warning("envelopes may have been lost in %s: %s", self._api.name, batch.maybe_lost)

@@ -88,6 +88,7 @@ CREATE INDEX label_of_send ON labelled(channel, send_id)
 _shared: dict[Path, SqlitePersistence] = {}
 """The backends that :meth:`SqlitePersistence.share` has given out, by file."""
 _shared_lock = threading.Lock()
+# https://www.sqlite.org/howtocorrupt.html, *Carrying an open database across a fork*: a child opens its own.
 os.register_at_fork(after_in_child=_shared.clear)
 
 
@@ -140,6 +141,7 @@ class SqlitePersistence:
                     # Not migrated: the version that wrote it must be able to open it.
                     raise journal_of_another_version(left)
             scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
+            # One by one: executescript() would commit the transaction first.
             for statement in (statement for script in scripts for statement in script.split(";")):
                 do.execute(statement)
             do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

@@ -103,8 +103,9 @@ class LongPoll:
         """Make every waiting call check again. From any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._bump)
+            loop.call_soon_threadsafe(self._bump)  # asyncio.Event is not thread-safe
 
     def _bump(self) -> None:
+        # Replaced instead of cleared: a call takes the event before it looks, so a change in between has set it.
         self._changed.set()
         self._changed = asyncio.Event()

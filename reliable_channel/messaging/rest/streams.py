@@ -69,7 +69,7 @@ def event_stream(
         return events
 
     async def lines() -> AsyncIterator[str]:
-        yield "retry: 1000\n\n"
+        yield "retry: 1000\n\n"  # ms: browsers differ in how long they wait before they connect again
         async for events in poll.follow(take_next, KEEP_ALIVE_S):
             if not events:
                 yield ": still here\n\n"
@@ -77,6 +77,8 @@ def event_stream(
                 name = f"event: {event.name}\n" if event.name is not None else ""
                 yield f"id: {event.cursor}\n{name}data: {json.dumps(event.data, separators=(',', ':'))}\n\n"
 
+    # nginx buffers answers by default, so events would arrive late and in groups
+    # (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering).
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
 

@@ -11,14 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.base import StoreUnavailable
 from reliable_channel.transport.store.model import MAX_HASHES, StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RETRIABLE, StoreFault, StoreNodeError
-
-_T = TypeVar("_T")
 
 MAX_PAGES = 10_000
 """The maximum number of pages of one query: a million messages."""
@@ -143,7 +141,15 @@ class StoreClient:
 
     def query(self, query: StoreQuery) -> StorePage:
         """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
-        return self._first(lambda node: self._page(node, query))
+        errors: list[StoreNodeError] = []
+        for node in self._nodes:
+            try:
+                return self._page(node, query)
+            except StoreNodeError as error:
+                errors.append(error)
+        if not errors:
+            raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
+        raise StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")
 
     def walk_each(
         self, query: StoreQuery, only: Collection[str] | None = None
@@ -269,21 +275,6 @@ class StoreClient:
                 self._resume_at[node] = self._monotonic() + error.retry_after_s
             raise
 
-    def _first(self, ask: Callable[[StoreNode], _T]) -> _T:
-        errors: list[StoreNodeError] = []
-        for node in self._nodes:
-            try:
-                return ask(node)
-            except StoreNodeError as error:
-                errors.append(error)
-        raise _make_unavailable_error(errors)
-
 
 def _make_late_error(node: StoreNode, why: str) -> StoreNodeError:
     return StoreNodeError(node.name, StoreFault.UNREACHABLE, why)
-
-
-def _make_unavailable_error(errors: Sequence[StoreNodeError]) -> StoreUnavailable:
-    if not errors:
-        return StoreUnavailable("No store node is configured.", "Set store.nodes.")
-    return StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")

@@ -113,6 +113,7 @@ class EnvelopeIndex:
                     pubsub, content = self._topic(row.pubsub_topic, topics), self._topic(row.content_topic, topics)
                     yield row.timestamp_ns, row.message_hash, file, pubsub, content, row.row
 
+            # OR IGNORE: a compacted file holds what was received twice.
             cursor = db.executemany("INSERT OR IGNORE INTO envelopes VALUES (?, ?, ?, ?, ?, ?)", values())
             return cursor.rowcount
 
