@@ -23,7 +23,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes, read_open_hashes
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES
+from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, REFETCH_REQUESTS, SDS_MESSAGES, STORE_PRESENCE
 from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import read_completed
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
@@ -189,7 +189,7 @@ def _request(settings: Settings, count: int) -> None:
 
 
 def _ask_all(settings: Settings, count: int) -> None:
-    assert len(open_requests(settings, [])) == min(count, MAX_REQUESTS)
+    assert len(open_requests(settings, as_arrow([], STORE_PRESENCE))) == min(count, MAX_REQUESTS)
 
 
 @bench

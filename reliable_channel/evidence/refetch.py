@@ -88,7 +88,7 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     configured = answers.filter(pc.is_in(answers["node"], value_set=pa.array(client.nodes)))  # others may have failed
     if (pause := find_pause(configured, dt.datetime.now(dt.UTC))) is not None:
         return RefetchResult(pause=pause)
-    refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"]))).to_pylist()
+    refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"])))
     every = open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
     unhinted = [request for request in every if not request.retrieval_hint]

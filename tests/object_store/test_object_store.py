@@ -17,7 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES, SENDER_EVENTS
+from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES, SENDER_EVENTS, STORE_PRESENCE
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
 from tests.support.object_store import object_store
@@ -98,4 +98,4 @@ def test_what_senders_dispatched_is_asked_for_here_too(paths: PathSettings) -> N
     append_rows(paths, SENDER_EVENTS, as_arrow([message], SENDER_EVENTS))
     clock = {"kafka_topic": "t", "kafka_partition": 0, "query_id": "q", "batch_id": 0, "event_time": at_us + 3 * 10**9}
     append_rows(paths, CLOCK, as_arrow([clock], CLOCK))
-    assert [request.sds_id for request in find_sent_and_not_seen(settings, [])] == ["m1"]
+    assert [request.sds_id for request in find_sent_and_not_seen(settings, as_arrow([], STORE_PRESENCE))] == ["m1"]

@@ -6,6 +6,7 @@ import datetime as dt
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -28,6 +29,7 @@ from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, 
 from reliable_channel.evidence.audit import threshold_of
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import RefetchResult, find_pause, refetch
+from reliable_channel.evidence.requests import open_requests
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -701,3 +703,26 @@ def test_an_entry_is_known_under_every_hash_that_nodes_use_for_it(verified: bool
     assert hashes[0] == stated
     assert sorted(hashes) == sorted(expected)
     assert list_hashes(StoreEntry(stated)) == [stated]
+
+
+def test_a_round_makes_objects_of_the_open_requests_only(settings: Settings) -> None:
+    """It made some of every request and answer of thirty days: 3.4 s of CPU and 300 MB for 100 000 of each."""
+    count = 5_000
+    common = {"pubsub_topic": None, "content_topic": TOPIC, "channel_id": "talk"}
+    names = [f"{number:064x}" for number in range(count)]
+    asked = [common | {"sds_id": name, "attempt": attempt} for name in names for attempt in (1, 2)]
+    requested = [one | {"event_time": START_S * 10**6} for one in asked]
+    answered = [
+        one | {"node": "a", "purpose": "range", "outcome": "absent", "asked_at": START_S * 10**6} for one in asked
+    ]
+    append_rows(settings.paths, tables.REFETCH_REQUESTS, as_arrow(requested, tables.REFETCH_REQUESTS))
+    answers = as_arrow(answered[:-1], tables.STORE_PRESENCE)  # none for the second request of the last one
+    open_requests(settings, answers)
+    tracemalloc.start()
+    try:
+        still_open = open_requests(settings, answers)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [(one.pubsub_topic, one.sds_id, one.attempt) for one in still_open] == [(None, names[-1], 2)]
+    assert peak < 500_000, "bytes of Python objects; it was 100 for every row"
