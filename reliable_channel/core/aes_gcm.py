@@ -99,7 +99,7 @@ def key_id(key: bytes) -> bytes:
 
 
 def key_in(content: bytes, source: str) -> bytes:
-    """Read the key from the content of the key file ``place``: 64 hex digits, or the 32 bytes themselves. Raises
+    """Read the key from the content of the key file ``source``: 64 hex digits, or the 32 bytes themselves. Raises
     ``ConfigurationError`` naming the file, never its content."""
     text = all(byte in _TEXT for byte in content)
     try:

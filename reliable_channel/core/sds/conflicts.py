@@ -67,16 +67,17 @@ def relation(
     if known is None:
         return NEW
     equal = known.digest == digest and bool(digest)
+    # js-waku: "ok" of one user and "ok" of another have one id, and so have two of the same user.
     if equal and is_content_hash(message.message_id, digest):
         return FURTHER_SEND
-    if verified is None:
+    if verified is None:  # recomputing takes up to 3 MiB of hashing: only where it decides something
         verified = id_is_recomputed(message)
     if equal and not verified and not _is_verified(message, known):
         return FURTHER_SEND
     # An id that binds sender and Lamport timestamp is recomputed from one message only. A message that has won once
-    # stays.
+    # stays: two that can both be recomputed would replace each other for ever (docs/spec/sds.md, *Bounds*).
     wins = verified and not known.won
-    _report(message, known, wins, now, events)
+    report_conflict(message, known, wins, now, events)
     return WINNER if wins else LOSER
 
 
@@ -105,11 +106,6 @@ def find_copy(state: ChannelState, message: SdsMessage, digest: bytes) -> Waitin
     return None
 
 
-def report_win(message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
-    """Report that an own message replaces another with the same id."""
-    _report(message, known, True, now, events)
-
-
 def _is_verified(message: SdsMessage, known: LogEntry | Waiting) -> bool:
     """Whether the id of the known message is recomputed from it: its content equals that of ``message``."""
     if known.verified or not message.content:
@@ -117,7 +113,10 @@ def _is_verified(message: SdsMessage, known: LogEntry | Waiting) -> bool:
     return id_is_recomputed(replace(message, sender_id=known.sender_id, lamport_timestamp=known.lamport))
 
 
-def _report(message: SdsMessage, known: LogEntry | Waiting, wins: bool, now: int, events: list[SdsEvent]) -> None:
+def report_conflict(
+    message: SdsMessage, known: LogEntry | Waiting, wins: bool, now: int, events: list[SdsEvent]
+) -> None:
+    """Report a second message with a known id, and whether it ``wins``."""
     differs = [
         name
         for name, same in (

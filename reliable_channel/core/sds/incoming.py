@@ -169,8 +169,7 @@ class Missing:
         self.charged_to = charged_to
         """The sender in whose budget of missing ids it counts, at first the first one that named it."""
         self.others: list[tuple[str | None, bytes | None]] = []
-        """Other senders and hints that messages give for it. The first pair may be junk, so requests use them in
-        turn."""
+        """Other senders and hints that messages give for it; requests use all in turn."""
         self.refetches = 0
         self.reached: dict[str, tuple[str, bool]] = {}
         """Participant that has this id in its causal past → (the message that proves it, whether that message names the
@@ -192,8 +191,7 @@ class Missing:
 
 
 class IncomingBuffer:
-    """Waiting messages, missing ids and their timers. Sweeps run at multiples of their interval, so their times do not
-    depend on when a channel was opened or restored."""
+    """Waiting messages, missing ids and their timers."""
 
     def __init__(self, config: SdsParameters, observer: bool) -> None:
         self._config = config
@@ -250,11 +248,8 @@ class IncomingBuffer:
 
     def narrow(self, waiting: Waiting, history: Collection[str]) -> bool:
         """Drop the dependencies of a held message that another copy of it does not name in its ``history``. Returns
-        whether it waits for nothing now; it stays in the buffer.
-
-        Sender, Lamport timestamp and content bind an id, but nothing binds a history: of copies that differ in it, no
-        one can tell which is the sender's. So a message waits only for what all of its copies name, and a stranger's
-        early copy cannot hold it for an id that never existed."""
+        whether it waits for nothing now; it stays in the buffer."""
+        # Of copies with different histories no one can tell which is the sender's: it waits only for what all name.
         unmet = [dependency for dependency in waiting.unmet if dependency in history]
         if len(unmet) == len(waiting.unmet):
             return False
@@ -313,8 +308,9 @@ class IncomingBuffer:
         return ready, not_causal
 
     def _latest_last(self, waiting: Waiting) -> None:
-        """Let a message watch for the latest of the held messages that it waits for. Messages delivered together are
-        delivered in Lamport order, so the others precede it and the message need not be rechecked for each of them."""
+        """Let a message watch for the latest of the held messages that it waits for."""
+        # Messages that become ready together are delivered in Lamport order, so the others precede that one, and the
+        # message need not be looked at again for each.
         unmet = waiting.unmet
         last = latest = len(unmet) - 1
         highest = -1
@@ -365,21 +361,20 @@ class IncomingBuffer:
         return missing
 
     def record_naming(self, missing: Missing, entry: HistoryEntry, sender_id: str) -> None:
-        """Record that a message names a missing id.
-
-        The id is charged to its sender if that sender has fewer: an id that an honest message waits for is then not
-        declared lost when a greedy sender that named it first exceeds its share. A new sender or hint is remembered."""
+        """Record that a message names a missing id, with its sender and hint if they are new."""
         shares = self._missing_shares
         naming = (entry.sender_id or None, entry.retrieval_hint or None)
         if any(naming) and len(missing.others) < MAX_NAMINGS - 1 and naming not in missing.namings():
             missing.others.append(naming)
             shares.resize(missing.message_id, missing.charged_to, missing.size())
+        # Charged to the sender that misses fewer: an id that an honest message waits for is then not declared lost when
+        # a greedy sender that named it first exceeds its share.
         weight = max(shares.unit, missing.size())
         if sender_id != missing.charged_to and (
             shares.weight_of(sender_id) + weight < shares.weight_of(missing.charged_to)
         ):
             shares.remove(missing.message_id, missing.charged_to)
-            del self.missing[missing.message_id]
+            del self.missing[missing.message_id]  # and added again: it is now the newest of the new sender
             missing.charged_to = sender_id
             shares.add(missing.message_id, sender_id, missing.size())
             self.missing[missing.message_id] = missing
@@ -505,7 +500,7 @@ class IncomingBuffer:
         config = self._config
         wait = config.retrieve_frequency_ms * config.retrieve_backoff ** min(missing.refetches, 64)
         namings = missing.namings()
-        sender_id, hint = namings[missing.refetches % len(namings)]
+        sender_id, hint = namings[missing.refetches % len(namings)]  # the first may be junk of a stranger
         missing.refetches += 1
         missing.due = self._next_sweep(now + round(min(wait, config.retrieve_max_interval_ms)))
         events.append(RefetchDue(now, missing.message_id, hint, missing.refetches, missing.since, sender_id))
@@ -545,6 +540,7 @@ class IncomingBuffer:
         return min(missing.due, missing.lost_at)
 
     def _next_sweep(self, at: int) -> int:
+        # At multiples of the interval, so that a restored or replayed channel sweeps at the same times.
         interval = self._config.sweep_in_buf_interval_ms
         return -(-at // interval) * interval
 

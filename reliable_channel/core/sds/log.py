@@ -244,10 +244,7 @@ class MessageLog:
 
     def _make_room(self, now: int) -> None:
         """Drop entries until the log is within its bound: the oldest of the senders with the largest shares, and of
-        the newest entries none.
-
-        A horizon is never later than ``now``: otherwise a sender could date its messages ahead and, once they are
-        dropped, cause everything sent until then to be refused."""
+        the newest entries none."""
         order = self._order
         droppable = len(order) - len(order) // NEWEST_RESERVE
         gone = self._choose(order[:droppable])
@@ -258,6 +255,8 @@ class MessageLog:
             if message_id not in gone:
                 gone[message_id] = None
                 over -= self._weight_of_id(message_id)
+        # A horizon in the future would refuse what its sender sends until then, and anybody may send in its name, dated
+        # ahead.
         latest = (now, "")
         for position in order[:droppable]:
             message_id = position[1]
@@ -272,16 +271,15 @@ class MessageLog:
         self._join_horizons()
 
     def _choose(self, candidates: list[Position]) -> dict[str, None]:
-        """The ids, among these positions, that the shares of their senders do not cover.
-
-        Seniors are cut to a common level, and so are the others, unless there are more of them than entries: then the
-        oldest of their entries go, whoever sent them."""
+        """The ids, among these positions, that the shares of their senders do not cover. Seniors are cut to a common
+        level, and so are the others."""
         limit = self._max * self._unit
         seniors = dict(islice(self._held.items(), self._seniors))
         others = dict(islice(self._held.items(), self._seniors, None))
         room = max(limit // 2, limit - sum(others.values()))
         surplus = _surplus(seniors, room)
         left = limit - min(room, sum(seniors.values()))
+        # More names than entries is a flood of names: shares would be empty, so the oldest go, whoever sent them.
         pooled = max(0, sum(others.values()) - left) if len(others) * self._unit > left else 0
         if not pooled:
             surplus |= _surplus(others, left)
@@ -305,6 +303,7 @@ class MessageLog:
         most = self._max * self._unit // 8
         if len(horizons) <= MAX_HORIZONS and size <= most:
             return
+        # The lowest first: one for all senders that is too high would refuse honest messages of silent senders.
         for sender_id in sorted(horizons, key=horizons.__getitem__):
             if len(horizons) <= MAX_HORIZONS and size <= most:
                 return

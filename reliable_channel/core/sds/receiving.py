@@ -56,7 +56,7 @@ DIGEST_BYTES = 16
 
 
 MAX_SYNC_SEARCHES = 20
-"""Dependencies of one message that are checked for being sync messages, at about 0.5 ms each."""
+"""Dependencies of one message that are checked for being sync messages."""
 
 _TIES = itertools.count()
 """Breaks ties in heaps, so that messages themselves are never compared."""
@@ -96,12 +96,15 @@ class SdsReceiver:
         """Process one message in the order of the specification: ignore, refuse, then what its kind asks for."""
         state, message = self._state, arrival.message
         now, events = arrival.now, arrival.events
+        # Own messages acknowledge nothing (docs/spec/sds.md, *Known mistakes of implementations*).
         if message.channel_id != state.channel_id or message.sender_id == state.participant_id:
             return events
         content, lamport, config = message.content, message.lamport_timestamp, state.config
         digest = content_digest(content) if content else arrival.digest
         if lamport is None:
             self._receive_ephemeral(arrival, digest)
+        # One timestamp of 2^64 − 1 would make the channel unusable (docs/spec/sds.md, *Bounds*). Most are not ahead of
+        # time at all, which costs less to see than the whole rule.
         elif lamport > now // config.clock_unit_ms and not state.accepts(lamport, now):
             ahead = f"{(lamport - state.clock_time(now)) * config.clock_unit_ms} ms ahead"
             self._refuse(message, RefusalReason.LAMPORT_TOO_FAR, ahead, now, events)
@@ -141,6 +144,7 @@ class SdsReceiver:
         state, message, now = self._state, arrival.message, arrival.now
         message_id, log, events = message.message_id, state.log, arrival.events
         known, kind = None, NEW
+        # The usual message is new in a channel where nothing waits: then no look-up by three kinds of keys.
         if log.holds(message_id) or state.incoming.waiting or state.repeats.sends or state.unproven.doubts:
             known = find_known(state, message_id)
             kind = relation(state, message, digest, known, arrival.id_verified, now, events)
@@ -148,6 +152,7 @@ class SdsReceiver:
             if log.may_have_forgotten((lamport, message_id), message.sender_id):
                 self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
                 self._remove_missing(message_id, arrival.repaired, now, events)
+                # It may have been delivered before, so nothing may wait for it (docs/sds.md, *Decisions*).
                 self.settle([message_id], now, events, past=True)
                 return
             if self._deliver_in_order(arrival, lamport, digest):
@@ -171,6 +176,7 @@ class SdsReceiver:
         unproven = arrival.id_verified is False and self._state.config.unproven_id_ms > 0 and not is_further
         message_id, sender_id = message.message_id, message.sender_id
         waiting = Waiting(
+            # No text, so that no id in a history, repair request or filter can name it.
             SendKey(message_id, sender_id, lamport) if is_further or unproven else message_id,
             sender_id,
             lamport,
@@ -312,6 +318,7 @@ class SdsReceiver:
         below, searched = message.lamport_timestamp or 0, 0
         for entry in message.causal_history:
             sds_id, sender_id = entry.message_id, entry.sender_id
+            # Searching takes 0.5 ms, and a stranger chooses how many unknown ids a history has.
             if sender_id and not state.log.holds(sds_id) and sds_id not in state.incoming.syncs:
                 searched += 1
                 if searched > MAX_SYNC_SEARCHES:
@@ -324,6 +331,7 @@ class SdsReceiver:
         and no message waits for it."""
         state = self._state
         self._apply_content(message, False, now, events)
+        # As if it were lost already: nothing waits for it, now or later.
         state.incoming.lost.add(message.message_id, message.sender_id)
         if state.incoming.remove_missing(message.message_id) is not None and state.repair is not None:
             state.repair.unwant(message.message_id)
@@ -355,7 +363,7 @@ class SdsReceiver:
 
     def _receive_again(self, arrival: IncomingMessage, known: LogEntry | Waiting | None, digest: bytes) -> None:
         """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
-        open repair request. A held message no longer waits for what the copy does not name."""
+        open repair request."""
         state, message, now, events, hint = self._state, arrival.message, arrival.now, arrival.events, arrival.hint
         events.append(DuplicateSeen(now, message.message_id, message.sender_id))
         if hint is not None and known is not None:
@@ -364,6 +372,8 @@ class SdsReceiver:
         names_more = (
             known is not None and message.causal_history and keep_history(message.causal_history) != known.history
         )
+        # Nothing binds a history to an id: a stranger's early copy must neither hold a message for an id that never
+        # existed, nor hide an id that is missing (docs/sds.md, *Two messages with one id*).
         waiting = find_copy(state, message, digest)
         if waiting is not None and waiting.unmet:
             self._wait_for_less(message, waiting, arrival.data, now, events)
@@ -384,6 +394,7 @@ class SdsReceiver:
         state = self._state
         before = len(waiting.unmet)
         is_ready = state.incoming.narrow(waiting, {entry.message_id for entry in message.causal_history})
+        # An own answer to a repair request must not hold others up for an id that never existed.
         if len(waiting.unmet) < before and state.repair is not None and waiting.key == waiting.sds_id:
             state.repair.forget(waiting.sds_id)
             state.repair.keep(waiting.sds_id, data if data is not None else message)
@@ -395,8 +406,7 @@ class SdsReceiver:
 
     def _add_history(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
         """Process the history of a message that was rebuilt before it arrived, or of which a copy named others: unknown
-        ids in it become missing, on account of its sender, but the message itself does not wait for them. So an early
-        copy of a stranger hides no loss."""
+        ids in it become missing, on account of its sender, but the message itself does not wait for them."""
         log = self._state.log
         if not known.history:
             known.set_history(keep_history(message.causal_history))
@@ -413,6 +423,7 @@ class SdsReceiver:
         sync = self._state.sync
         if sync is not None:
             sync.remove_named(message.causal_history, message.sender_id)
+            # Naming an unproven id would acknowledge the message that the id belongs to.
             if owed and message.message_id not in self._state.unproven.doubts:
                 sync.owe(message.message_id, message.sender_id)
                 if self._state.log.holds(message.message_id):
@@ -430,6 +441,7 @@ class SdsReceiver:
             events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
             if repair is None:
                 continue
+            # Postponing the own request is not enough (docs/spec/sds.md, *Repair*).
             if repair.cancel_request(entry.message_id, now):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
             sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
@@ -469,12 +481,13 @@ class SdsReceiver:
                 MissingDependency(now, entry.message_id, message.message_id, sender_id, missing.hint, missing.sender_id)
             )
             given_up |= self._drop_surplus_missing(sender_id, now, events)
+        # Reversed, so that of two entries with one id the first counts.
         entries = (
             {entry.message_id: entry for entry in reversed(message.causal_history)} if dependencies.missing else {}
         )
         for dependency in dependencies.missing:
             still_missing = incoming.missing.get(dependency)
-            if still_missing is None:
+            if still_missing is None:  # a bound has just given it up
                 dependencies.unmet.pop(dependency, None)
                 dependencies.lost.append(dependency)
                 continue
@@ -548,6 +561,8 @@ class SdsReceiver:
             return
         before = state.log.get(message_id) if state.log.holds(message_id) else None
         if before is not None:
+            # Not by arrival: participants and rebuilds see sends in other orders (docs/decisions.md, *Batch cuts do
+            # not matter*).
             other = min((entry, before), key=lambda each: (each.lamport, each.sender_id))
             state.repeats.add((other.lamport, message_id, other.sender_id), now)
             if other is entry:
@@ -558,16 +573,15 @@ class SdsReceiver:
 
     def settle(self, message_ids: Iterable[str], now: int, events: list[SdsEvent], *, past: bool = False) -> None:
         """Deliver, in causal order, the messages that wait for nothing else now that these ids are in the log, held, or
-        declared lost. ``past``: the ids count as met although they are not in the log.
-
-        A message stays in the buffer until it is delivered, and a held dependency counts only if its Lamport timestamp
-        is lower. So even with cyclic references no message waits for itself, and no removed message is looked up."""
+        declared lost. ``past``: the ids count as met although they are not in the log."""
         incoming = self._state.incoming
         if not incoming.waiting:
             return
         heap: list[tuple[Position, int, Waiting]] = []
         for message_id in message_ids:
             self._look_again(message_id, heap, now, events, past=past)
+        # Each stays in the buffer until its turn, and a held dependency counts only if its Lamport timestamp is lower:
+        # with forged references in a cycle no message waits for itself, and none is looked up after it has left.
         while heap:
             waiting = incoming.take(heapq.heappop(heap)[-1].key)
             self._deliver(waiting, now, events)
@@ -595,15 +609,15 @@ class SdsReceiver:
             self.end_doubt(self._state.unproven.items()[0][0], now, events)
 
     def end_doubt(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        """Accept an unproven message as the owner of its id; but not if the id is missing and named as another
-        sender's, nor if the id cannot be its own because another message of this sender proves the sender's id
-        scheme."""
+        """Accept an unproven message as the owner of its id, unless something shows that it cannot be."""
         state = self._state
         doubt = state.unproven.take(message_id)
         if doubt is None:
             return
         record = doubt.record
         missed = state.incoming.missing.get(message_id)
+        # A history entry that names another sender does not name this message; and a sender of which one id was
+        # recomputed uses no unknown scheme (docs/sds.md, *Unproven ids*).
         named = missed is None or missed.may_be_of(record.sender_id)
         if not named or (doubt.refuted and state.review.participants.proves(record.sender_id)):
             if not isinstance(record, Waiting):
@@ -642,6 +656,7 @@ class SdsReceiver:
         if not given_up and not incoming.is_full():
             return
         if given_up:
+            # Sorted: a replay reports the same events in the same order.
             owners = Counter(given_up.values())
             events.extend([Evicted(now, Memory.MISSING, owner, count) for owner, count in sorted(owners.items())])
             self.settle(given_up, now, events)

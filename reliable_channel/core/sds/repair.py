@@ -84,22 +84,22 @@ class Repair:
         return False
 
     def due_requests(self, now: int) -> list[HistoryEntry]:
-        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is unanswered:
-        one offset later, and in the nim family after the longest time that an answer may take."""
+        """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is
+        unanswered."""
         due: list[str] = []
         while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
             due.append(heapq.heappop(self._request_timers)[1])
         entries = []
         for message_id in due:
             sender_id = self.requests[message_id][1]
-            self.want(message_id, sender_id, now + self._patience_ms)
+            self.want(message_id, sender_id, now + self._patience_ms)  # nobody may have answered this one
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries
 
     def cancel_request(self, message_id: str, now: int) -> bool:
-        """Cancel an own request because another participant asks (SDS specification, *SDS-R*), until a message names
-        the id again and it is still missing, and in the nim family until that request can no longer be answered.
-        Returns whether an own request was planned."""
+        """Cancel an own request because another participant asks. Returns whether an own request was planned."""
+        # SDS-R removes it, until a message names the id again. With nim-sds the other's request may go unanswered, too,
+        # so there it returns when that can no longer be answered.
         wanted = self.requests.pop(message_id, None)
         if wanted is not None and self._patience_ms:
             self.want(message_id, wanted[1], now + self._patience_ms)
@@ -115,6 +115,7 @@ class Repair:
             return None
         if not in_response_group(self._me, sender_id, message_id, config.repair_response_groups):
             return None
+        # Requests are free, answers cost the answerer's rate limit: a stranger must not spend it.
         if now - self.answers_since >= config.repair_t_max_ms:
             self.answers_since, self.answers = now, 0
         if self.answers >= config.max_repair_answers:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from reliable_channel.core.errors import EmptyMessage, LocalError
-from reliable_channel.core.sds.conflicts import Relation, find_known, forget_loser, relation, report_win
+from reliable_channel.core.sds.conflicts import Relation, find_known, forget_loser, relation, report_conflict
 from reliable_channel.core.sds.events import (
     DuplicateSeen,
     MessageRefused,
@@ -53,8 +53,11 @@ class SdsSender:
         required = len(contents) if required is None else required
         if not 1 <= required <= len(contents):
             raise LocalError(f"required is {required} of {len(contents)} segments.", "Use 1 up to their number.")
+        # Wrapped in one step: consecutive timestamps show a receiver which segments are of one send
+        # (docs/segmentation.md, *Sets and sends*).
         first = max(state.clock_time(now), state.open(now) + 1)
         ids = [sds_message_id(me, first, content) for content in contents]
+        # A journal of an earlier version: a new id would be another message to everybody who has the first one.
         if recorded_id not in ("", ids[0]) and recorded_id == compute_joined_id(me, first, contents[0]):
             ids = [compute_joined_id(me, first, content) for content in contents]
         if len(set(ids)) < len(ids):
@@ -66,7 +69,7 @@ class SdsSender:
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
             known = find_known(state, ids[index])
             if known is not None:  # another sender has guessed content and time of this send
-                report_win(message, known, now, events)
+                report_conflict(message, known, True, now, events)
                 forget_loser(state, ids[index])
             # Not a digest: a message under an own id is ignored from oneself, and a conflict from any other sender.
             segments.append(self._remember(message, data, index, first + index, content, now, events, digest=b""))
@@ -92,7 +95,7 @@ class SdsSender:
         if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
             return False
         is_sync = not message.content and digest is None
-        if id_verified is False and is_sync:
+        if id_verified is False and is_sync:  # a stranger's in this participant's name
             return False
         # The search for the id of a long content may have ended before it was found.
         searched = (len(message.content) if message.content else content_bytes or 0) <= SEARCHED_BYTES
@@ -173,6 +176,7 @@ class SdsSender:
             raise EmptyMessage("A content of 0 bytes cannot be sent.")
         state.open(now)
         state.ephemeral_counter += 1
+        # Without the counter, two equal contents of one millisecond would have one id.
         message_id = sds_message_id(f"{me}/ephemeral/{state.ephemeral_counter}/", now, content)
         message = SdsMessage(me, message_id, state.channel_id, content=content)
         return Outgoing(encode_sds_message(message, state.config.wire_family), message, OutgoingReason.EPHEMERAL)
@@ -201,12 +205,13 @@ class SdsSender:
     def _wrap(
         self, message_id: str, lamport: int, content: bytes | None, now: int, events: list[SdsEvent]
     ) -> SdsMessage:
-        """Build a message with clock, history, filter (without the message itself) and due repair requests."""
+        """Build a message with clock, history, filter and due repair requests."""
         state = self._state
-        state.clock = lamport
+        state.clock = lamport  # the filter stays as it was before the message (docs/spec/sds.md, *Send*)
         requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
+        # Content names no more than the usual history: its segment fills the envelope.
         history = state.history(() if content else self._to_acknowledge())
         if content and state.sync is not None:
             state.sync.remove_named(history, self._participant())
@@ -247,7 +252,7 @@ class SdsSender:
         state = self._state
         message_id = message.message_id
         history = keep_history(message.causal_history)
-        digest = content_digest(content) if digest is None else digest[:16]
+        digest = content_digest(content) if digest is None else digest[:DIGEST_BYTES]
         state.log.add(LogEntry(message_id, lamport, message.sender_id, history, digest, None), now)
         state.last_own = message_id
         state.insert_into_filter(message_id, now, events)

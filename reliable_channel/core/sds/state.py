@@ -63,29 +63,26 @@ class ChannelState:
 
     def open(self, now: int, lamport: int | None = None) -> int:
         """Return the clock, started at the first call. A participant has observed the channel since then; an observer
-        since the Lamport timestamp of the first message it saw, but never later than ``now``: otherwise a first message
-        dated ahead would hide missing messages."""
+        since the Lamport timestamp of the first message it saw, but never later than ``now``."""
         if self.clock is None:
             self.clock = self.observed_since = self.clock_time(now)
             if self.sync is not None:
                 self.sync.restart(now)
-            elif lamport is not None:
+            elif lamport is not None:  # a first message dated ahead would otherwise hide what is missing
                 self.observed_since = min(self.clock_time(now), lamport)
         return self.clock
 
     def observe(self, lamport: int, now: int) -> None:
-        """In the nim family, correct the beginning of the observation by a message that names unknown ids.
-
-        The clock counts messages there and says nothing about time, so in a channel that is ahead of time the first
-        message heard is the beginning. A stranger's first message dated still further ahead must not hide what is
-        missing: a lower timestamp that follows corrects it."""
+        """In the nim family, correct the beginning of the observation by a message that names unknown ids."""
         if self.config.wire_family is not WireFamily.NIM:
             return
+        # Its clock counts messages and says nothing about time (docs/sds.md, *Limits*), so in a channel that is ahead
+        # of time the first message heard is the beginning.
         time = self.clock_time(now)
         if not self.review.participants.any_heard:
             if lamport > time + self.config.causal_history_size:  # a few messages may have been sent in this second
                 self.observed_since = lamport
-        elif lamport < self.observed_since:
+        elif lamport < self.observed_since:  # the first was a stranger's, dated further ahead
             self.observed_since = max(lamport, min(time, self.observed_since))
 
     def clock_time(self, now: int) -> int:
@@ -99,28 +96,23 @@ class ChannelState:
         return is_nim or lamport <= self.clock_time(now + config.lamport_tolerance_ms)
 
     def accepts(self, lamport: int, now: int) -> bool:
-        """Whether a message with this Lamport timestamp is accepted at ``now``.
-
-        Honest clocks follow the highest timestamp they have accepted, so a successor of the channel's clock is accepted
-        even beyond the tolerance. The step is small: keeping the clock ahead of real time takes many messages per
-        second for as long as it is to last. In the nim family the timestamp says nothing about time, and its peers
-        follow any: whoever refused their messages would lose them for good.
-        """
+        """Whether a message with this Lamport timestamp is accepted at ``now``."""
         config = self.config
         if lamport <= self.clock_time(now + config.lamport_tolerance_ms):
             return True
+        # Honest clocks follow the highest timestamp they accepted, so their successors are beyond the tolerance too.
+        # The step is small: to hold the clock ahead takes many messages a second, for as long as it is to last.
         successor = lamport <= (self.clock or 0) + config.lamport_max_step
+        # nim-sds peers follow any timestamp: who refused their messages would lose them for good.
         if config.wire_family is WireFamily.NIM:
             return successor or lamport <= self.clock_time(now) + MAX_JUMP
         return successor and lamport <= self.clock_time(now + config.lamport_max_ahead_ms)
 
     def follow(self, lamport: int, now: int) -> None:
-        """Set the clock to the higher timestamp of a delivered message.
-
-        In the nim family one message may be dated anywhere, so a clock that it would push beyond the tolerance follows
-        only when the channel keeps arriving there."""
+        """Set the clock to the higher timestamp of a delivered message."""
         config = self.config
         if config.wire_family is WireFamily.NIM:
+            # One message may be dated anywhere: the clock follows it only when the channel keeps arriving there.
             usual = max((self.clock or 0) + config.lamport_max_step, self.clock_time(now + config.lamport_tolerance_ms))
             if lamport > usual:
                 self.far.append(lamport)
@@ -129,12 +121,13 @@ class ChannelState:
         self.clock = lamport
 
     def insert_into_filter(self, message_id: str, now: int, events: list[SdsEvent]) -> None:
-        """Insert an id that was seen or sent. At capacity the filter is first rebuilt from the recent log, to half its
-        capacity, and from the messages in the incoming buffer, which were seen too."""
+        """Insert an id that was seen or sent. At capacity the filter is first rebuilt from the recent log and the
+        messages in the incoming buffer."""
         if self.filter is None:
             return
         capacity = self.config.filter_format.capacity
         if self.filter.count >= capacity:
+            # Half of it: full, it would be rebuilt again at the next id.
             recent = self.log.recent_ids(capacity // 2)
             held = list(self.incoming.waiting.values())[-(capacity // 4) :]
             recent += [waiting.sds_id for waiting in held if not waiting.unproven]
@@ -146,13 +139,13 @@ class ChannelState:
         """Build the causal history of a message sent now, with retrieval hints where known, in log order.
 
         It contains the highest entries of the log that are not above the clock, the sender's previous message, and
-        those of ``also``, which are in the log, as far as they fit into the room reserved in envelopes. Because of the
-        previous message, a participant that lacks one of a sender's messages learns of it from any later one, step by
-        step."""
+        those of ``also``, which are in the log, as far as they fit into the room reserved in envelopes."""
         size = self.config.causal_history_size
         usual = list(reversed(self.log.last(size, self.clock or 0)))
         mine = self.log.get(self.last_own)
         if usual and mine is not None and mine not in usual:
+            # Each sender's messages form a chain: who lacks one learns of it from any later one. Second, because the
+            # room may not suffice for all, and the newest comes first (docs/sds.md, *Decisions*).
             usual.insert(1, mine)
         named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or ""))
         lamports = {entry.message_id: entry.lamport for entry in usual}

@@ -24,8 +24,7 @@ MAX_OWED = 200
 KB."""
 
 MAX_OWED_KEPT = 10 * MAX_OWED
-"""Maximum number of owed ids, and no more than the log holds; beyond it, the filter of the next sync message must
-suffice for the oldest."""
+"""Maximum number of owed ids, and no more than the log holds."""
 
 _STEEPNESS = 4.0
 """Delays are drawn from an exponential distribution that is truncated at ``acknowledge_within_ms`` and rises with time:
@@ -80,14 +79,11 @@ class SyncTimer:
         self.restart(now, repairs_pending)
 
     def restart_after_content(self, now: int, repairs_pending: bool) -> None:
-        """Shorten the interval: content of another participant arrived.
-
-        Content delays the sync message at most one full interval after the first content: otherwise a participant that
-        only listens would never acknowledge a sender that never pauses.
-        """
+        """Shorten the interval: content of another participant arrived."""
         if self.owing_since is None:
             self.owing_since = now
         factor = self._config.sync_with_repairs if repairs_pending else self._config.sync_after_content
+        # Not later, however much content follows: who only listens would never acknowledge a sender without pauses.
         latest = self.owing_since + self._config.sync_min_interval_ms
         if self.interval_due is None or now < latest:
             self._restart(now, factor)
@@ -97,7 +93,7 @@ class SyncTimer:
     def owe(self, message_id: str, sender_id: str) -> None:
         """Record content of ``sender_id`` that must be acknowledged once it is in the log."""
         self.owed[message_id] = sender_id
-        if len(self.owed) > self._may_owe:
+        if len(self.owed) > self._may_owe:  # of the oldest, the filter of the next sync message must suffice
             self.owed.popitem(last=False)
 
     def await_acknowledgement(self, message_id: str, now: int) -> None:
@@ -139,6 +135,7 @@ class SyncTimer:
     def withdraw_unsent(self) -> None:
         """Record that the waiting sync message will not be dispatched: what it acknowledged is owed again."""
         self.unsent = ""
+        # Before what came since: the oldest debt is named first.
         self.owed = OrderedDict({**self.unsent_owed, **self.owed})
         self.unsent_owed = {}
 
@@ -151,6 +148,7 @@ class SyncTimer:
 
     def _delay(self, message_id: str, within: int) -> int:
         """How long (ms, 1 to ``within``) this participant waits before it acknowledges; the first content decides."""
+        # Drawn anew for each content: otherwise the same participant would always answer for all.
         share = self._config.jitter(self._channel_id, self._participant_id, zlib.crc32(message_id.encode()))
         return max(1, round(within * math.log1p(share * math.expm1(_STEEPNESS)) / _STEEPNESS))
 

@@ -40,18 +40,16 @@ class Lifetime:
 
 
 def compute_lifetime(segmentation: SegmentationConfig, sds: SdsParameters, rate_limit: RateLimitConfig) -> Lifetime:
-    """Compute how long the largest allowed message may take, from its first segment to the acknowledgement of its last.
-
-    Every segment, parity included, may need every retransmission. Where the rate limit counts envelopes, each of these
-    takes a place in an epoch; a message's first segment may find a part of an epoch used up, and a recipient's
-    acknowledgement may have to wait for an epoch of its own."""
+    """Compute how long the largest allowed message may take, from its first segment to the acknowledgement of its
+    last."""
     data = min(-(-segmentation.max_message_bytes // segmentation.chunk_size()), segmentation.max_total_segments)
     segments = data + segmentation.parity_count(data)
-    envelopes = segments * (1 + sds.max_retransmissions)
+    envelopes = segments * (1 + sds.max_retransmissions)  # each segment, parity too, may need every retransmission
     slow = MAX_STRETCHED_WAIT_MS if rate_limit.enabled and sds.is_adaptive else 0
     waits = sum(max(slow, sds.acknowledgement_wait_ms(attempt)) for attempt in range(sds.max_retransmissions + 1))
     epochs = 0
     if rate_limit.enabled and rate_limit.counts == "envelopes":
+        # The first segment may find an epoch in use, and the recipient's acknowledgement may need one of its own.
         epochs = -(-envelopes // rate_limit.messages_per_epoch) + 2
     return Lifetime(segments, envelopes, waits, epochs * rate_limit.epoch_size_ms, 2 * sds.sync_min_interval_ms)
 

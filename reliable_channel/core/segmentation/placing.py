@@ -44,10 +44,7 @@ def continues(send: OpenSet | CompletedSet, segment: Segment, slot: int, codec: 
 
 
 def copy_of(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> OpenSet | CompletedSet | None:
-    """Return the send that already holds this segment: the same slot and SDS id.
-
-    With another Lamport timestamp, the segment belongs to another send unless the id binds a send: senders whose ids
-    are hashes of the content use the same ids for every send of a payload."""
+    """Return the send that already holds this segment: the same slot and SDS id."""
     for send in sends:
         if new.slot not in send.slots:
             continue
@@ -55,11 +52,13 @@ def copy_of(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work) -> Op
             sds_id, lamport = send.slots[new.slot], send.lamport(new.slot)
         else:
             sds_id, lamport, payload, _ = send.slots[new.slot]
-            if sds_id == new.sds_id and payload != new.segment.payload:
+            if sds_id == new.sds_id and payload != new.segment.payload:  # a conflict, which the hash decides
                 return send
         if sds_id == new.sds_id:
             if lamport is None or new.lamport is None or lamport == new.lamport:
                 return send
+            # js-waku's ids are hashes of the content, the same for every send of a payload: with another Lamport
+            # timestamp it is another send, unless the id binds one.
             k = send.data_count or new.segment.data_count
             if new.binds(first_of(new.slot, lamport, k), work):
                 return send
@@ -70,11 +69,7 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
     """Return the send a segment belongs to, or ``None`` if it opens a new one.
 
     It is the send with the same first Lamport timestamp. If there is none and the SDS id binds the send, the segment
-    opens a new one. With other ids the segments of a send need not have consecutive timestamps: such a segment joins
-    the oldest open send, else it is late for a completed one. But if the segments of the completed send agree on a
-    first timestamp that this segment contradicts, that was an earlier send of the payload, and this segment opens a new
-    one; only if no send of the payload is mixed, since the left-over segments of several sends could form a send that
-    never existed.
+    opens a new one. Else it joins the oldest open send, or is late for a completed one.
     """
     same: OpenSet | None = None
     oldest: OpenSet | None = None
@@ -105,8 +100,12 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
         return None
     if any(new.binds(new.first(count), work) for count in sorted(filter(None, counts))):
         return None
+    # Other ids do not show whether their sender numbers consecutively.
     if oldest is not None:
         return oldest
+    # A completed send whose segments agree on another first timestamp was an earlier one, and to ignore this segment
+    # could lose a message. With mixed sends, segments that are left over would form a send that never existed: two
+    # sends, three deliveries.
     pure = new.lamport is not None and not any(_is_mixed(send) for send in sends)
     return None if pure else completed[0]
 

@@ -236,12 +236,13 @@ class Reassembler:
             yield first.completed_at + self.config.completed_memory_ms
 
     def _ask(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
-        """Report that a set is overdue. The waits double, so that what is asked for over a lifetime is little; the last
-        question leaves time for its answer."""
+        """Report that a set is overdue."""
         config = self.config
         held.asks += 1
         ends = held.first_seen + config.max_set_lifetime_ms
         last = ends - config.set_timeout_ms
+        # The waits double, so that whoever opens sets to cause queries causes few; the last question leaves time for
+        # its answer (docs/segmentation.md, *How long a set is kept*).
         due = self._now + (config.set_timeout_ms << min(held.asks, 32))
         held.ask_due = min(due, last) if self._now < last else ends
         self._sets.mark_overdue(held)
@@ -322,12 +323,12 @@ class Reassembler:
         return copy_of(sends, new, work) or place_segment(sends, new, work)
 
     def _lose(self, held: OpenSet) -> IncompleteSet:
-        """Give up a set, and remember that: later segments of its send complete nothing. This is not forgotten with
-        time, because nothing bounds when somebody repairs a segment or a store returns it."""
+        """Give up a set, and remember that: later segments of its send complete nothing."""
         incomplete = held.incomplete()
         self._unpark(held)
         memory = record_of_lost(held, self._now, Work(self.config.max_work_per_segment))
         self._sets.complete(held, memory)
+        # Bounded by number, not by time: a segment may be repaired, or come from a store, at any time.
         self._sets.keep_lost(self.config.max_completed_sets)
         return incomplete
 
@@ -370,8 +371,7 @@ class Reassembler:
         self, send: OpenSet | CompletedSet, slot: int, sds_id: str, lamport: int | None, payload: bytes, work: Work
     ) -> list[SegmentationEvent]:
         """Handle a segment whose slot is occupied under the same SDS id: a duplicate, or different bytes that claim to
-        be the same message. An id that can be recomputed from the bytes decides; else both are kept until the hash
-        decides."""
+        be the same message."""
         if isinstance(send, CompletedSet):
             return [_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
@@ -383,6 +383,7 @@ class Reassembler:
             return [_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
+        # An id that can be recomputed from the bytes decides; else both are kept until the hash does.
         work.spend(verification_cost(send.slots[slot][2]) + verification_cost(payload))
         if id_verifies(send, slot, send.slots[slot]):
             return [SegmentRefused(scope, whole, is_parity, index, sds_id, Refusal.FALSE_ID)]
@@ -409,6 +410,8 @@ class Reassembler:
 
     def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
         """Return the refusal of a segment that is impossible within the limits."""
+        # Already the first segment of a message that must be too large, before anything is held or acknowledged: k − 1
+        # full segments are the least that it can have.
         config, size = self.config, len(segment.payload)
         k = segment.data_count or (chosen.data_count if chosen is not None else None) or 1
         full = segment.is_parity or segment.index < k - 1
@@ -481,9 +484,9 @@ class Reassembler:
         return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
 
     def _part(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
-        """Distribute parity that arrived ``early``. v0.1 parity does not contain the data count, without which its send
-        is unknown. A data segment in ``chosen`` now supplies it, so early parity that joined other segments moves to
-        ``chosen``, or, where the id binds it, to a send of its own."""
+        """Distribute parity that arrived ``early``, before the data count: to ``chosen``, or, where the id binds it, to
+        a send of its own."""
+        # v0.1 parity states no data count, without which its first timestamp, and so its send, is unknown.
         k = chosen.data_count
         first = chosen.first(k)
         for held in early:
@@ -518,6 +521,7 @@ class Reassembler:
             chosen += [sibling for sibling in siblings if sibling.mismatch or sibling.unfinished]
         before = work.attempts
         if not any(self._search(candidate, events, work) for candidate in chosen) and siblings:
+            # By arrival, so that of overlapping sends the one that was seen first is completed first.
             every = sorted((held, *siblings), key=lambda each: min(shard[3] for shard in each.slots.values()))
             any(self._borrow(each, [other for other in every if other is not each], events, work) for each in every)
         if work.attempts > before:

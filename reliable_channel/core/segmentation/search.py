@@ -35,7 +35,7 @@ def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationC
     for replaced, left_out in choices(options, held.data_count or 0):
         changed = sum(_mark(shard) - marks[slot] for slot, shard in replaced.items())
         key = (total + changed - sum(marks[slot] for slot in left_out)) & _64_BITS
-        if key in held.tried:
+        if key in held.tried:  # a search continues with the next input, and starts over
             continue
         if held.attempts >= config.max_rebuild_attempts:
             return None
@@ -57,17 +57,18 @@ def key_of(choice: Choice) -> int:
 
 
 def candidates(held: OpenSet, rivals: Iterable[tuple[int, Shard]], work: Work) -> Options:
-    """The different payloads of each slot. In a contested slot, candidates whose SDS id can be recomputed come first,
-    because other bytes cannot have that id. Then the slot's own shard, then the others in order of arrival."""
+    """The different payloads of each slot. In a contested slot, candidates whose SDS id can be recomputed come first;
+    then the slot's own shard, then the others in order of arrival."""
     by_slot: dict[int, dict[bytes, Shard]] = {slot: {shard[2]: shard} for slot, shard in held.slots.items()}
     for slot, shard in rivals:
         by_slot.setdefault(slot, {}).setdefault(shard[2], shard)
     options: Options = {}
-    may_spend = work.left // 4
+    may_spend = work.left // 4  # the rest is for attempts, which decide
     for slot, by_payload in sorted(by_slot.items()):
         shards = [*by_payload.values()]
         if len(shards) > 1:
             cost = sum(verification_cost(shard[2]) for shard in shards)
+            # Other bytes cannot have an id that is recomputed: such a candidate is right, if its sender's name is.
             if cost <= may_spend:
                 may_spend -= cost
                 work.spend(cost)
@@ -115,10 +116,10 @@ def _change_slots(options: Options, slots: list[int], left_out: frozenset[int]) 
 
 
 def _leave_out(order: list[int], spare: int) -> Iterator[Edit]:
-    """Leave out groups of neighbours, which finds one false segment among n in n / spare attempts; then every
-    combination."""
+    """Leave out groups of neighbours, then every combination."""
     if spare < 1:
         return
+    # One false segment among n is left out after n / spare attempts; every combination would take far more.
     for start in range(0, len(order) - spare + 1, spare):
         yield {}, frozenset(order[start : start + spare])
     yield {}, frozenset(order[len(order) - spare :])

@@ -20,9 +20,7 @@ from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS
 
 def find_loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterator[tuple[Choice, int | None]]:
     """Yield choices that include segments of other sends, each with its parity count; none if they do not suffice, or
-    decoding costs more than ``max_work``. The set's own parity count may be from a stranger, so the siblings' counts
-    are tried after it; also if the set has enough segments, and with its own count they cannot be decoded, or did not
-    match the hash."""
+    decoding costs more than ``max_work``."""
     k = held.data_count
     if k is None:
         return
@@ -30,6 +28,8 @@ def find_loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterato
     if len(held.slots) >= k and not own_fails:
         return
     lenders = [each for each in siblings if each.data_count in (None, k) and each.fits_but_for_counts(held)]
+    # The own parity count may be from a stranger (docs/segmentation.md, *False segments*): the siblings' come after it,
+    # also if the set has enough segments and its own count did not lead to the payload.
     stated_counts = [each.parity_count for each in (held, *lenders) if each.parity_count is not None]
     for m in dict.fromkeys(stated_counts) or (None,):
         if own_fails and m == held.parity_count:
@@ -47,9 +47,9 @@ def find_loans(held: OpenSet, siblings: list[OpenSet], max_work: int) -> Iterato
 
 
 def is_bound(held: OpenSet, work: Work) -> bool:
-    """Whether a set is certainly a separate send: the id of its first received segment proves it, or, if that is
-    parity, which a stranger may have sent, the id of the first data segment."""
+    """Whether a set is certainly a separate send, proven by the id of a segment."""
     if held.bound is None:
+        # The first received segment decides; if that is parity, which a stranger may have sent, the first data segment.
         slots = iter(held.slots)
         first = next(slots)
         data = next((slot for slot in slots if slot < PARITY), first) if first >= PARITY else first
@@ -82,9 +82,9 @@ def find_unproven_parity(held: OpenSet, used: Choice, genuine: Choice, work: Wor
 
 
 def rivals_of(held: OpenSet, siblings: list[OpenSet]) -> list[tuple[int, Shard]]:
-    """Other payloads for the set's slots: conflicts, and the shards of open siblings of the same hash. A false segment
-    that arrives first makes the honest one open a second send, so siblings must be included."""
+    """Other payloads for the set's slots: conflicts, and the shards of open siblings of the same hash."""
     rivals = list(held.conflicts)
+    # A false segment that arrived first made the honest one open a second send.
     for sibling in siblings:
         if not sibling.fits_but_for_counts(held):
             continue
@@ -106,8 +106,8 @@ def find_contested(held: OpenSet, rivals: list[tuple[int, Shard]]) -> tuple[Held
 
 
 def can_complete_by_loans(held: OpenSet, siblings: list[OpenSet]) -> bool:
-    """Whether ``held`` would be ready with parity from its siblings; it then adopts the parity count. v0.1 parity does
-    not contain the data count, so it may be in a sibling that a false count has opened."""
+    """Whether ``held`` would be ready with parity from its siblings; it then adopts the parity count."""
+    # v0.1 parity states no data count, so it may have joined a sibling that a false count opened.
     lenders = [
         sibling
         for sibling in siblings

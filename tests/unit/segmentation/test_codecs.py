@@ -228,7 +228,7 @@ def test_lost_shards_come_back_by_transforms_as_by_the_matrix(k: int, m: int, se
     lost = set(choose.choice(k + m, size=m, replace=False).tolist())
     held = [None if index in lost else shard for index, shard in enumerate(data)]
     rows = [None if k + row in lost else shard for row, shard in enumerate(parity)]
-    rebuilt = rebuild_by_transform(leopard_rows(k, m), held, rows, length)
+    rebuilt = rebuild_by_transform(leopard_rows(field_bits(k, m)), held, rows, length)
     assert rebuilt == [data[index] for index in sorted(lost) if index < k]
 
 

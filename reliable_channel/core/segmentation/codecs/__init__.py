@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation.codecs.base import Codec
 
 __all__ = ["Codec", "get_codec"]
 
-_CODECS: dict[str, Codec] = {}
 
-
+@cache
 def get_codec(name: str) -> Codec:
     """Return the codec of that name: ``leopard``, ``klauspost`` or ``reedsolo`` (Segmentation 0.1, *Reed–Solomon*).
     Raises :class:`LocalError` for any other name. Codecs have no state except cached plans, and threads may share
     them."""
-    codec = _CODECS.get(name)
-    if codec is None:
-        codec = _CODECS[name] = _create(name)
-    return codec
-
-
-def _create(name: str) -> Codec:
+    # Imported when one is wanted: each brings its tables, and only one of them is on the wire.
     if name == "leopard":
         from reliable_channel.core.segmentation.codecs.leopard import LeopardCodec
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reliable_channel.core.segmentation.codecs.lagrange import log_sums, power
 from reliable_channel.core.segmentation.codecs.rows import Rows, ShardRow, add_times, chunks
-from reliable_channel.core.segmentation.codecs.transform import forward
+from reliable_channel.core.segmentation.codecs.transform import forward, inverse
 
 
 def points_of(data_count: int, parity_count: int) -> int:
@@ -38,7 +39,8 @@ def rebuild_by_transform(
     shards: list[bytes | None] = [*parity, *[None] * (size - len(parity)), *data]
     lost = np.array([point for point, shard in enumerate(shards) if shard is None])
     wanted = [size + index for index, shard in enumerate(data) if shard is None]
-    locator = _locator(rows, lost, n)
+    # Of each point, the product of its differences from the lost points other than itself.
+    locator = power(rows.field, log_sums(rows.field, np.arange(n), lost))
     views = [None if shard is None else memoryview(shard) for shard in shards]
     results = {point: bytearray(length) for point in wanted}
     for piece in chunks(length):
@@ -46,7 +48,7 @@ def rebuild_by_transform(
         for point, view in enumerate(views):
             if view is not None:
                 work[point] = _scale(rows, int(locator[point]), rows.load(view[piece]))
-        _inverse(rows, work)
+        inverse(rows, work, 0, n)
         full = [row or ShardRow(bytearray(piece.stop - piece.start)) for row in work]
         _differentiate(full)
         forward(rows, full, size + k)
@@ -56,40 +58,12 @@ def rebuild_by_transform(
     return [bytes(results[point]) for point in wanted]
 
 
-def _locator(rows: Rows, lost: np.ndarray, n: int) -> np.ndarray:
-    """Return, for each point, the product of its differences from the lost points other than itself."""
-    field, points = rows.field, np.arange(n)
-    logs = np.where(points[:, None] == lost[None, :], 0, field.log[points[:, None] ^ lost[None, :]])
-    values: np.ndarray = field.exp[logs.sum(axis=1) % field.order]
-    return values
-
-
 def _scale(rows: Rows, factor: int, row: ShardRow) -> ShardRow:
     if factor == 1:
         return row
     product = ShardRow(bytearray(len(row.data)))
     add_times(rows, product, factor, row)
     return product
-
-
-def _inverse(rows: Rows, work: list[ShardRow | None]) -> None:
-    """Apply the inverse transform at offset 0, in place; ``None`` is a row of zeros."""
-    distance, level = 1, 0
-    while distance < len(work):
-        for start in range(0, len(work), 2 * distance):
-            factor = start >> level
-            for index in range(start, start + distance):
-                x, y = work[index], work[index + distance]
-                if x is not None:
-                    if y is None:
-                        y = work[index + distance] = x.copy()
-                    else:
-                        y.add(x.view)
-                if factor and y is not None:
-                    if x is None:
-                        x = work[index] = ShardRow(bytearray(len(y.data)))
-                    add_times(rows, x, factor, y)
-        distance, level = 2 * distance, level + 1
 
 
 def _differentiate(work: list[ShardRow]) -> None:

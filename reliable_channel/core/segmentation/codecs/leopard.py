@@ -10,7 +10,7 @@ more parity than data shards: :meth:`LeopardCodec.supports` returns false and ``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -47,7 +47,9 @@ class LeopardCodec:
         shards = list(data_shards)
         if parity_count <= 1:
             return [xor_shards(shards)] * parity_count
-        return parity_by_transform(_rows(len(shards), parity_count), list[bytes | None](shards), parity_count)
+        return parity_by_transform(
+            _rows(field_bits(len(shards), parity_count)), list[bytes | None](shards), parity_count
+        )
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
         """Decode the data shards. The missing shards are the solution of a linear system over the received parity,
@@ -76,7 +78,7 @@ def _solve(
     """Decode by the cheapest of three methods. Few losses, or short shards: one matrix over all held shards. More:
     encode the held data by butterflies, then solve. Many: transforms over all points."""
     k, m, lost = len(data), len(parity), len(missing)
-    rows = _rows(k, m)
+    rows = _rows(field_bits(k, m))
     direct, encoding, transforms = _ways(k, m, lost)
     if transforms < min(direct, encoding) and length > SHORT:
         return rebuild_by_transform(rows, data, parity, length)
@@ -125,12 +127,7 @@ def next_power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-_ROWS: dict[int, Rows] = {}
-
-
-def _rows(data_count: int, parity_count: int) -> Rows:
-    bits = field_bits(data_count, parity_count)
-    if bits not in _ROWS:
-        field = leopard_field(bits)
-        _ROWS[bits] = Rows8(field) if bits == 8 else Rows16(field)
-    return _ROWS[bits]
+@cache
+def _rows(bits: int) -> Rows:
+    field = leopard_field(bits)
+    return Rows8(field) if bits == 8 else Rows16(field)

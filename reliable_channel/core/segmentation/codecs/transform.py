@@ -27,7 +27,7 @@ def parity_by_transform(rows: Rows, data: list[bytes | None], parity_count: int)
         for start in range(0, len(views), size):
             block = [None if view is None else rows.load(view[piece]) for view in views[start : start + size]]
             block += [None] * (size - len(block))
-            _inverse(rows, block, size + start)
+            inverse(rows, block, size + start, size // 2)
             total.add(block, (size + start) // (size // 2))
         transformed = total.finish()
         forward(rows, transformed, parity_count)
@@ -47,17 +47,18 @@ def multiplications(data_count: int, parity_count: int) -> int:
     return inverse + forward
 
 
-def _inverse(rows: Rows, block: list[ShardRow | None], offset: int) -> None:
-    """Apply all inverse levels except the last, in place; a row stays ``None`` while it is zero."""
+def inverse(rows: Rows, block: list[ShardRow | None], offset: int, until: int) -> None:
+    """Apply the inverse levels whose rows are less than ``until`` apart, in place; ``None`` is a row of zeros."""
     distance, level = 1, 0
-    while distance < len(block) // 2:
+    while distance < until:
         for start in range(0, len(block), 2 * distance):
             factor = (offset + start) >> level
             for index in range(start, start + distance):
-                x, y = block[index], block[index + distance]
-                y = _plus(y, x)
+                x, y = block[index], _plus(block[index + distance], block[index])
                 if y is not None:
                     block[index + distance] = y
+                    if not factor:
+                        continue
                     if x is None:
                         x = block[index] = ShardRow(bytearray(len(y.data)))
                     add_times(rows, x, factor, y)
