@@ -137,8 +137,8 @@ def _play(network: Network) -> dict[str, int]:
     return began
 
 
-def _network(listeners: int, config: SdsParameters, loss: float = 0.0, sender: SdsParameters = NOW) -> Network:
-    return Network({"alice": sender, **{f"listener-{number}": config for number in range(listeners)}}, loss)
+def _network(listeners: int, config: SdsParameters, loss: float = 0.0) -> Network:
+    return Network({"alice": NOW, **{f"listener-{number}": config for number in range(listeners)}}, loss)
 
 
 @bench

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from bench.registry import SIZES, STEP, Result, bench, best_of, python_step
+from bench.registry import SIZES, STEP, Result, bench, best_of, cpu_of, python_step
 from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
 from reliable_channel.core.wire.hashing import keccak256
@@ -131,10 +131,10 @@ def _life_of(sends: list[_Send]) -> dict[str, float]:
     held, some = Reassembler(_SETS), sends[::_COMPLETED]
     events: list[object] = []
     with gc_paused():  # as in tasks
-        opening = _cpu(lambda: _add(held, 0, sends))
+        opening = cpu_of(lambda: _add(held, 0, sends))
         state = len(held.to_bytes())
-        completing = _cpu(lambda: events.extend(_add(held, 1, some)))
-        expiring = _cpu(lambda: events.extend(held.expire(10**9)))
+        completing = cpu_of(lambda: events.extend(_add(held, 1, some)))
+        expiring = cpu_of(lambda: events.extend(held.expire(10**9)))
     assert sum(isinstance(event, MessageCompleted) for event in events) == len(some)
     left = len(sends) - len(some)
     assert sum(isinstance(event, SetExpired) for event in events) == left
@@ -242,16 +242,10 @@ def _measure(paths: PathSettings, batches: int) -> dict[str, float]:
         return (_START_MS + (batch - 15) * _STEP_MS) * 1_000
 
     seconds = {
-        "rebuilt before, a new index": _cpu(lambda: read_completed(paths, wanted, since(batches), paths.run_dir))
+        "rebuilt before, a new index": cpu_of(lambda: read_completed(paths, wanted, since(batches), paths.run_dir))
     }
     memory = []
     for batch in range(batches, batches + _MEASURED):
         _write(paths, batch)
-        memory.append(_cpu(lambda batch=batch: read_completed(paths, wanted, since(batch), paths.run_dir)))  # type: ignore[misc]
+        memory.append(cpu_of(lambda batch=batch: read_completed(paths, wanted, since(batch), paths.run_dir)))  # type: ignore[misc]
     return seconds | {"rebuilt before, read on": min(memory)}
-
-
-def _cpu(action: Callable[[], object]) -> float:
-    start = time.process_time()
-    action()
-    return time.process_time() - start

@@ -84,6 +84,13 @@ def best_of(
     return best
 
 
+def cpu_of(action: Callable[[], object]) -> float:
+    """The CPU time (s) of this process during one call of ``action``."""
+    started = time.process_time()
+    action()
+    return time.process_time() - started
+
+
 def memory_copy(size: int) -> float:
     """Measure the MB/s of copying ``size`` bytes between two arrays, now, on this machine, in one thread."""
     source = np.ones(size, dtype=np.uint8)

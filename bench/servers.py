@@ -103,18 +103,18 @@ class _Client:
 
     def get(self, path: str) -> Any:
         self._connection.request("GET", path)
-        answer = self._connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {body[:200]!r}")
-        return json.loads(body)
+        return json.loads(self._answer(path))
 
     def post(self, path: str, body: bytes) -> None:
         self._connection.request("POST", path, body, {"Content-Type": "application/json"})
+        self._answer(path)
+
+    def _answer(self, path: str) -> bytes:
         answer = self._connection.getresponse()
         body = answer.read()
         if answer.status != 200:
             raise RuntimeError(f"{path}: {answer.status} {body[:200]!r}")
+        return body
 
 
 def _first_page_s(port: int) -> float:

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from bench.registry import SIZES, Result, bench
+from bench.registry import SIZES, Result, bench, cpu_of
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import find_splits, read_contacts
 from reliable_channel.config import PathSettings
@@ -42,30 +41,24 @@ def who_is_behind_and_who_sends() -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="bench-views-") as place:
         _make_tables(Path(place), messages)
         lake = TableSnapshot(PathSettings(data_dir=place), patience_s=600)
-        reading = _measure(lambda: lake.select("SELECT sum(octet_length(bloom_filter)) FROM sds_messages"))
+        reading = cpu_of(lambda: lake.select("SELECT sum(octet_length(bloom_filter)) FROM sds_messages"))
         yield Result(f"reading the filters of {messages:,} messages", reading, "s")
-        behind = _measure(lambda: lake.select("SELECT * FROM participant_views"))
+        behind = cpu_of(lambda: lake.select("SELECT * FROM participant_views"))
         yield Result(f"participant_views over {messages:,} messages", behind, "s")
 
         def find() -> None:
             for key, rows in read_contacts(lake, "true", {}, EVERY_MS).items():
                 assert not find_splits(lake, key, rows, EVERY_MS)
 
-        splits = _measure(find)
+        splits = cpu_of(find)
         yield Result(f"splits over {messages:,} messages, every minute", splits, "s")
         yield Result(
             "participant_views / reading the filters", behind / reading, "ratio", 3.0, True, "reading the filters"
         )
         yield Result("splits / reading the filters", splits / reading, "ratio", 20.0, True, "reading the filters")
-        budget = _measure(lambda: lake.select(BUDGET))
+        budget = cpu_of(lambda: lake.select(BUDGET))
         yield Result(f"budget of each sender and epoch over {messages:,} messages", budget, "s")
         yield Result("budget / reading the filters", budget / reading, "ratio", 0.5, True, "reading the filters")
-
-
-def _measure(run: Callable[[], Any]) -> float:
-    started = time.process_time()
-    run()
-    return time.process_time() - started
 
 
 def _make_tables(place: Path, messages: int) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from bench.registry import SIZES, Result, bench
+from bench.registry import SIZES, Result, bench, cpu_of
 from reliable_channel.simulation.scenario import START_MS, Send
 from reliable_channel.simulation.what_if.prediction import WhatIf, predict
 from reliable_channel.simulation.what_if.recording import Recording
@@ -36,14 +35,8 @@ def what_if() -> Iterator[Result]:
         segment_size=512,
     )
     settings = WhatIf(segment_size=512)
-    calm = _measure(lambda: predict(recording.scale(0), settings, [1]))
-    lossy = _measure(lambda: predict(recording, settings, [1]))
+    calm = cpu_of(lambda: predict(recording.scale(0), settings, [1]))
+    lossy = cpu_of(lambda: predict(recording, settings, [1]))
     yield Result(f"a simulation of {count} messages, no loss", calm, "s")
     yield Result(f"a simulation of {count} messages, 10 % loss", lossy, "s")
     yield Result("10 % loss / no loss", lossy / calm, "ratio", 4.0, True, "no loss")
-
-
-def _measure(run: Callable[[], object]) -> float:
-    started = time.process_time()
-    run()
-    return time.process_time() - started

@@ -16,19 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.jobs.stages import measure_seconds, on_topic, pin_cores, settings_for
-from bench.jobs.traffic import HEADERS, Record, Workload, records
+from bench.jobs.traffic import HEADERS, Record, Workload, open_producer, records
 from bench.jobs.usage import cpu_seconds
 
 
 def write(client: Mapping[str, Any], topic: str, part: Iterable[Record]) -> None:
     """Write records to Kafka, in one partition, in the order that JavaScript reads them too."""
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
-    for _, key, envelope in part:
-        producer.send(topic, envelope, key.encode(), HEADERS, partition=0)
-    producer.flush()
-    producer.close()
+    with open_producer(client) as producer:
+        for _, key, envelope in part:
+            producer.send(topic, envelope, key.encode(), HEADERS, partition=0)
 
 
 def main(arguments: list[str]) -> int:

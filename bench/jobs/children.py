@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import IO, Any
 
 _SAID_BYTES = 3_000
@@ -44,9 +42,8 @@ class Child:
 
 
 @contextmanager
-def child(module: str, spec: dict[str, Any], tree: Path | None = None) -> Iterator[Child]:
-    """Run the process for the duration of the block, which it does not outlive. ``tree``: run the code of another
-    checkout."""
+def child(module: str, spec: dict[str, Any]) -> Iterator[Child]:
+    """Run the process for the duration of the block, which it does not outlive."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(spec)],
@@ -54,8 +51,6 @@ def child(module: str, spec: dict[str, Any], tree: Path | None = None) -> Iterat
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            cwd=tree,
-            env=None if tree is None else {**os.environ, "PYTHONPATH": str(tree)},
         )
         try:
             yield Child(process, errors, module)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -115,17 +116,24 @@ def _filters() -> Iterator[bytes]:
         bits = np.roll(bits.view(np.uint8), 1).view(np.uint64)
 
 
-def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
-    """Write a workload to its topic; returns (records, bytes of the envelopes)."""
+@contextmanager
+def open_producer(client: Mapping[str, Any], batch_bytes: int = 1 << 20) -> Iterator[Any]:
+    """A Kafka producer of large requests. When the block ends, everything was sent."""
     from kafka import KafkaProducer
 
-    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=1 << 20)
-    count = size = 0
-    for partition, topic, envelope in records(workload):
-        producer.send(workload.topic, envelope, topic.encode(), HEADERS, partition=partition)
-        count, size = count + 1, size + len(envelope)
+    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=batch_bytes)
+    yield producer
     producer.flush()
     producer.close()
+
+
+def produce(client: dict[str, Any], workload: Workload) -> tuple[int, int]:
+    """Write a workload to its topic; returns (records, bytes of the envelopes)."""
+    count = size = 0
+    with open_producer(client) as producer:
+        for partition, topic, envelope in records(workload):
+            producer.send(workload.topic, envelope, topic.encode(), HEADERS, partition=partition)
+            count, size = count + 1, size + len(envelope)
     return count, size
 
 
@@ -139,16 +147,11 @@ def produce_steadily(
 ) -> float:
     """Write ``traffic``, generated in advance, at ``rate`` records/s until ``stop``; returns the achieved rate. Late
     records are sent at once."""
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(**client, acks=1, linger_ms=20, batch_size=_BATCH_BYTES)
-    started, sent = time.monotonic(), 0
-    while not stop.wait(0.1):
-        due = min(int((time.monotonic() - started) * rate), len(traffic))
-        for partition, key, envelope in traffic[sent:due]:
-            producer.send(topic, envelope, key.encode(), HEADERS, partition=partition)
-        sent = due
-    reached = sent / (time.monotonic() - started)
-    producer.flush()
-    producer.close()
-    return reached
+    with open_producer(client, _BATCH_BYTES) as producer:
+        started, sent = time.monotonic(), 0
+        while not stop.wait(0.1):
+            due = min(int((time.monotonic() - started) * rate), len(traffic))
+            for partition, key, envelope in traffic[sent:due]:
+                producer.send(topic, envelope, key.encode(), HEADERS, partition=partition)
+            sent = due
+        return sent / (time.monotonic() - started)

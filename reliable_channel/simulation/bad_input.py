@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from reliable_channel.core.wire.malformed import Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
@@ -55,6 +56,14 @@ class _RecordContext:
 def relay_headers(pubsub_topic: str, source: str = "relay") -> tuple[tuple[str, bytes], ...]:
     """The Kafka headers of an envelope (14/WAKU2-MESSAGE)."""
     return (("pubsub_topic", pubsub_topic.encode()), ("source", source.encode()))
+
+
+def record_of(
+    plan: ChannelPlan, at_ms: int, value: bytes, source: str = "relay", label: str = "", **more: Any
+) -> ObserverRecord:
+    """The record of an envelope on a channel's topic; ``more``: other fields of :class:`ObserverRecord`."""
+    headers = relay_headers(plan.pubsub_topic, source)
+    return ObserverRecord(at_ms, plan.content_topic.encode(), value, headers, label=label, **more)
 
 
 _RECIPES: tuple[Callable[[_RecordContext], ObserverRecord], ...] = (

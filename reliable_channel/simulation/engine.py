@@ -12,13 +12,12 @@ from dataclasses import replace
 
 from reliable_channel.core.sds import Delivered, DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
 from reliable_channel.core.wire.malformed import Reason
-from reliable_channel.simulation.bad_input import relay_headers
+from reliable_channel.simulation.bad_input import record_of
 from reliable_channel.simulation.faults import Treatment, treatment
 from reliable_channel.simulation.hostile import Attackers
 from reliable_channel.simulation.journal import (
     ChannelJournal,
     EnvelopeDispatch,
-    ObserverRecord,
     SentMessage,
     SentSds,
     Stored,
@@ -239,16 +238,7 @@ class _Play:
         self._follow(participant, participant.receive_bytes(value, now), now)
 
     def _observe_attack(self, forgery: Forgery, value: bytes, now: int) -> None:
-        self.journal.observed.append(
-            ObserverRecord(
-                at_ms=now,
-                key=self.plan.content_topic.encode(),
-                value=value,
-                headers=relay_headers(self.plan.pubsub_topic),
-                label=forgery.attack,
-                forgery=forgery,
-            )
-        )
+        self.journal.observed.append(record_of(self.plan, now, value, label=forgery.attack, forgery=forgery))
 
     def _arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
         if name == OBSERVER:
@@ -273,17 +263,7 @@ class _Play:
     def _write_down(
         self, sds_id: str, value: bytes, now: int, source: str, reason: str | None = None, label: str = ""
     ) -> None:
-        self.journal.observed.append(
-            ObserverRecord(
-                at_ms=now,
-                key=self.plan.content_topic.encode(),
-                value=value,
-                headers=relay_headers(self.plan.pubsub_topic, source),
-                sds_id=sds_id,
-                reason=reason,
-                label=label,
-            )
-        )
+        self.journal.observed.append(record_of(self.plan, now, value, source, label, sds_id=sds_id, reason=reason))
         if reason is None and self.stores:
             self._arrived.add(sds_id)
             for named in self.journal.sds[sds_id].history:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reliable_channel.simulation.bad_input import relay_headers
+from reliable_channel.simulation.bad_input import record_of
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.judge import judge
 from reliable_channel.simulation.truth import Truth
@@ -21,14 +21,7 @@ def give_back(world: World, hashes: Sequence[bytes], at_ms: int) -> list[Observe
         for hash_, kept in envelopes.items()
     }
     return [
-        ObserverRecord(
-            at_ms=at_ms,
-            key=plan.content_topic.encode(),
-            value=kept.data,
-            headers=relay_headers(plan.pubsub_topic, "store"),
-            sds_id=kept.sds_id,
-            label=plan.channel_id,
-        )
+        record_of(plan, at_ms, kept.data, "store", plan.channel_id, sds_id=kept.sds_id)
         for plan, kept in map(held.__getitem__, hashes)
     ]
 

@@ -109,7 +109,7 @@ def prepare(run_dir: Path) -> Path:
 
 
 def demo_settings(settings: Settings, run_dir: Path) -> Settings:
-    """The configuration of the demo: everything under ``place``, a broker of its own on a free port, and a topic that
+    """The configuration of the demo: everything under ``run_dir``, a broker of its own on a free port, and a topic that
     keeps the simulation's virtual times (``CreateTime``; no retention, as those times may be long ago)."""
     from reliable_channel.runtime.java import INTERPRETED
 
@@ -153,7 +153,7 @@ def simulate_scenario(seed: int, name: str) -> World:
 
 def play(settings: Settings, world: World, run_dir: Path) -> None:
     """Write the conversation to a broker and the stored envelopes to store nodes, which run during this call, and run
-    all jobs on them until everything is read and every timer has fired. Saves the truth under ``place``."""
+    all jobs on them until everything is read and every timer has fired. Saves the truth under ``run_dir``."""
     from reliable_channel.cli.demo_stores import store_nodes
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.progress import progress
