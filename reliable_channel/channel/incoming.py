@@ -39,7 +39,7 @@ class EnvelopeReader:
             return EnvelopeReceived(now, payload, envelope.message_hash)
         try:
             return EnvelopeReceived(now, encryption.around.decrypt(payload), envelope.message_hash)
-        except Exception as error:
+        except Exception as error:  # of the caller's hook, which refuses by raising whatever it likes
             message = decode_sds_message(payload, self._machine.sds_config.wire_family)
             is_other = not isinstance(message, Malformed) and message.channel_id != self._machine.channel_id
             if is_other and encryption.encrypts_inside:

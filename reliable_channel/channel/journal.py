@@ -47,7 +47,7 @@ def apply_input(machine: ChannelMachine, given: Input, rewind: Callable[[], None
     try:
         return machine.apply(given)
     except (ReliableChannelError, MemoryError):
-        raise
+        raise  # not a fault of this input: it must not be skipped for it
     except Exception as error:
         rewind()
         if isinstance(given, SendRequested):

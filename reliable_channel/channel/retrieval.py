@@ -76,10 +76,6 @@ class TimeRange:
     start_ms: int
     end_ms: int
 
-    def overlaps(self, other: TimeRange) -> bool:
-        """Whether the two have a time in common."""
-        return self.start_ms <= other.end_ms and other.start_ms <= self.end_ms
-
 
 @dataclass(frozen=True, slots=True)
 class HashCheck:
@@ -129,9 +125,10 @@ class StoreRetrieval:
     def ask_range(self, wanted: TimeRange) -> None:
         """Query for all envelopes of a time range; waiting queries that overlap are joined."""
         with self._changed:
-            for waiting in [each for each in self._ranges if each.overlaps(wanted)]:
-                self._ranges.remove(waiting)
-                wanted = TimeRange(min(waiting.start_ms, wanted.start_ms), max(waiting.end_ms, wanted.end_ms))
+            for waiting in list(self._ranges):
+                if waiting.start_ms <= wanted.end_ms and wanted.start_ms <= waiting.end_ms:
+                    self._ranges.remove(waiting)
+                    wanted = TimeRange(min(waiting.start_ms, wanted.start_ms), max(waiting.end_ms, wanted.end_ms))
             self._ranges.append(wanted)
         self._wake()
 

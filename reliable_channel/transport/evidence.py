@@ -108,4 +108,5 @@ def sightings_record(
 
 
 def _json(value: dict[str, Any]) -> bytes:
+    # "replace": the text of a node's error may hold half a surrogate pair, which JSON can and UTF-8 cannot.
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

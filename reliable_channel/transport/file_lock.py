@@ -42,6 +42,7 @@ class FileLock:
         self._file.close()
 
 
+# A child inherits the open file, and so the lock, which would be held for as long as the child lives.
 def _release_in_fork() -> None:
     for lock in list(_held):
         lock.release()

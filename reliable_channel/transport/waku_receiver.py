@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import ReceivedEnvelope, Source, hash_candidates
 from reliable_channel.transport.clock import Clock, SystemClock, has_passed, now_ms
 from reliable_channel.transport.enr import relay_topics
@@ -78,18 +77,18 @@ class WakuReceiver:
             self._refused = None
         try:
             if self._mode is Mode.RELAY:
-                for pubsub_topic in sorted({pubsub_topic for pubsub_topic, _ in topics}):
-                    read, cause = self._read_relay(pubsub_topic)
-                    lost, refused = lost or cause, refused + len(read.refused)
-                    held = self._fill_level(held, read)
-                    self._keep(envelopes, read.messages, pubsub_topic, Source.RELAY)
+                reads = [(topic, partial(self._read_relay, topic)) for topic in sorted({topic for topic, _ in topics})]
             else:
                 lost = self._hold_filters({(p, c) for p, c in topics if c is not None})
-                for pubsub_topic, content_topic in sorted(self._filtered):
-                    read, cause = self._read_filter(pubsub_topic, content_topic)
-                    lost, refused = lost or cause, refused + len(read.refused)
-                    held = self._fill_level(held, read)
-                    self._keep(envelopes, read.messages, pubsub_topic, Source.FILTER)
+                reads = [(p, partial(self._read_filter, p, c)) for p, c in sorted(self._filtered)]
+            source = Source.RELAY if self._mode is Mode.RELAY else Source.FILTER
+            for pubsub_topic, read_topic in reads:
+                read, cause = read_topic()
+                lost, refused = lost or cause, refused + len(read.refused)
+                held = self._fill_level(held, read)
+                for message in read.messages:
+                    envelope_hash = hash_candidates(pubsub_topic, message)[0]
+                    envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source))
             if held and held >= self._capacity():
                 lost = lost or "cache_full"
             if self._refused is not None:
@@ -199,13 +198,6 @@ class WakuReceiver:
         if refused is not None:
             self._refused, self._refused_ms = refused, now_ms(self._clock)
         return refused is None
-
-    def _keep(
-        self, envelopes: list[ReceivedEnvelope], messages: tuple[WakuMessage, ...], pubsub_topic: str, source: Source
-    ) -> None:
-        for message in messages:
-            envelope_hash = hash_candidates(pubsub_topic, message)[0]
-            envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source))
 
     @staticmethod
     def _batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:

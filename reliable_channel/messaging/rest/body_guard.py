@@ -59,6 +59,7 @@ class BodyGuard:
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {limit} bytes.", {"Connection": "close"}
         )
         length = headers.get("content-length", "")
+        # Cut, because int() refuses more than 4 300 digits.
         if length.isascii() and length.isdigit() and int(length[:20]) > limit:
             raise too_large
         received = bytearray()
