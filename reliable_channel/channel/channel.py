@@ -327,7 +327,7 @@ class ReliableChannel:
             if self._started:
                 return
             self._cycle.retrieval.start()
-            self._node.add_listener(self._cycle.on_node_event)
+            self._node.add_listener(self._cycle.on_node_event)  # first: what the subscription brings comes at once
             try:
                 self._subscribe()
             except BaseException:

@@ -204,7 +204,7 @@ class Confirmation:
         for _ in range(MAX_PAGES):
             page = self._transport.query_store(query)
             yield page
-            if page.cursor is None or page.cursor == query.cursor:
+            if page.cursor is None or page.cursor == query.cursor:  # a store that repeats itself
                 return
             query = replace(query, cursor=page.cursor)
         _log.warning("a store query was cut after %d pages", MAX_PAGES)

@@ -222,6 +222,7 @@ class SendService:
     def _schedule(self, request: RequestProgress, due_ms: int) -> None:
         self._scheduled += 1
         request.due_ms, request.scheduled = due_ms, self._scheduled
+        # heapq cannot remove: timers of requests that ended would stay until they are due.
         if len(self._timers) > 2 * len(self._requests) + 1_000:
             self._timers = [timer for timer in self._timers if timer[2] in self._requests]
             heapq.heapify(self._timers)

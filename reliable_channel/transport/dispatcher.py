@@ -117,6 +117,7 @@ class Dispatcher(Generic[E]):
         """The same for a task that holds ``size`` bytes, waiting while too many of its kind wait; ``False`` when the
         thread was stopped meanwhile and the task was not accepted."""
         with self._changed:
+            # Alone, a task of any size passes: one over the bound would wait for ever.
             while self._started and self._waiting and not self._has_room(size):
                 self._changed.wait()
             if not self._started:

@@ -140,7 +140,7 @@ class OffsetReader:
             "enable_auto_commit": False,
             "auto_offset_reset": "none",  # positions are always set here: a reset would skip records silently
             "fetch_max_wait_ms": 100,
-            "allow_auto_create_topics": False,
+            "allow_auto_create_topics": False,  # a reader would make it with the broker's defaults
             **clients.consumer,
         }
         try:

@@ -120,7 +120,7 @@ class WakuRestNode(NodeBase):
             threads, self._threads = self._threads, []
         for thread in threads:
             join(thread, STOP_TIMEOUT_S)
-        self._fail_queued()
+        self._fail_queued()  # after its thread has ended, which takes from the queue as well
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
 

@@ -79,7 +79,7 @@ def read_page(
         after = source.position(cursor)
         if after is None:
             raise UnknownCursorError("cursor not found")
-    positions = source.select(selection, after, forward, page_size + 1)
+    positions = source.select(selection, after, forward, page_size + 1)  # one more shows whether a page follows
     page = positions[:page_size]
     last = page[-1].message_hash if len(positions) > page_size else None
     if not forward:
