@@ -48,13 +48,11 @@ class BatchSink:
         return open_table(self.paths, table) if ahead is None else ahead.result()
 
     def add_files(self, table: Table, files: Sequence[WrittenFile]) -> None:
-        """Commit those of ``files`` that tasks wrote for ``table``; in a replay, delete them.
-
-        The table is opened once, before the check whether the micro-batch is already committed. If another writer of
-        the same query commits in between, delta-rs refuses this commit."""
+        """Commit those of ``files`` that tasks wrote for ``table``; in a replay, delete them."""
         own = [file for file in files if file.table == table.name]
         if not own:
             return
+        # Opened once, before the check: if another driver of the query commits in between, delta-rs refuses the commit.
         to = self._open(table)
         if _has(to, self.query_id, self.batch_id):
             discard(self.paths, own)
@@ -100,9 +98,9 @@ def append_rows(
 
 
 def write_log_checkpoint(paths: PathSettings, table: Table, version: int) -> None:
-    """Write a checkpoint of Delta's log (not of a query) if one is due, so that readers need not replay the whole log.
-
-    Tables write it at different versions, so not all tables of one micro-batch write theirs at once."""
+    """Write a checkpoint of Delta's log (not of a query) if one is due: readers need not replay the whole log then."""
+    # At different versions: when all tables wrote theirs in one micro-batch, everything waited
+    # (docs/measurements-history.md, *What made the difference*).
     if version % CHECKPOINT_EVERY == zlib.crc32(table.name.encode()) % CHECKPOINT_EVERY:
         open_table(paths, table).create_checkpoint()
         remove_checksums(paths, table, before=version)

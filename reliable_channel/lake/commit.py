@@ -108,11 +108,10 @@ def replace_files(
 
     Streams that read with ``skipChangeCommits`` skip it. Raises ``CommitFailedError`` if another writer removed one of
     the files since the table was opened, or commits first in all ``attempts`` (a commit takes about 20 ms).
-
-    delta-rs retries without detecting a conflict with a compaction: both commits would be in the log, and the rows of
-    the removed files twice in the table. So this function does the retries, after checking that the files are still in
-    the table."""
+    """
     paths = {file.path for file in removed}
+    # delta-rs retries without detecting a conflict with a compaction: both commits would be in the log, and the rows of
+    # the removed files twice in the table. So the retries are made here, while the files are still in the table.
     _repeat(
         table,
         lambda: _commit(table, removed, files, None, metadata, retries=0),
@@ -125,9 +124,10 @@ def replace_rows(table: DeltaTable, predicate: str, rows: pa.Table, transaction:
     """Delete the rows for which ``predicate`` (SQL) holds, and append ``rows``, for which it must hold, in one commit.
 
     ``predicate`` contains no text of others: delta-rs parses it again from its log, and reads a backslash before a
-    quote differently there. Not done with ``delete``, ``merge`` or ``update`` of delta-rs: they mark the texts in their
-    files as views, and then Arrow cannot compare those of more than 64 bytes with a filter. Raises
-    ``CommitFailedError`` if another writer changed such rows since the table was opened."""
+    quote differently there. Raises ``CommitFailedError`` if another writer changed such rows since the table was
+    opened."""
+    # Not with delete, merge or update of delta-rs: they mark the texts in their files as views, and then Arrow cannot
+    # compare those of more than 64 bytes with a filter (docs/questions.md, *With your own reader*).
     write_deltalake(
         table,
         _add_unknown_columns(rows, table),

@@ -102,7 +102,7 @@ def _set_indexed_columns(paths: PathSettings, table: Table) -> None:
 
 
 def create_table(location: str | PathLike[str], table: Table) -> None:
-    """Create an empty Delta table at ``place``; an existing one is left unchanged."""
+    """Create an empty Delta table at ``location``; an existing one is left unchanged."""
     DeltaTable.create(
         str(location),
         arrow_schema(table),

@@ -155,13 +155,12 @@ def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
 
 
 def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:
-    """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``.
-
-    Uses Arrow's own file system if the table is on this machine. The default of delta-rs calls Python from Arrow's
-    threads; if one does so while the interpreter ends, the process aborts ("terminate called without an active
-    exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way."""
+    """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``."""
     import pyarrow.dataset as ds
 
+    # Arrow's own file system if the table is on this machine. The default of delta-rs calls Python from Arrow's
+    # threads; if one does so while the interpreter ends, the process aborts ("terminate called without an active
+    # exception", code -6): 23 of 100 processes that read two small tables as their last act, none of 100 this way.
     here = unquote(urlsplit(table.table_uri).path) if table.table_uri.startswith("file:") else None
     own = fs.SubTreeFileSystem(here, fs.LocalFileSystem()) if here is not None else None
     # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.

@@ -36,9 +36,9 @@ _TASK_RESULT = StructType().add("task_result", BinaryType())
 
 
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
-    """Read a table as a stream of its appended rows, commit by commit from the first. OPTIMIZE and DELETE are skipped.
-
-    A micro-batch reads whole commits: a limit on files would break the record order of a commit (docs/pipeline.md)."""
+    """Read a table as a stream of its appended rows, by commit from the first. OPTIMIZE and DELETE are skipped."""
+    # No maxFilesPerTrigger: a commit stores the rows of a Kafka partition in several files, and a limit between them
+    # would break their order (docs/pipeline.md, *Exactly once*).
     return (
         spark.readStream.format("delta")
         .option("startingVersion", "0")
@@ -127,9 +127,8 @@ def each_batch(
 ) -> Callable[[DataFrame, int], None]:
     """Wrap ``write`` as a function for ``foreachBatch``.
 
-    ``write`` must always compute the micro-batch, and only once. A replay must run its stateful operators to the end
-    even if every table is already written, or the restart fails (``STATE_STORE_COMMIT_VALIDATION_FAILED``). ``turn``:
-    waits for this query's turn among the queries of the session (:mod:`reliable_channel.pipeline.runner.turns`)."""
+    ``write`` must always compute the micro-batch, and only once. ``turn``: waits for this query's turn among the
+    queries of the session (:mod:`reliable_channel.pipeline.runner.turns`)."""
 
     def run(batch: DataFrame, batch_id: int) -> None:
         query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
@@ -138,6 +137,8 @@ def each_batch(
                 "Spark does not provide the id of the running query.", "Use the pinned Spark version."
             )
         with nullcontext(lambda _: None) if turn is None else turn(query_id, batch_id) as announce:
+            # Also if every table is already written: a replay whose stateful operators do not run to the end fails with
+            # STATE_STORE_COMMIT_VALIDATION_FAILED (docs/decisions.md, *Where the first design was wrong or short*).
             write(batch, BatchSink(paths, query_id, batch_id, announce=announce))
 
     return run

@@ -47,7 +47,7 @@ class _Slot:
 
 
 class DueTimes:
-    """The due times of one bucket in one micro-batch. ``places``: what the head of the bucket holds."""
+    """The due times of one bucket in one micro-batch. ``topic_partitions``: what the bucket's head holds."""
 
     def __init__(self, state: BucketState, topic_partitions: Iterable[pb.DuePlaceProto]) -> None:
         self._state = state
@@ -81,7 +81,7 @@ class DueTimes:
         return dues
 
     def add(self, topic_partition: TopicPartition, due: Due, due_us: int) -> None:
-        """Add a due time (µs) of a channel whose rows come from ``place``."""
+        """Add a due time (µs) of a channel whose rows come from ``topic_partition``."""
         added = self._added.setdefault((topic_partition, due_us // SLOT_US), {})
         added[due] = min(due_us, added.get(due, due_us))
 

@@ -215,4 +215,5 @@ def write_batch(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
     sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS)
     results = write_results(rows, sink, {DELIVERIES.name: messages_of})
+    # Side by side, because none of these tables leads its readers to another one.
     sink.together(*(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN))

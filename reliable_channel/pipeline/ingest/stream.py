@@ -35,15 +35,14 @@ TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 def kafka_records(
     spark: SparkSession, kafka: KafkaSettings, pipeline: PipelineSettings, max_offsets_per_trigger: int
 ) -> DataFrame:
-    """Read the envelopes topic as a stream. Records that Kafka has already deleted do not stop it; they are recorded in
-    ``source_gaps``."""
+    """Read the envelopes topic as a stream."""
     records = (
         spark.readStream.format("kafka")
         .options(**kafka.spark_options())
         .option("subscribe", kafka.topics.envelopes)
         .option("startingOffsets", pipeline.starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-        .option("failOnDataLoss", "false")
+        .option("failOnDataLoss", "false")  # offsets that Kafka has deleted are recorded in source_gaps instead
         .option("includeHeaders", "true")
         .load()
     )
@@ -102,9 +101,9 @@ def kafka_coordinates() -> list[Column]:
 
 
 def batch_time() -> Column:
-    """The micro-batch's timestamp. Spark makes a literal of ``current_timestamp`` in every micro-batch
-    (https://issues.apache.org/jira/browse/SPARK-18339). Alone it would be part of the generated code, which would be
-    compiled again each time; the result of a lambda function is not part of the code."""
+    """The micro-batch's timestamp."""
+    # Spark makes a literal of current_timestamp in every micro-batch (SPARK-18339). Alone it would be part of the
+    # generated code, which would be compiled again each time; the result of a lambda function is not part of the code.
     return F.element_at(F.transform(F.array(F.current_timestamp()), lambda time: time), 1)
 
 

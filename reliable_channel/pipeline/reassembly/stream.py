@@ -65,6 +65,8 @@ def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
             _OUT,
             _STATE,
             "append",
+            # EventTimeTimeout drops late rows before the function gets them, and ProcessingTimeTimeout never ends with
+            # availableNow (docs/decisions.md, *Where the first design was wrong or short*).
             GroupStateTimeout.NoTimeout,
         )
         return pass_through(segments).unionByName(results, allowMissingColumns=True)

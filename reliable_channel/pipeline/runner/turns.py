@@ -1,8 +1,7 @@
 """Lets the queries of one session take turns: after a micro-batch, the queries that read its output run.
 
 Without turns the queries share the cores, so every micro-batch takes as long as all of them together. With turns a
-record passes the whole chain in one round. A query waits at the end of ``foreachBatch``: Spark fixes the input of the
-next micro-batch only after that, so a lock at the beginning would be too late (docs/measurements-history.md).
+record passes the whole chain in one round.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ class Turns:
         except BaseException:
             self.fail(query)
             raise
+        # At the end of foreachBatch, because Spark fixes what a micro-batch reads before it calls that
+        # (docs/pipeline.md, *In turns*).
         counters.put(query_id, batch_id, turn_wait_ms=self.wait(query))
 
     def begin(self, query: str) -> None:

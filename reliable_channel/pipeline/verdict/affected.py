@@ -112,11 +112,10 @@ def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 
 
 def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """``rows`` as a ``DataFrame``.
-
-    As one chunk: Spark 4.2 stops reading an Arrow table of up to ``spark.sql.execution.arrow.localRelationThreshold``
-    bytes at an empty chunk that follows another one, and silently drops all rows after it. Rows read from files have a
-    chunk a file, empty where no row of the file matches."""
+    """``rows`` as a ``DataFrame``."""
+    # As one chunk: Spark 4.2 stops reading an Arrow table of up to spark.sql.execution.arrow.localRelationThreshold
+    # bytes at an empty chunk that follows another one, and silently drops all rows after it. Rows read from files have
+    # a chunk a file, empty where no row of the file matches.
     return spark.createDataFrame(rows.combine_chunks())
 
 
