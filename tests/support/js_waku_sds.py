@@ -15,6 +15,7 @@ from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from tests.support.sds_inside import has_id
 
 FILTER = FilterFormat()
 HISTORY = 200
@@ -134,7 +135,7 @@ class JsWakuSds:
             self._unacknowledged.pop(entry.message_id, None)
         words = FILTER.decode(message.bloom_filter or b"")
         for sds_id, own in list(self._unacknowledged.items()):
-            if not isinstance(words, Malformed) and FILTER.contains(words, sds_id):
+            if not isinstance(words, Malformed) and has_id(FILTER, words, sds_id):
                 own.possible.add(message.message_id)
                 if len(own.possible) >= 2:
                     del self._unacknowledged[sds_id]

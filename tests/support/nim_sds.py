@@ -20,6 +20,7 @@ from reliable_channel.core.wire.farmhash import fingerprint64
 from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from tests.support.sds_inside import has_id
 
 FILTER = FilterFormat(FilterFamily.NIM)
 CAPACITY_FLEX = 0.2
@@ -214,7 +215,7 @@ class NimSds:
         words = FILTER.decode(message.bloom_filter) if message.bloom_filter else None
         is_held: Callable[[str], bool] = lambda each: False  # noqa: E731
         if words is not None and not isinstance(words, Malformed):
-            is_held = lambda each: FILTER.contains(words, each)  # noqa: E731
+            is_held = lambda each: has_id(FILTER, words, each)  # noqa: E731
         for sent in [each for each in self.outgoing if each in named or is_held(each)]:
             self.outgoing.remove(sent)
             self._unacknowledged.pop(sent, None)

@@ -13,7 +13,7 @@ from reliable_channel.core.sds.events import (
     SdsEvent,
     SdsStep,
 )
-from reliable_channel.core.sds.log import LogEntry, Position
+from reliable_channel.core.sds.log import LogEntry
 from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, SdsReceiver
 from reliable_channel.core.sds.sending import SdsSender
 from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
@@ -275,10 +275,6 @@ class SdsChannel:
                 state.sync.owed_due = None
 
     # ---- inspection ----------------------------------------------------------------------------------------------
-
-    def log_positions(self) -> tuple[Position, ...]:
-        """The positions of the log, ``(lamport timestamp, id)``, ascending."""
-        return self._state.log.positions()
 
     def seniors(self) -> frozenset[str]:
         """The senders that have been in the log longest, which no number of newer ones displaces."""

@@ -159,11 +159,6 @@ class FilterFormat:
         bits = self._bits(message_ids)
         return (bits >> 3) ^ self._byte_flip, (1 << (bits & 7)).astype(np.uint8)
 
-    def contains(self, words: bytes | bytearray | Bytes, message_id: str) -> bool:
-        """Whether all k bits of an id are set in ``words``."""
-        flip = self._byte_flip
-        return all(words[(bit >> 3) ^ flip] >> (bit & 7) & 1 for bit in self.bit_positions(message_id))
-
     def saturation(self, words: Bytes) -> float:
         """The share of the m bits that is set, 0 to 1. It is 0.49 at capacity; a filter of all ones would acknowledge
         everything."""

@@ -19,6 +19,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import Sent, StoreUnavailable
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork, MemoryNode
 from reliable_channel.transport.store.model import StorePage, StoreQuery
+from tests.support.sds_inside import log_positions
 from tests.support.waiting import WAIT_S
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 from tests.unit.channel.crashes import kill
@@ -64,7 +65,7 @@ def talk(persistence: MemoryPersistence | None, bad: list[int]) -> tuple[list[by
             world.node("bob").arrive(envelope(world, f"{BAD}{number}", ("never came",)), PUBSUB_TOPIC)
         (alice if number % 2 else bob).channel.send(f"message {number}".encode())
         world.run(1_000)
-    log = [sds_id for _, sds_id in bob.channel._cycle.machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in log_positions(bob.channel._cycle.machine.sds)]
     found = bob.payloads, log, bob.problems()
     world.close()
     return found
@@ -120,7 +121,7 @@ def test_a_journal_that_holds_a_failing_input_does_not_stop_a_start(failing: Non
     alice.channel.send(b"and on")
     world.run(1_000)
     assert again.of(MessageReceived)[-1].message == b"and on"
-    log = [sds_id for _, sds_id in again.channel._cycle.machine.sds.log_positions()]
+    log = [sds_id for _, sds_id in log_positions(again.channel._cycle.machine.sds)]
     assert len(log) == 5 and not any(sds_id.startswith(BAD) for sds_id in log)
     world.close()
 

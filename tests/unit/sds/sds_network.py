@@ -10,6 +10,7 @@ from reliable_channel.core.sds import Delivered, Outgoing, SdsChannel, SdsEvent,
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, decode_sds_message
+from tests.support.sds_inside import log_positions
 
 T0 = 1_750_000_000_000
 CHANNEL = "test-channel"
@@ -127,7 +128,7 @@ class Network:
                 return
 
     def logs(self) -> list[tuple[tuple[int, str], ...]]:
-        return [channel.log_positions() for channel in self.channels.values()]
+        return [log_positions(channel) for channel in self.channels.values()]
 
     def settled(self) -> bool:
         return len(set(self.logs())) == 1 and not any(channel.missing_ids() for channel in self.channels.values())

@@ -27,6 +27,7 @@ from reliable_channel.core.sds import (
     TrackingEnded,
 )
 from reliable_channel.core.wire.sds import HistoryEntry
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
 SWEEP = 5_000
@@ -87,7 +88,7 @@ def test_a_sync_message_reports_missing_ids_and_waits_for_nothing() -> None:
     step = observer.receive(message("s", lamport=T0 + 2, history=("b1",), content=None), T0 + 2)
     assert len(of_type(step, SyncReceived)) == 1
     assert [event.message_id for event in of_type(step, MissingDependency)] == ["b1"]
-    assert observer.log_positions() == ((T0, "first"),)
+    assert log_positions(observer) == ((T0, "first"),)
     found = observer.receive(message("b1", lamport=T0 + 1), T0 + 3)
     assert [event.missing_since for event in of_type(found, DependencyFound)] == [T0 + 2]
 
@@ -271,7 +272,7 @@ def test_only_own_timestamped_messages_are_observed_as_sent() -> None:
     assert pipeline.clock == T0 + 5
     kept_elsewhere = message("mine", "alice", T0 + 6, content=None)
     pipeline.observe_sent(kept_elsewhere, T0 + 2, content_digest=b"d" * 32)
-    assert len(pipeline.log_positions()) == 1
+    assert len(log_positions(pipeline)) == 1
 
 
 def test_an_ephemeral_message_is_delivered_at_once_and_remembered_nowhere() -> None:
@@ -316,7 +317,7 @@ def test_a_channel_that_was_forgotten_delivers_nothing_twice_and_begins_to_obser
     assert not observer.is_past("b3", T0 + 3)
     observer.forget()
     observer = SdsChannel.from_bytes(observer.to_bytes(), observer.config)
-    assert observer.log_positions() == ()
+    assert log_positions(observer) == ()
     assert observer.is_past("b2", T0 + 2)
     again = observer.receive(message("b2", lamport=T0 + 2), T0 + 1_000)
     assert [event.reason for event in of_type(again, MessageRefused)] == [RefusalReason.OLDER_THAN_LOG]

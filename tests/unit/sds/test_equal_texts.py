@@ -20,6 +20,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.events import SdsEvent
 from reliable_channel.core.wire.hashing import compute_joined_id, js_message_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 OK = js_message_id(b"ok")
@@ -44,7 +45,7 @@ def test_five_copies_each_of_two_senders_equal_text_are_two_messages(participant
     assert [event.repeat for event in events if isinstance(event, Delivered)] == [False, True]
     assert Counter(type(event).__name__ for event in events)["DuplicateSeen"] == 8
     assert not [event for event in events if isinstance(event, Conflict)]
-    assert channel.log_positions() == ((T0 + 2, OK),)
+    assert log_positions(channel) == ((T0 + 2, OK),)
 
 
 def test_a_first_text_that_waits_is_delivered_beside_an_equal_one_that_does_not() -> None:

@@ -23,6 +23,7 @@ from reliable_channel.core.sds.verify import MAX_HASHED_BYTES, id_is_recomputed,
 from reliable_channel.core.wire.hashing import IdScheme, compute_joined_id, js_message_id, keccak256, sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, SMALL, T0, message, of_type, opened, small_config
 
 TOLERANCE_MS = 300_000
@@ -37,7 +38,7 @@ def test_a_lamport_value_too_far_ahead_is_refused_and_does_not_end_the_channel(
     step = alice.receive(message("evil", lamport=lamport, content=content), T0)
     assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.LAMPORT_TOO_FAR]
     assert len(step.events) == 1
-    assert alice.log_positions() == ()
+    assert log_positions(alice) == ()
     assert alice.send(b"still here", T0 + 1).outgoing[0].message.lamport_timestamp == T0 + 1
 
 
@@ -141,7 +142,7 @@ def test_a_forged_message_before_the_honest_one_loses(changes: dict) -> None:
     assert [(event.content, event.sender_id, event.replaces) for event in of_type(step, Delivered)] == [
         (b"the truth", "bob", True)
     ]
-    assert alice.log_positions() == ((T0 + 5, honest().message_id),)
+    assert log_positions(alice) == ((T0 + 5, honest().message_id),)
     assert len(of_type(alice.receive(honest(), T0 + 7), DuplicateSeen)) == 1
 
 
@@ -183,7 +184,7 @@ def test_an_own_message_wins_over_somebody_elses_that_was_here_under_its_id(name
     assert [event.winner for event in of_type(step, Conflict)] == ["second"]
     assert [event.message_id for event in of_type(step, Delivered)] == (["after"] if names else [])
     assert of_type(channel.tick(T0 + 100_000), Delivered) == []
-    positions = channel.log_positions()
+    positions = log_positions(channel)
     assert len({message_id for _, message_id in positions}) == len(positions) == 2
     assert [sent.message.message_id for sent in channel.unacknowledged()] == [own.message_id]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reliable_channel.core.sds import SdsChannel, SdsParameters
 from reliable_channel.core.sds.receiving import SdsReceiver
 from tests.support.examples import examples
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, message, opened
 from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
@@ -49,4 +50,4 @@ def test_what_is_in_order_takes_the_short_path(monkeypatch: pytest.MonkeyPatch) 
     for number in range(3):
         history = (f"m{number - 1}",) if number else ()
         channel.receive(message(f"m{number}", "bob", T0 + 10 + number, history, b"%d" % number), T0 + 10)
-    assert len(channel.log_positions()) == 3
+    assert len(log_positions(channel)) == 3

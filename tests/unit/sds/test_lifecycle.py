@@ -32,6 +32,7 @@ from reliable_channel.core.sds.outgoing import (
 )
 from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
+from tests.support.sds_inside import has_id, log_positions
 from tests.unit.sds.sds_network import SMALL, T0, filter_of, message, of_type, opened
 
 PAIRS = list(itertools.product(SegmentState, SegmentInput))
@@ -101,8 +102,8 @@ def test_the_filter_does_not_hold_the_message_itself() -> None:
     first, second = alice.send([b"one", b"two"], T0).outgoing
     for outgoing, held in ((first, False), (second, True)):
         words = SMALL.decode(outgoing.message.bloom_filter or b"")
-        assert SMALL.contains(words, first.message.message_id) is held  # type: ignore[arg-type]
-        assert not SMALL.contains(words, outgoing.message.message_id)  # type: ignore[arg-type]
+        assert has_id(SMALL, words, first.message.message_id) is held  # type: ignore[arg-type]
+        assert not has_id(SMALL, words, outgoing.message.message_id)  # type: ignore[arg-type]
 
 
 def test_the_clock_never_goes_back_and_is_never_used_twice() -> None:
@@ -357,7 +358,7 @@ def test_finished_sends_are_forgotten_past_the_bound() -> None:
 
 def test_an_ephemeral_message_leaves_no_trace() -> None:
     alice = opened()
-    before = alice.log_positions(), alice.clock
+    before = log_positions(alice), alice.clock
     first, second = (alice.send_ephemeral(b"typing", T0).outgoing[0] for _ in range(2))
     assert (first.message.lamport_timestamp, first.message.causal_history, first.message.bloom_filter) == (
         None,
@@ -366,7 +367,7 @@ def test_an_ephemeral_message_leaves_no_trace() -> None:
     )
     assert first.reason is OutgoingReason.EPHEMERAL
     assert first.message.message_id != second.message.message_id
-    assert (alice.log_positions(), alice.clock) == before
+    assert (log_positions(alice), alice.clock) == before
     assert alice.unacknowledged() == ()
     with pytest.raises(EmptyMessage):
         alice.send_ephemeral(b"", T0)

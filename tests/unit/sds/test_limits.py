@@ -25,6 +25,7 @@ from reliable_channel.core.wire import bloom
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import T0, message, of_type, opened, small_config
 
 LONG = "\N{OLD ITALIC LETTER A}" * 1_024
@@ -145,7 +146,7 @@ def test_a_flood_dated_ahead_pushes_only_its_own_out_of_the_log() -> None:
         observer.receive(message(f"b{number}", "bob", T0 + number), T0 + 20)
     for number in range(1_000):
         observer.receive(message(f"evil {number}", "mallory", T0 + 250_000 + number), T0 + 20)
-    assert {f"b{number}" for number in range(20)} <= {message_id for _, message_id in observer.log_positions()}
+    assert {f"b{number}" for number in range(20)} <= {message_id for _, message_id in log_positions(observer)}
     for number, sender in enumerate(("bob", "carol", "mallory")):
         late = observer.receive(message(f"late {sender}", sender, T0 + 21 + number), T0 + 40)
         assert len(of_type(late, Delivered)) == 1, sender

@@ -8,6 +8,7 @@ from reliable_channel.core.sds import Buffered, Conflict, Delivered, SdsChannel
 from reliable_channel.core.sds.incoming import MAX_SYNCS
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.wire.sds import WireFamily
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import T0, message, of_type, opened
 
 SYNC = message("sync-1", "nim", T0 + 1, content=None)
@@ -64,7 +65,7 @@ def test_a_pipeline_with_a_participant_knows_its_sync_messages() -> None:
     alice.receive(message("a", "nim", T0 + 3, ("sync",)), T0 + 4)
     alice.observe_sent(message("sync", "alice", T0 + 2, content=None), T0 + 5)
     assert alice.missing_ids() == ()
-    assert [message_id for _, message_id in alice.log_positions()] == ["a"]
+    assert [message_id for _, message_id in log_positions(alice)] == ["a"]
 
 
 def test_sync_messages_are_bounded() -> None:

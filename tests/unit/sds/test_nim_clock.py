@@ -16,6 +16,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.state import FOLLOWED_AFTER, MAX_JUMP
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from tests.support.nim_sds import NimSds
+from tests.support.sds_inside import log_positions
 
 T0 = 1_800_000_000_000
 T0_S = T0 // 1_000
@@ -164,4 +165,4 @@ def test_a_pipelines_own_participant_may_be_ahead_too() -> None:
     bob = opened("bob")
     own = message("own", T0_S + 90_000, sender_id="bob")
     bob.observe_sent(own, T0 + 1_000)
-    assert [sds_id for _, sds_id in bob.log_positions()] == ["own"]
+    assert [sds_id for _, sds_id in log_positions(bob)] == ["own"]

@@ -21,6 +21,7 @@ from reliable_channel.core.sds import (
 )
 from reliable_channel.core.sds.events import SdsEvent
 from tests.support.examples import examples
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 
 IDS = ("a", "b", "c", "d", "e", "f")
@@ -70,7 +71,7 @@ def test_every_message_is_delivered_once_whatever_histories_name(
     # Who has shown how it makes its ids takes none that is not made so.
     refuted = {message_id for message_id, sender, verified in sent if verified is False and sender in proving}
     assert {event.message_id for event in events if isinstance(event, Delivered)} == ids
-    in_log = [message_id for _, message_id in channel.log_positions()]
+    in_log = [message_id for _, message_id in log_positions(channel)]
     assert len(in_log) == len(set(in_log))
     assert ids - refuted <= set(in_log) <= ids
     assert not any(isinstance(event, MessageRefused) and event.reason != RefusalReason.NOT_CAUSAL for event in events)

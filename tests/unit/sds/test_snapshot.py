@@ -13,6 +13,7 @@ from reliable_channel.core.sds import Delivered, SdsChannel, SdsParameters
 from reliable_channel.core.sds.snapshot import VERSION
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 from tests.support.examples import examples
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
 from tests.unit.sds.sds_scripts import Action, act, actions, configs
 
@@ -77,7 +78,7 @@ def test_stored_blobs_of_every_version_are_read(name: str) -> None:
     for blob in sorted(BLOBS.glob(f"v*-{name}.bin")):
         channel = SdsChannel.from_bytes(blob.read_bytes(), small_config())
         assert channel.participant_id == (None if name == "observer" else "alice")
-        assert [message_id for _, message_id in channel.log_positions()][:2] == ["b1", "b2"]
+        assert [message_id for _, message_id in log_positions(channel)][:2] == ["b1", "b2"]
         assert channel.missing_ids() == ("gone",)
         step = channel.receive(message("gone", lamport=T0 + 3), T0 + 50)
         assert [event.message_id for event in of_type(step, Delivered)] == ["gone", "b5"]

@@ -18,6 +18,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
+from tests.support.sds_inside import has_id, log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, Network, message, of_type, opened
 
 HALF = {"jitter": lambda channel, participant, counter: 0.5, "acknowledge_within_ms": 0}
@@ -27,16 +28,16 @@ INTERVAL = 30_000
 def test_a_sync_carries_history_and_filter_and_enters_nothing() -> None:
     alice = opened(**HALF)
     alice.receive(message("b1"), T0 + 10)
-    before, clock = alice.log_positions(), alice.clock
+    before, clock = log_positions(alice), alice.clock
     step = alice.send_sync(T0 + 20)
     [outgoing] = step.outgoing
     assert (outgoing.reason, outgoing.message.kind) == (OutgoingReason.SYNC, SdsKind.SYNC)
     assert [entry.message_id for entry in outgoing.message.causal_history] == ["b1"]
     words = alice.config.filter_format.decode(outgoing.message.bloom_filter or b"")
-    assert alice.config.filter_format.contains(words, "b1")  # type: ignore[arg-type]
+    assert has_id(alice.config.filter_format, words, "b1")  # type: ignore[arg-type]
     assert (outgoing.message.lamport_timestamp, alice.clock) == (T0 + 20, T0 + 20)
     assert clock is not None and clock < T0 + 20
-    assert alice.log_positions() == before
+    assert log_positions(alice) == before
     assert alice.unacknowledged() == ()
 
 
@@ -136,8 +137,8 @@ def test_the_filter_rolls_over_at_capacity_to_the_recent_log() -> None:
     assert [event.kept for event in rolled] == [10]
     filter_format = alice.config.filter_format
     words = filter_format.decode(alice.send_sync(T0 + 100).outgoing[0].message.bloom_filter or b"")
-    assert all(filter_format.contains(words, f"b{number}") for number in range(11, 26))  # type: ignore[arg-type]
-    assert sum(filter_format.contains(words, f"b{number}") for number in range(1, 11)) <= 1  # type: ignore[arg-type]
+    assert all(has_id(filter_format, words, f"b{number}") for number in range(11, 26))  # type: ignore[arg-type]
+    assert sum(has_id(filter_format, words, f"b{number}") for number in range(1, 11)) <= 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from reliable_channel.core.sds.verify import SEARCHED_BYTES, id_verified
 from reliable_channel.core.wire.hashing import IdScheme, keccak256, sds_message_id, sha256
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 from reliable_channel.core.wire.segment import Segment, encode_segment
+from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import T0, filter_of, message, of_type, opened
 
 X = sds_message_id("bob", T0 + 1, b"true")
@@ -88,7 +89,7 @@ def test_a_participant_names_no_unproven_message_and_holds_none_in_its_filter() 
     (outgoing,) = alice.send(b"hello", T0 + 30).outgoing
     assert outgoing.message.causal_history == ()
     assert outgoing.message.bloom_filter == filter_of()
-    assert alice.log_positions() == ((outgoing.message.lamport_timestamp, outgoing.message.message_id),)
+    assert log_positions(alice) == ((outgoing.message.lamport_timestamp, outgoing.message.message_id),)
 
 
 @pytest.mark.parametrize("participant", ["alice", None])
@@ -241,7 +242,7 @@ def test_unproven_messages_are_bounded_and_the_greediest_senders_oldest_stands_f
     ids = [f"{number:064x}" for number in range(4)]
     events = verdicts(channel, message(ids[0], "dave"), *(message(each, "mallory") for each in ids[1:]))
     assert len(delivered(events)) == 4
-    assert channel.log_positions() == ((T0 + 1, ids[1]),)
+    assert log_positions(channel) == ((T0 + 1, ids[1]),)
 
 
 def test_a_dependency_on_an_unproven_message_is_looked_up() -> None:
@@ -286,7 +287,7 @@ def test_an_own_message_too_long_to_search_for_its_id_is_no_forgery(restored: bo
     events += pipeline.tick(T0 + 300_005).events
     assert not [event for event in events if isinstance(event, MessageRefused | DependencyLost)]
     assert [event.message_id for event in events if isinstance(event, Delivered)] == [after.message_id]
-    assert parity.message_id in [message_id for _, message_id in pipeline.log_positions()]
+    assert parity.message_id in [message_id for _, message_id in log_positions(pipeline)]
 
 
 def test_an_own_message_takes_its_id_from_an_unproven_one() -> None:
@@ -315,7 +316,7 @@ def test_a_message_never_stands_for_an_id_that_is_missed_of_another_sender(resto
     step = channel.tick(T0 + 900_000)
     assert next(event.message_id for event in of_type(step, DependencyLost)) == X
     assert not of_type(step, Acknowledged)
-    assert X not in [message_id for _, message_id in channel.log_positions()]
+    assert X not in [message_id for _, message_id in log_positions(channel)]
     assert [type(e) for e in verdicts(channel, FORGED[forged], now=T0 + 900_001)] == [DuplicateSeen]
     events = verdicts(channel, TRUE, now=T0 + 900_002)
     assert delivered(events) == [("bob", b"true")]
