@@ -48,6 +48,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
 
     ``newest`` queries Kafka in the background; without an answer in time the values are ``None``."""
     checkpoints = read_checkpoints(settings.paths)
+    # First, so that Kafka answers while the tables are read.
     broker_offsets = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}

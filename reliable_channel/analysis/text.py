@@ -21,11 +21,11 @@ def printable(text: object, longest: int = 80) -> str:
 
 
 def name(value: Any, longest: int = LONGEST) -> str:
-    """A string from the network, printable and cut in the middle, since beginnings and ends distinguish ids; pandas'
-    NaN is ``None``, too."""
+    """A string from the network, printable and cut in the middle; pandas' NaN is ``None``, too."""
     if value is None or value != value:
         return DASH
     text = printable(value, 10_000)
+    # Cut in the middle: beginnings and ends distinguish ids.
     return text if len(text) <= longest else f"{text[: longest * 2 // 3]}…{text[-(longest // 3 - 1) :]}"
 
 

@@ -140,15 +140,16 @@ class RateLimitManager(Generic[Item]):
                 return [*events, EphemeralDropped(item, self._used, self.config.messages_per_epoch)]
             return [*events, *self._dispatch(item, traffic)]
         queue = self._control if traffic is Traffic.CONTROL else self._content
-        ahead = self._content or queue
+        ahead = self._content or queue  # control traffic waits behind content, too
         if (self._counts(traffic) and (ahead or self._full)) or (traffic is Traffic.FURTHER_SEGMENT and self._content):
             queue.append((item, traffic))
             return [*events, Delayed(item, self.epoch_end)]
         return [*events, *self._dispatch(item, traffic)]
 
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
-        """Dispatch waiting items, content first, while the epoch of ``now`` has room. A clock that was set back neither
-        reopens an epoch nor creates room: set back by more than an epoch, the one it is set to counts as used."""
+        """Dispatch waiting items, content first, while the epoch of ``now`` has room."""
+        # A clock that was set back neither reopens an epoch nor creates room: relays count what this process may have
+        # sent before, and set back by more than an epoch, the one it is set to counts as used.
         epoch = now // self.config.epoch_size_ms
         if epoch > self._epoch:
             self._epoch, self._used, self._announced = epoch, 0, False
@@ -184,9 +185,9 @@ class RateLimitManager(Generic[Item]):
         return items
 
     def adopt(self, snapshot: RateLimitSnapshot) -> None:
-        """Adopt a count that another or an earlier process stored. If the epoch size has changed, the last ms of the
-        stored epoch selects the current epoch it counts in: the later one, so that a changed setting never frees room
-        that was used already."""
+        """Adopt a count that another or an earlier process stored."""
+        # If the epoch size has changed, the last ms of the stored epoch selects the current one that it counts in: the
+        # later one, so that a changed setting frees no room that was used already.
         end = (snapshot.epoch + 1) * snapshot.epoch_size_ms - 1
         epoch = end // self.config.epoch_size_ms
         if epoch < self._epoch:

@@ -41,11 +41,8 @@ class AlertChange:
 def changes(
     open_alerts: Mapping[Key, AlertChange], measured: Sequence[tuple[Rule, Sequence[Reading]]], most_open: int
 ) -> list[AlertChange]:
-    """The changes against ``open_alerts`` (raised and not cleared).
-
-    At most ``most_open`` alerts of a rule are open at once, the largest values first, because strangers can create many
-    channels.
-    """
+    """The changes against ``open_alerts`` (raised and not cleared). At most ``most_open`` alerts of a rule are open at
+    once, the largest values first."""
     changed: list[AlertChange] = []
     known = {rule.alert for rule, _ in measured}
     for rule, readings in measured:
@@ -54,6 +51,7 @@ def changes(
         still = {reading.subject for reading in above}
         mine = {subject: old for (alert, subject), old in open_alerts.items() if alert == rule.alert}
         changed += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
+        # Strangers can create channels without end, and each would be an alert.
         room = most_open - len(still & mine.keys())
         new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
         changed += [

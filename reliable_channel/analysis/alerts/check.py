@@ -51,6 +51,7 @@ def check(
     lake.require_any()
     clock = as_of(lake)
     measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
+    # What was measured stays as it is; only what another run appended meanwhile is read again.
     for _ in range(_ATTEMPTS):
         log = AlertLog(settings.paths)
         changed = changes(log.open_alerts(), measured, settings.alerts.most_open)
@@ -66,7 +67,7 @@ def check(
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:
-    """Send changes page by page. Accepted changes are recorded before the next page, so a crash repeats few."""
+    """Send changes page by page."""
     sent = 0
     for _ in range(MOST_PAGES):
         log = AlertLog(settings.paths)
@@ -77,6 +78,6 @@ def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault |
             webhook.send(page)
         except EnvironmentFault as fault:
             return sent, fault
-        log.record_sent(page[-1]["sequence"])
+        log.record_sent(page[-1]["sequence"])  # before the next page: a crash repeats one page at most
         sent += len(page)
     return sent, None

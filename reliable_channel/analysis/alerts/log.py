@@ -53,7 +53,7 @@ class AlertLog:
 
     def append(self, changes: Sequence[AlertChange], as_of: dt.datetime | None, now: dt.datetime) -> bool:
         """Append all or none; False when another run appended since this snapshot."""
-        if not changes:
+        if not changes:  # the usual check commits nothing
             return True
         last = self._last()
         rows = [

@@ -50,10 +50,9 @@ class Reading:
 
 
 def as_of(lake: TableSnapshot) -> dt.datetime | None:
-    """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one.
-
-    The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during that
-    time, and messages lost before it count as just lost."""
+    """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one."""
+    # The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during
+    # that time, and messages lost before it count as just lost.
     latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608 - constants of our own
     return latest
 
@@ -267,7 +266,8 @@ def _channel(row: dict[str, Any]) -> str:
 
 
 def _shorten(subject: str) -> str:
-    """The subject, or its beginning and digest if it is long, because a stranger chooses its length."""
+    """The subject, or its beginning and digest if it is long."""
+    # A stranger chooses its length, and the digest tells two with one beginning apart.
     if len(subject) <= LONGEST_SUBJECT:
         return subject
     digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()

@@ -56,6 +56,7 @@ class Webhook:
             sleep=self.sleep,
         )
         timeout = self.settings.webhook_timeout_ms / 1000
+        # A redirect would send the token and the alerts to whom the receiver names.
         client = httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport)
         with end_at_deadlines(client):
             try:

@@ -66,6 +66,7 @@ def write_bundle(about: Mapping[str, Any], tables: Mapping[Table, pa.Table], env
 def read_bundle(data: bytes) -> Bundle:
     """Read the file of a bundle, whoever wrote it. Raises ``LocalError`` if it is none, or too large."""
     try:
+        # A bundle comes from anybody: everything is bounded before it is read further.
         members = _unpack(data)
         if max(len(members[ABOUT]), len(members[SUMS])) > MAX_LINE_BYTES:
             raise ValueError(f"{ABOUT} or {SUMS} has more than {MAX_LINE_BYTES} bytes")
@@ -101,7 +102,8 @@ def _pack(members: Mapping[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(members.items()):
-            member = zipfile.ZipInfo(name)  # of 1980, whenever it is written
+            # Of 1980 and sorted, so that the same tables give the same bytes whoever writes them, and whenever.
+            member = zipfile.ZipInfo(name)
             member.create_system, member.external_attr = 3, 0o644 << 16
             archive.writestr(member, content)
     return packed.getvalue()

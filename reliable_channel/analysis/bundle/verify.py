@@ -153,6 +153,7 @@ class _Verification:
         raw = row.get("raw")
         if value is None and raw is not None and hashlib.sha256(raw).digest() == row["raw_digest"]:
             value = raw
+        # Records refused before decryption need no key.
         locked = self._locked and row.get("stage") not in ("record", "envelope")
         if value is None or self._topic is None or locked or len(value) > self._may_decode:
             return None
@@ -281,6 +282,7 @@ class _Verification:
         outcomes: dict[CheckOutcome, list[str]] = {outcome: [] for outcome in CheckOutcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
         for row in rows:
+            # Bounded: each copy's filter is decoded, and a hostile bundle may have thousands of one message.
             copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
             shown = {_shows(row, copy, decoded_by_key[_key_of(copy)]) for copy in copies} or {None}
             outcome = (

@@ -86,9 +86,7 @@ class Answers:
 
     def page(self, request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
         """The page, or 304 when the browser has it; rendered once while its tables stay unchanged."""
-        lake = self.cache.lake()
-        wanted = str(request.url.path) + "?" + request.url.query
-        tag = self.cache.tag(lake, wanted, tables)
+        lake, tag = self._tag(request, tables)
         if _has(request, tag):
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
         status = 200
@@ -115,13 +113,16 @@ class Answers:
         make: Callable[[TableSnapshot], Figure],
     ) -> Response:
         """The picture, or 304 when the browser has it."""
-        lake = self.cache.lake()
-        tag = self.cache.tag(lake, str(request.url.path) + "?" + request.url.query, tables)
+        lake, tag = self._tag(request, tables)
         if _has(request, tag):
             return Response(status_code=304, headers={"ETag": f'"{tag}"'})
         body = self.cache.get_or_render(tag, lambda: svg(make(lake), *look))
         headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
         return Response(body, media_type="image/svg+xml", headers=headers)
+
+    def _tag(self, request: Request, tables: Sequence[str]) -> tuple[TableSnapshot, str]:
+        lake = self.cache.lake()
+        return lake, self.cache.tag(lake, f"{request.url.path}?{request.url.query}", tables)
 
 
 def create_app(

@@ -261,7 +261,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
 
     spec: dict[str, Any] = _prepare(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
     ink, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
-    spec["background"] = "transparent"
+    spec["background"] = "transparent"  # the page's own
     # Room for text: a browser's fonts may be wider than those that were measured with.
     spec["padding"] = {"left": 18, "right": 18, "top": 6, "bottom": 6}
     spec.get("spec", spec)["width"] = WIDTHS[width]

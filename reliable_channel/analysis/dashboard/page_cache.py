@@ -71,6 +71,7 @@ class PageCache:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
                 return self._kept[tag]
+        # Outside the lock, so that others get what is kept; two that want the same new page may both render it.
         with self._making:
             made = make()
         if not keep():

@@ -13,10 +13,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def safe(value: Any) -> Any:
-    """A cell that no spreadsheet interprets as a formula: text that begins like one gets an apostrophe before it
-    (OWASP, *CSV Injection*). Numbers stay numbers; characters that do not print are left out."""
+    """A cell that no spreadsheet interprets as a formula. Numbers stay numbers; characters that do not print are left
+    out."""
     if not isinstance(value, str):
         return value
+    # Strangers choose names, and a spreadsheet runs what begins like a formula, also in quotes and after spaces (OWASP,
+    # *CSV Injection*).
     begins = value.lstrip(" ")
     text = "".join(c if c.isprintable() else " " for c in value)
     return "'" + text if begins.startswith(_FORMULA) else text

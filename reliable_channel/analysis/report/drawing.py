@@ -1,8 +1,4 @@
-"""Renders charts as SVG and PNG with vl-convert in this process; nothing is loaded from a network.
-
-Every text of a chart is made printable first: strangers choose the names in charts, and one control character in a
-label ends the whole process (seen with vl-convert 1.9).
-"""
+"""Renders charts as SVG and PNG with vl-convert in this process; nothing is loaded from a network."""
 
 from __future__ import annotations
 
@@ -55,6 +51,8 @@ def printable(value: Any) -> Any:
         return {printable(key): printable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [printable(inner) for inner in value]
+    # Strangers choose the names in charts, and one control character in a label ends the whole process (seen with
+    # vl-convert 1.9).
     if isinstance(value, str) and not value.isprintable():
         return text.printable(value, LONGEST)
     return value

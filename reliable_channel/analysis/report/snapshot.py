@@ -79,6 +79,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     create_views(connection, ())
+    # Last: a user's query may be any SELECT, which must neither read a file or address nor undo this.
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
     return connection
 
@@ -105,7 +106,7 @@ def _register(sources: Mapping[str, Any], views: Iterable[View]) -> Iterator[duc
         for name in sources:
             connection.unregister(name)
     except BaseException:
-        connection.close()
+        connection.close()  # it may still have tables of this snapshot, which nobody else must read
         raise
     _idle.append(connection)
 

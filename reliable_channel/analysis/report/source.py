@@ -137,9 +137,9 @@ class TableWindow:
         """The result of ``sql``, which names tables of the pipeline and takes ``values`` as parameters ``$name``. Only
         columns that are named are read: ``SELECT *`` of a table returns no more than those. The same query runs
         once."""
-        question = sql, repr(sorted(values.items()))
+        question = sql, repr(sorted(values.items()))  # JSON and charts of a report need many of the same
         if question in self._answers:
-            return self._answers[question].copy()
+            return self._answers[question].copy()  # callers add columns
         self._load_what_is_named(sql)
         frame: pd.DataFrame = self._run(lambda: self._engine.execute(sql, values or None).df())
         self._answers[question] = frame

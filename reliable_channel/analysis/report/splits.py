@@ -104,6 +104,7 @@ def find_circle(acknowledgements: Iterable[tuple[str, str]]) -> Group:
     circles = _join(
         [frozenset(pair) for pair in pairs if pair[::-1] in pairs], lambda here, there: not here.isdisjoint(there)
     )
+    # The oldest: a stranger can invent participants that acknowledge each other, but not before the first that did.
     oldest = next((pair[0] for pair in pairs if pair[::-1] in pairs), None)
     return next((circle for circle in circles if oldest in circle), frozenset())
 

@@ -294,7 +294,7 @@ class AckTable:
         self._unlocated.add(row)
         if self._is_slow:  # so that no later filter pays for hashing all ids
             self._format.hashes(tracked.message_id)
-        own = self._participants.number(tracked.sender_id)
+        own = self._participants.number(tracked.sender_id)  # nobody acknowledges its own message
         if self.is_asked:
             self._open[:, row] = True
             if own is not None and own < self._open.shape[0]:
@@ -396,6 +396,7 @@ class AckTable:
         bits = words.take(at)
         bits &= masks
         held = [tracked for row in rows[bits.all(axis=0)].tolist() if (tracked := self._by_row[row])]
+        # Rows are reused: their order differs after a restore, and that of the events must not.
         held.sort(key=lambda tracked: (tracked.lamport, tracked.message_id))
         return held
 

@@ -33,8 +33,7 @@ def review_dependencies(
 ) -> Dependencies:
     """Classify the entries of a message's causal history; a dependency is met when its id is in the log. ``first``: the
     message is the first one observed, so everything it names is older than the observation. ``unproven``: its own id
-    could not be recomputed, so presumably neither could the ids that its sender names; it does not wait for unproven
-    messages."""
+    could not be recomputed."""
     in_log = state.log.holds
     for entry in message.causal_history:
         if not in_log(entry.message_id):
@@ -47,6 +46,7 @@ def review_dependencies(
     old = before = config.before_observation and (first or lamport <= state.observed_since)
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if not in_log(dependency):
+            # Who uses a scheme that is not known here names ids of that scheme, which stay unproven for minutes.
             waits = before is old and not (unproven and dependency in state.unproven.doubts)
             _sort(state, message, lamport, dependency, before, waits, dependencies)
         elif state.participant_id is not None:
@@ -71,11 +71,12 @@ def _sort(
 ) -> None:
     incoming = state.incoming
     held = incoming.waiting.get(dependency)
+    # Forged messages that name each other would wait for ever (docs/sds.md, *Decisions*).
     if dependency == message.message_id or (held is not None and held.lamport >= lamport):
         dependencies.not_causal.append(dependency)
     elif held is not None:
         dependencies.unmet[dependency] = None
-    elif dependency in incoming.syncs:
+    elif dependency in incoming.syncs:  # nim-sds peers name them, and nobody delivers them
         return
     elif incoming.is_lost(dependency, message.sender_id):
         dependencies.lost.append(dependency)

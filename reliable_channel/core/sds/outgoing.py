@@ -176,8 +176,8 @@ class OutgoingBuffer:
 
     def record_sent(self, segment: OwnSegment, now: int) -> None:
         """Record a dispatch: the wait starts, or starts again. An adaptive one is twice as long as the dispatch took,
-        up to :data:`MAX_STRETCHED_WAIT_MS`, if that is more: where a rate limit delays a segment, it delays its
-        acknowledgement too."""
+        up to :data:`MAX_STRETCHED_WAIT_MS`, if that is more."""
+        # Where a rate limit delays a segment, it delays its acknowledgement too.
         if segment.queued_at is not None and self._config.is_adaptive:
             segment.wait = max(segment.wait, min(2 * (now - segment.queued_at), MAX_STRETCHED_WAIT_MS))
         segment.queued_at = None
@@ -195,7 +195,8 @@ class OutgoingBuffer:
         return segment is not None and segment.state is SegmentState.UNSENT
 
     def restart_queue(self, now: int, message_ids: Iterable[str]) -> None:
-        """Note that these segments wait to be dispatched since ``now``: before that, the process did not run."""
+        """Note that these segments wait to be dispatched since ``now``."""
+        # Before that, the process did not run: its absence is no sign of a slow dispatch.
         for message_id in message_ids:
             segment = self.segments[message_id]
             if segment.queued_at is not None:
@@ -227,6 +228,7 @@ class OutgoingBuffer:
             return
         send.complete_for[by] = None
         events.append(RecipientAcknowledged(now, send.send_id, by, send.required, len(send.segments), evidence))
+        # Any k of k + m segments are the message (docs/spec/sds.md, *Acknowledgements*).
         for segment in send.segments:
             if segment.state in OPEN_STATES:
                 segment.move(SegmentInput.RELEASE)
@@ -289,6 +291,7 @@ class OutgoingBuffer:
         if send.failed or send.delivered or len(send.segments) - len(exhausted) >= send.required:
             self._finish(send)
             return
+        # The segments that still wait cannot make up for those that are exhausted.
         send.failed = True
         for segment in send.segments:
             if segment.state in OPEN_STATES:

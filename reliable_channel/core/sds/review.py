@@ -135,6 +135,7 @@ class AckReview:
         named = [entry.message_id for entry in message.causal_history]
         for message_id in named:
             tracked = tracked_as(message_id)
+            # Senders name their own last message in every history.
             if tracked is not None and not tracked.certain & bit and tracked.sender_id != by:
                 self._acknowledge(tracked, by, number, NAMED, message.message_id, now, events)
         self._walk(by, number, named, message.message_id)
@@ -153,6 +154,8 @@ class AckReview:
         left = MAX_WALK
         while stack and left > 0:
             entry = stack.pop()
+            # Each message once for each participant: scanning the whole history per message is a known mistake
+            # (docs/spec/sds.md, *Known mistakes of implementations*).
             if entry.past & bit or entry.lamport < floor:
                 continue
             entry.reach(bit)
@@ -171,8 +174,8 @@ class AckReview:
                     stack.append(earlier)
 
     def _reach(self, tracked: Tracked, number: int) -> None:
-        """Record that a participant has a message in its causal past. Nothing is implied for messages sent before the
-        participant was first heard, because it may have joined later."""
+        """Record that a participant has a message in its causal past."""
+        # Nothing is implied for messages sent before the participant was first heard: it may have joined later.
         since = self.participants.first_lamport(number)
         if since is None or tracked.lamport <= since:
             return
@@ -191,7 +194,7 @@ class AckReview:
             )
             return
         saturation = filter_format.saturation(words)
-        if saturation > self._config.saturation_limit:
+        if saturation > self._config.saturation_limit:  # a filter of ones would acknowledge everything
             events.append(SaturatedFilter(now, message.message_id, message.sender_id, saturation))
             return
         by, via = message.sender_id, message.message_id
@@ -202,9 +205,9 @@ class AckReview:
                 self._hit(tracked, by, number, via, now, events)
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
-        """Record that a filter contains an id. Two copies of one message count as one hit."""
+        """Record that a filter contains an id."""
         vias = tracked.record_hit(by, via)
-        if vias is None:
+        if vias is None:  # another copy of a message: it says nothing new
             return
         self.table.mark(tracked, number)
         threshold = self._config.possible_acks_threshold

@@ -1,8 +1,7 @@
-"""Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry.
+"""Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry
+(docs/sds.md, *Limits*).
 
-So a sender cannot displace the entries of others while it holds more than they do. Of senders that hold equally much,
-the one with the oldest entry loses it: names decide nothing, because whoever invents names also chooses them. Look-ups,
-additions and removals are O(1); finding who holds most is O(log n) amortized.
+Look-ups, additions and removals are O(1); finding who holds most is O(log n) amortized.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ class _Share(Generic[K]):
 
     def rank(self) -> tuple[int, int]:
         """Owners lose entries in the order of their ranks: who holds most first, then who has the oldest key."""
+        # Not by name: whoever invents names also chooses them.
         return -self.held, next(iter(self.keys.values()))[1]
 
 
@@ -121,6 +121,7 @@ class Shares(Generic[K]):
         if share.held > -share.stated[0]:
             share.stated = share.rank()
             heapq.heappush(self._largest, (share.stated, owner))
+            # Outdated ranks are dropped only on top, and a flood of additions would leave them below.
             if len(self._largest) > 64 + 4 * len(self._of):
                 for each in self._of.values():
                     each.stated = each.rank()

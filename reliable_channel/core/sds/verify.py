@@ -84,8 +84,7 @@ _REFUTED = IdCheck(False)
 
 def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
     """Whether the id is recomputed, and how; undecided for an id of another form or of the joined form, and for a
-    message without timestamp. An id that the bounded search did not find is not recomputed: otherwise a sender of
-    content that takes long to search could claim any id."""
+    message without timestamp."""
     content, lamport = message.content, message.lamport_timestamp
     if lamport is None or not _FORM.fullmatch(message.message_id):
         return _UNDECIDED
@@ -93,6 +92,8 @@ def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
         return _REFUTED
     if message.message_id == js_message_id(content):
         return IdCheck(True, IdScheme.SHA256)
+    # An id that this search does not find counts as not recomputed: who sends content that takes long to search could
+    # otherwise claim any id.
     left = MAX_HASHED_BYTES
     cost = max(len(content), _BYTES_PER_CALL)
     tried = set()

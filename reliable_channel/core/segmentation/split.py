@@ -14,8 +14,8 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     """Split ``payload`` into segments: data in order, then parity; never an empty list.
 
     In dialect v0.1 a payload of at most ``config.bare_size()`` bytes becomes one segment with ``is_bare`` true, whose
-    encoding is the payload itself, unless those bytes would validate as a segment: then it is split in two. The other
-    dialects wrap every payload.
+    encoding is the payload itself, unless those bytes would validate as a segment. The other dialects wrap every
+    payload.
 
     Raises :class:`EmptyMessage` for an empty payload and :class:`MessageTooLarge` for one above
     ``max_message_bytes`` or of more than ``max_total_segments`` segments.
@@ -24,6 +24,7 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
     entire_message_hash = keccak256(payload)
     chunk = config.chunk_size()
     if config.dialect is Dialect.V01 and len(payload) <= config.bare_size():
+        # A receiver would take it for a segment of another message (Segmentation 0.1, *Sending*): it is split in two.
         if not validates_as_segment(payload):
             return [Segment(entire_message_hash, 0, 1, 0, False, payload)]
         chunk = _half(len(payload))

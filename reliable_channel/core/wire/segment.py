@@ -98,6 +98,8 @@ def decode_segment(data: bytes, dialects: Collection[Dialect] = DEFAULT_DIALECTS
 
     A :class:`Malformed` means *these bytes are not a segment*: with v0.1 the caller may treat them as a bare payload.
     """
+    # The order decides nothing for honest senders: no segment of one layout validates in the other
+    # (docs/spec/segmentation.md, *Dialects*).
     if _V01 in dialects or _LIP243 in dialects:
         decoded = _decode_numbered(data, dialects)
         if isinstance(decoded, Segment) or _LIP243_LENGTH not in dialects:
@@ -127,7 +129,7 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
     bare payload.
 
     With v0.1 such bytes *are* a bare payload and are delivered as one. Participant and pipeline report them
-    nevertheless, because an index of 9 among 3 is more likely a broken sender.
+    nevertheless.
     """
     if malformed.reason is Reason.MALFORMED_SEGMENT:
         return None
@@ -135,6 +137,8 @@ def lookalike(content: bytes, malformed: Malformed) -> Malformed | None:
         proto = pb.SegmentMessageProto.FromString(content)
     except DecodeError:
         return None
+    # Texts may parse as protobuf by chance. Fields in order, a hash and a payload hardly ever come by chance, and an
+    # index of 9 among 3 is more likely a broken sender.
     canonical = proto.SerializeToString() == content
     counted = proto.segments_count or proto.parity_segments_count or proto.index
     hash_like = 16 <= len(proto.entire_message_hash) <= 64
@@ -195,7 +199,7 @@ def _decode_data(proto: pb.SegmentMessageProto, dialect: Dialect) -> Segment | M
 def _decode_v01_parity(proto: pb.SegmentMessageProto, dialects: Collection[Dialect]) -> Segment | Malformed:
     if Dialect.V01 not in dialects or proto.parity_segments_count == 0:
         return Malformed(Reason.SEGMENT_COUNT, "neither data segments nor parity segments are counted")
-    if proto.parity_segments_count + 2 > MAX_TOTAL_SEGMENTS:
+    if proto.parity_segments_count + 2 > MAX_TOTAL_SEGMENTS:  # a v0.1 message has two data segments at least
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
     if proto.index:
         return Malformed(Reason.SEGMENT_INDEX, f"a parity segment with the data index {proto.index}")
