@@ -99,7 +99,18 @@ def read_files(
     Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
     files, root = filesystem(paths.table(table.name))
     schema = _nullable_schema(table, columns)
-    read = [_read(files, f"{root}/{file_path}", columns, where).cast(schema) for file_path in file_paths]
+    read = [
+        pq.read_table(
+            f"{root}/{file_path}",
+            columns=list(columns),
+            filters=where,
+            filesystem=files,
+            partitioning=None,
+            # Spark writes times as INT96, which have no time zone: the cast makes them UTC, as they are in every table.
+            coerce_int96_timestamp_unit="us",
+        ).cast(schema)
+        for file_path in file_paths
+    ]
     return pa.concat_tables(read) if read else schema.empty_table()
 
 
@@ -155,21 +166,3 @@ def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[Adde
     )
     expired = str(parameters.get("predicate", "")).startswith(f"{table.retention_column} < ")
     return [] if deletes and expired else None
-
-
-def _read(files: Any, file_path: str, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
-    """Read columns of one Parquet file, in the same form for all writers. Spark writes times as INT96, which lack the
-    time zone (UTC in every table), and does not keep nullability."""
-    rows = pq.read_table(
-        file_path,
-        columns=list(columns),
-        filters=where,
-        filesystem=files,
-        partitioning=None,
-        coerce_int96_timestamp_unit="us",
-    )
-    for number, field in enumerate(rows.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz is None:
-            times = rows[field.name].cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-            rows = rows.set_column(number, field.name, times)
-    return rows.cast(pa.schema([field.with_nullable(True) for field in rows.schema]))

@@ -64,11 +64,10 @@ def of_columns(columns: Sequence[Sequence[Any]], table: Table) -> pa.Table:
     return pa.Table.from_arrays([pa.array(*each) for each in zip(columns, schema.types, strict=True)], schema=schema)
 
 
-def columns_of(rows: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-    """``rows`` with exactly the columns of ``table``: missing ones are null, others are dropped."""
-    present = set(rows.schema.names)
+def select_columns(columns: Mapping[str, pa.Array], count: int, table: Table) -> pa.RecordBatch:
+    """``count`` rows with exactly the columns of ``table``, of its types: missing ones are null, others are dropped."""
     arrays = [
-        rows.column(c.name) if c.name in present else pa.nulls(rows.num_rows, ARROW_TYPES[c.type])
+        columns[c.name].cast(ARROW_TYPES[c.type]) if c.name in columns else pa.nulls(count, ARROW_TYPES[c.type])
         for c in table.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, [*table.names()])

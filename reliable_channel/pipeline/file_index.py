@@ -82,10 +82,13 @@ class FileIndex:
         schema = _SCHEMA.with_metadata({_FILES: json.dumps(files).encode()})
         path = self._directory / f"{uuid.uuid4()}.arrow"
         fresh = path.with_suffix(".tmp")
-        with fresh.open("wb") as raw, pa.ipc.new_file(raw, schema) as out:
-            out.write_table(pa.table([hashes[order], owners[order]], schema=schema), max_chunksize=len(order) or None)
+        with fresh.open("wb") as raw:
+            with pa.ipc.new_file(raw, schema) as out:
+                # One chunk, because a pack is read as one array from the memory map.
+                columns = [hashes[order], owners[order]]
+                out.write_table(pa.table(columns, schema=schema), max_chunksize=len(order) or None)
             raw.flush()
-        _to_disk(fresh)
+            os.fsync(raw.fileno())  # else a power failure could leave the new name without the bytes
         fresh.replace(path)
         for old in instead:
             assert old.path is not None  # noqa: S101  for the type checker
@@ -141,8 +144,3 @@ def hash_values(values: pa.Array) -> Hashes:
 def _of_files(files: list[str], hashes: Sequence[Hashes]) -> _Pack:
     owners = np.repeat(np.arange(len(files), dtype=np.uint32), [len(each) for each in hashes])
     return _Pack(None, files, np.concatenate(hashes), owners)
-
-
-def _to_disk(file: Path) -> None:
-    with file.open("rb") as written:
-        os.fsync(written.fileno())

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.schema import columns_of, of_columns
+from reliable_channel.lake.schema import of_columns, select_columns
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.delta import task_result, task_results
@@ -142,7 +142,8 @@ class ResultFiles:
 
     def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
         """Write rows that already have columns of their table."""
-        self._files.add(table, columns_of(rows, table))
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        self._files.add(table, select_columns(columns, rows.num_rows, table))
 
     def finish(self) -> list[WrittenFile]:
         """Close the files; returns all of them, including those of earlier tasks."""

@@ -14,11 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.core.wire.malformed import Reason
-from reliable_channel.lake.schema import ARROW_TYPES
+from reliable_channel.lake.schema import select_columns
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, Table
-
-_NAMES = {"envelope_hash": "message_hash"}
-"""Columns of ``sds_messages`` with another name in a decoded record."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,8 @@ class DecodedBatch:
 
     def segments(self) -> pa.RecordBatch:
         """The rows of ``sds_messages``."""
-        return self.sds()._as(SDS_MESSAGES, {})
+        part = self.sds()
+        return part._as(SDS_MESSAGES, {"envelope_hash": part.decoded["message_hash"]})
 
     def sds(self) -> DecodedBatch:
         """The records that are SDS messages."""
@@ -78,11 +76,4 @@ class DecodedBatch:
         return DecodedBatch(self.given, {**self.decoded, **changed})
 
     def _as(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        known = {**self.decoded, **self.given, **special}
-        arrays = []
-        for column in table.columns:
-            type_ = ARROW_TYPES[column.type]
-            array = known.get(_NAMES.get(column.name, column.name))
-            count = len(self.given["kafka_offset"])
-            arrays.append(pa.nulls(count, type_) if array is None else array.cast(type_))
-        return pa.RecordBatch.from_arrays(arrays, [*table.names()])
+        return select_columns({**self.decoded, **self.given, **special}, len(self.given["kafka_offset"]), table)

@@ -155,7 +155,10 @@ class _Segments:
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
-        self._columns = {name: _values(name, table[name]) for name in SegmentRow._fields}
+        self._columns: dict[str, Any] = {
+            name: _OneByOne(table[name]) if name == "content" else table[name].to_pylist()
+            for name in SegmentRow._fields
+        }
         self.by_hash: dict[bytes, list[int]] = {}
         hashes = table[HASH].to_pylist()
         order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
@@ -215,10 +218,6 @@ class _ToState:
                 [pa.array(column, pa.binary()) for column in zip(*self._given, strict=True)], schema=_OUTPUT_SCHEMA
             )
             self._given, self._bytes = [], 0
-
-
-def _values(name: str, column: pa.ChunkedArray) -> list[Any] | _OneByOne:
-    return _OneByOne(column) if name == "content" else list(column.to_pylist())
 
 
 class _OneByOne:
