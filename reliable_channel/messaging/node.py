@@ -93,7 +93,8 @@ class MessagingNode(RecordLookups):
         )
         self._turns = TurnLock()
         self._started = False
-        self._closes = False
+        self._must_stop = False
+        self._must_close = False
         background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -108,7 +109,10 @@ class MessagingNode(RecordLookups):
         self._ledger.records.owner.refuse_fork()
         with self._turns.take() as mine:
             if mine and not self._started:
+                self._must_stop = False
                 self._start(background)
+                if self._must_stop:  # a listener wanted it while the node started
+                    self._stop()
 
     def _start(self, background: bool) -> None:
         self._started = True
@@ -128,8 +132,11 @@ class MessagingNode(RecordLookups):
 
     def stop(self) -> None:
         """End all threads and the transport. Pending requests stay in the database and continue at the next start.
-        Waits for another thread that stops the node, except in a listener for which that one waits."""
+        Waits for another thread that starts or stops the node, except in a listener for which that one waits: there it
+        leaves the stopping to that thread."""
         self._ledger.records.owner.refuse_fork()
+        # Set first: a listener that may not wait for the thread that starts the node leaves this to it.
+        self._must_stop = True
         with self._turns.take() as mine:
             if mine:
                 self._stop()
@@ -144,15 +151,14 @@ class MessagingNode(RecordLookups):
             self._transport.remove_listener(self._on_transport)
             self._observe(self._transport.health())
             self._feed.stop()
-        if self._closes:
+        if self._must_close:
             self._ledger.records.close()
 
     def close(self) -> None:
         """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does
         closing in a forked process."""
         if self._ledger.records.owner.is_current:
-            # Set first: a listener that may not wait for the thread that stops the node leaves this to it.
-            self._closes = True
+            self._must_close = True  # first, as in ``stop``
             self.stop()
 
     def __enter__(self) -> MessagingNode:

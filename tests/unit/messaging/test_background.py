@@ -10,6 +10,7 @@ import pytest
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.messaging import MessagingNode
+from reliable_channel.messaging.store import NodeClosedError
 from reliable_channel.messaging.worker import Worker
 from reliable_channel.transport.clock import ManualClock
 from tests.support.fake_waku_node import FakeWakuNode
@@ -86,6 +87,18 @@ def test_a_node_stopped_from_a_listener_does_not_wait_for_itself(site: Site) -> 
     request_id = site.send()
     until(lambda: site.record(request_id).sent)
     until(lambda: site.node.health_indicator == "Unhealthy")
+
+
+@pytest.mark.parametrize("end", ["stop", "close"])
+def test_a_listener_may_end_the_node_that_is_starting(site: Site, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transport may call its listeners while it starts, in the same thread."""
+    before = set(threading.enumerate())
+    monkeypatch.setattr(site.transport, "subscribe", lambda _: getattr(site.node, end)())
+    site.node.start()
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("messaging-")]
+    if end == "close":
+        with pytest.raises(NodeClosedError):
+            site.send()
 
 
 def test_a_worker_whose_work_fails_goes_on() -> None:
