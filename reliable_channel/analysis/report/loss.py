@@ -31,19 +31,20 @@ UNEXPLAINED = "unexplained"
 _CAUSE = f"coalesce(cause, '{UNEXPLAINED}') AS cause"
 
 
-_NOT_DELIVERED = f"""{_CAUSE}, count(*) AS messages FROM delivery_status WHERE verdict <> 'delivered'
-                     GROUP BY ALL ORDER BY messages DESC"""
-
-
 def causes(source: TableWindow) -> pd.DataFrame:
     """How many messages were not delivered, by verdict and cause."""
-    return source.query(f"SELECT verdict, {_NOT_DELIVERED}, verdict, cause")
+    return source.query(
+        f"""SELECT verdict, {_CAUSE}, count(*) AS messages FROM delivery_status WHERE verdict <> 'delivered'
+            GROUP BY ALL ORDER BY messages DESC, verdict, cause"""  # noqa: S608 - constants of our own
+    )
 
 
 def causes_by_channel(source: TableWindow) -> pd.DataFrame:
     """The same for each channel."""
     return source.query(
-        f"SELECT content_topic, channel_id, verdict, {_NOT_DELIVERED}, channel_id, content_topic, verdict, cause"
+        f"""SELECT content_topic, channel_id, verdict, {_CAUSE}, count(*) AS messages FROM delivery_status
+            WHERE verdict <> 'delivered' GROUP BY ALL
+            ORDER BY messages DESC, channel_id, content_topic, verdict, cause"""  # noqa: S608 - constants of our own
     )
 
 
