@@ -63,12 +63,12 @@ def pairs(scale: float, only: Sequence[str] = ()) -> list[tuple[float, Case, Cas
 @bench
 def channels() -> Iterator[Result]:
     """Compare many channels with few, and measure the checkpoint's size."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        prepare(directory)
         if not (chosen := pairs(SIZES.scale, SIZES.workloads)):
             return
         spec = {
-            "run_dir": place,
+            "run_dir": directory,
             "cores": 2,
             "batches": SIZES.scale_count(WARM_UP + MEASURED, 3),
             "pairs": [[asdict(many), asdict(few)] for _, many, few in chosen],
@@ -93,10 +93,10 @@ def held() -> Iterator[Result]:
     rate = round(1 / (HELD_STEPS * python_step()))
     count, log = SIZES.scale_count(HELD, rate), SIZES.scale_count(HELD_LOG, 10)
     seconds = SIZES.scale_count(HELD_S, 10)
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        prepare(directory)
         spec = {
-            "run_dir": place,
+            "run_dir": directory,
             "cores": 2,
             "channels": count,
             "log": log,

@@ -65,8 +65,8 @@ def js_waku() -> Iterator[Result]:
     install(JS)
     warm_up = WARM_UP if SIZES.scale >= 0.1 else ()
     cells = [scale(cell) for cell in (*warm_up, *CELLS)]
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        settings = prepare(directory)
         with running_broker(settings) as there:
             for cell in cells:
                 topics = there.kafka.topics.model_copy(update={"envelopes": cell.topic, "partitions": 1})
@@ -74,13 +74,13 @@ def js_waku() -> Iterator[Result]:
             servers = there.kafka.servers
             cases = [{"topic": cell.topic, **asdict(cell)} for cell in cells]
             with child(
-                "bench.jobs.beside", {"servers": servers, "run_dir": place, "cores": 2, "cases": cases}
+                "bench.jobs.beside", {"servers": servers, "run_dir": directory, "cores": 2, "cases": cases}
             ) as process:
                 answers = {answer["topic"]: answer for answer in process.answers()}
                 process.finish(PATIENCE_S)
             for cell in cells[len(warm_up) :]:
                 ours = answers[cell.topic]
-                theirs = consume(servers, cell, Path(place) / f"{cell.topic}.sqlite")
+                theirs = consume(servers, cell, Path(directory) / f"{cell.topic}.sqlite")
                 if {ours["rows"], theirs["rows"]} != {cell.measured}:
                     raise AssertionError(f"{cell.measured} messages were sent, delivered are {ours} and {theirs}.")
                 yield from compare(cell.label, ours, theirs)
@@ -93,11 +93,11 @@ def scale(cell: Cell) -> Cell:
     return Cell(channels, SIZES.scale_count(cell.log, 1), measured)
 
 
-def install(place: Path) -> None:
+def install(directory: Path) -> None:
     """Install the Node.js packages of the lock file, once."""
-    lock, mark = place / "package-lock.json", place / "node_modules" / ".installed"
+    lock, mark = directory / "package-lock.json", directory / "node_modules" / ".installed"
     if not mark.exists() or mark.read_bytes() != lock.read_bytes():
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], cwd=place, check=True)
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--silent"], cwd=directory, check=True)
         shutil.copyfile(lock, mark)
 
 

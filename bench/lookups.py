@@ -28,7 +28,7 @@ from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.reassembly.memory import read_completed
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
-_PLACE = ("waku.envelopes", 0)
+_PARTITION = ("waku.envelopes", 0)
 _START_MS = 1_767_225_600_000
 _PER_BATCH = 50
 _STEP_MS = 60_000
@@ -50,7 +50,7 @@ def open_hashes() -> Iterator[Result]:
 
             def ask(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> int:
                 open_hashes = read_open_hashes(paths, 0)
-                return len(open_hashes.select_open(hashes[:2_000] + _OTHERS)) + len(open_hashes.due(_PLACE, 100))
+                return len(open_hashes.select_open(hashes[:2_000] + _OTHERS)) + len(open_hashes.due(_PARTITION, 100))
 
             def change(paths: PathSettings = paths, hashes: list[bytes] = hashes) -> None:
                 read_open_hashes(paths, 0).apply(_due(hashes[:1_000])).write(paths, 1)
@@ -64,7 +64,7 @@ _OTHERS = [number.to_bytes(32, "big") for number in range(2_000)]
 
 
 def _due(hashes: list[bytes]) -> list[HashDue]:
-    return [HashDue(hash_, [(*_PLACE, number)]) for number, hash_ in enumerate(hashes)]
+    return [HashDue(hash_, [(*_PARTITION, number)]) for number, hash_ in enumerate(hashes)]
 
 
 _SETS = SegmentationConfig(segment_size_bytes=64, max_open_sets=10**6, max_open_sets_per_sender=10**6)
@@ -92,7 +92,7 @@ def overdue_sets() -> Iterator[Result]:
         content = encode_segment(Segment(keccak256(number.to_bytes(8, "big")), 0, 3, None, False, os.urandom(102_400)))
         at_us, sender = _START_MS * 1000, f"sender {number}"
         row = SegmentRow(
-            *_PLACE, number, at_us, "p", "c", "talk", "spec", sender, f"{number:064x}", number, "v0.1", content
+            *_PARTITION, number, at_us, "p", "c", "talk", "spec", sender, f"{number:064x}", number, "v0.1", content
         )
         sets = HashSets(config)
         sets.add(row)
@@ -102,7 +102,7 @@ def overdue_sets() -> Iterator[Result]:
             written += len(blob)
             begin = time.thread_time()
             sets = HashSets.from_bytes(blob, config)
-            reports += len(sets.tick(_PLACE, number, sets.dues()[_PLACE]))
+            reports += len(sets.tick(_PARTITION, number, sets.dues()[_PARTITION]))
             blob = sets.to_bytes()
             cpu += time.thread_time() - begin
     yield Result("10 000 open sets of a segment of 100 KiB: state", state / overdue * 10_000 / 1e6, "MB")
@@ -142,12 +142,12 @@ def _life_of(sends: list[_Send]) -> dict[str, float]:
     return {what: seconds * 1_000_000 for what, seconds in micros.items()} | {"state": state / len(sends)}
 
 
-def _add(held: Reassembler, place: int, sends: list[_Send]) -> list[object]:
+def _add(held: Reassembler, index: int, sends: list[_Send]) -> list[object]:
     """Add one segment of each send; returns the events."""
     return [
         event
         for number, (segments, scope) in enumerate(sends)
-        for event in held.add(segments[place], 0, scope=scope, sds_id=f"{number}/{place}", lamport=number + place)
+        for event in held.add(segments[index], 0, scope=scope, sds_id=f"{number}/{index}", lamport=number + index)
     ]
 
 
@@ -180,9 +180,9 @@ def _request(settings: Settings, count: int) -> None:
         for number, sds_id in enumerate(ids[:count])
     ]
     append_rows(settings.paths, REFETCH_REQUESTS, as_arrow(rows, REFETCH_REQUESTS))
-    place = {"kafka_topic": _PLACE[0], "kafka_partition": _PLACE[1]}
+    record = {"kafka_topic": _PARTITION[0], "kafka_partition": _PARTITION[1]}
     came = [
-        {**channel, **place, "kafka_offset": number, "channel_id": f"{number % 100}", "sds_id": sds_id}
+        {**channel, **record, "kafka_offset": number, "channel_id": f"{number % 100}", "sds_id": sds_id}
         for number, sds_id in enumerate(ids[count:])
     ]
     append_rows(settings.paths, SDS_MESSAGES, as_arrow(came, SDS_MESSAGES))
@@ -218,8 +218,8 @@ def _write(paths: PathSettings, batch: int) -> None:
     hashes = [os.urandom(32) for _ in range(_PER_BATCH)]
     rows = [
         {
-            "kafka_topic": _PLACE[0],
-            "kafka_partition": _PLACE[1],
+            "kafka_topic": _PARTITION[0],
+            "kafka_partition": _PARTITION[1],
             "kafka_offset": batch * _PER_BATCH + number,
             "event_time": (_START_MS + batch * _STEP_MS) * 1_000,
             "pubsub_topic": "/waku/2/rs/2/1",

@@ -44,18 +44,18 @@ def low_rate() -> Iterator[Result]:
     from reliable_channel.runtime.broker import running_broker
 
     pairs = next(workload for workload in workloads(1) if workload.name == "pairs")
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        settings = prepare(directory)
         with running_broker(settings) as there:
-            yield from measure(there, Path(place), replace(pairs, name="low-rate", messages=16), {})
+            yield from measure(there, Path(directory), replace(pairs, name="low-rate", messages=16), {})
 
 
-def measure(there: Any, place: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
+def measure(there: Any, directory: Path, workload: Any, spark: dict[str, Any]) -> Iterator[Result]:
     """The figures of one run; ``spark``: settings of the session."""
     topic = fill_topic(there, workload)["topic"]
     share = min(1.0, SIZES.scale)
     warm_s, seconds, idle_s = (max(least, each * share) for each, least in ((WARM_S, 0), (MEASURED_S, 30), (IDLE_S, 5)))
-    spec = {"servers": there.kafka.servers, "run_dir": str(place), "cores": 2, "topic": topic}
+    spec = {"servers": there.kafka.servers, "run_dir": str(directory), "cores": 2, "topic": topic}
     spec |= {"warm_s": warm_s, "seconds": seconds, "idle_s": idle_s, "spark": spark}
     endless = records(replace(workload, messages=10**9), "at a low rate")
     traffic = list(islice(endless, int(RATE * (2 * (warm_s + seconds) + START_S))))

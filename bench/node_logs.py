@@ -29,10 +29,10 @@ def node_logs() -> Iterator[Result]:
     """Measure each format, each message in four lines, and a second reading that adds nothing."""
     lines = SIZES.scale_count(LINES, 1_000)
     for form in (nim_text, nim_json, zap_console):
-        with tempfile.TemporaryDirectory() as place:
-            log = Path(place) / "node.log"
+        with tempfile.TemporaryDirectory() as directory:
+            log = Path(directory) / "node.log"
             _write(log, lines, form)
-            paths, step = PathSettings(run_dir=place), python_step()
+            paths, step = PathSettings(run_dir=directory), python_step()
             for what in ("new", "known"):
                 began, cpu = time.perf_counter(), time.process_time()
                 counts = read_logs(paths, [log], "node")

@@ -55,17 +55,17 @@ def pipeline() -> Iterator[Result]:
     """Measure all workloads on one and two cores, then a backlog, and steady traffic at half of the backlog's rate."""
     from reliable_channel.runtime.broker import running_broker
 
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        settings = prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        settings = prepare(directory)
         with running_broker(settings) as there:
             chosen = [w for w in workloads(SIZES.scale) if not SIZES.workloads or w.name in SIZES.workloads]
             if chosen:
-                yield from _compare(there, Path(place), chosen)
+                yield from _compare(there, Path(directory), chosen)
             if not SIZES.workloads or {"pairs", STEADY} & {*SIZES.workloads}:
-                yield from _steady(there, Path(place) / STEADY)
+                yield from _steady(there, Path(directory) / STEADY)
 
 
-def _compare(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result]:
+def _compare(there: Any, directory: Path, chosen: list[Workload]) -> Iterator[Result]:
     """Yield the stages of every chosen workload, and their ratios."""
     stages: list[Stage] = []
     specs = [fill_topic(there, workload) for workload in chosen]
@@ -81,7 +81,7 @@ def _compare(there: Any, place: Path, chosen: list[Workload]) -> Iterator[Result
     try:
         for cores in (2, 1) if SIZES.scale >= 1 else (2,):
             if cores <= usable:
-                for stage in _stages(there, place / f"cores-{cores}", cores, specs, warm):
+                for stage in _stages(there, directory / f"cores-{cores}", cores, specs, warm):
                     stages.append(stage)
                     _keep(stage, kept)
     finally:

@@ -44,9 +44,9 @@ SCOPES = {"over all": "", "one topic": TOPIC, "one topic, one hour": f"{TOPIC} A
 def twenty_questions() -> Iterator[Result]:
     """Measure the CPU seconds of each question and of all, and the files they skip, for three layouts of the same
     rows."""
-    with tempfile.TemporaryDirectory(prefix="bench-questions-") as place:
-        paths = PathSettings(data_dir=place)
-        make_tables(Path(place), SIZES.scale_count(ROWS), SIZES.scale_count(COMMITS, 2))
+    with tempfile.TemporaryDirectory(prefix="bench-questions-") as directory:
+        paths = PathSettings(data_dir=directory)
+        make_tables(Path(directory), SIZES.scale_count(ROWS), SIZES.scale_count(COMMITS, 2))
         written = yield from _ask_all(paths, "as written")
         for table in TABLES:
             _merge_files(paths, table, z_order=False)

@@ -33,15 +33,15 @@ def a_million_rows() -> Iterator[Result]:
     """Measure the seconds of ``reliable-channel report``, the fastest of three, beside a process that only reads the
     tables."""
     rows = SIZES.scale_count(1_000_000)
-    with tempfile.TemporaryDirectory(prefix="bench-report-") as place:
-        data = Path(place) / "tables"
+    with tempfile.TemporaryDirectory(prefix="bench-report-") as directory:
+        data = Path(directory) / "tables"
         make_tables(data, rows)
         read = min(_seconds(*READ, str(data)) for _ in range(SIZES.count_repetitions(3)))
         yield Result(f"reading the tables into memory, {rows:,} rows", read, "s")
         for name, options in (
             ("terminal", []),
             ("--json", ["--json"]),
-            ("--html", ["--html", str(Path(place) / "report.html")]),
+            ("--html", ["--html", str(Path(directory) / "report.html")]),
             ("one channel of 100", ["--channel", "channel 7", "--from", "2026-11-01T06:00"]),
         ):
             command = ("-m", "reliable_channel.cli", "report", "--tables", str(data), *options)
@@ -79,7 +79,7 @@ import sys
 from pathlib import Path
 from deltalake import DeltaTable
 from reliable_channel.lake.read import dataset_of
-tables = [dataset_of(DeltaTable(place)).to_table() for place in Path(sys.argv[1]).iterdir()]
+tables = [dataset_of(DeltaTable(directory)).to_table() for directory in Path(sys.argv[1]).iterdir()]
 """,
 )
 
@@ -92,17 +92,17 @@ def _seconds(*arguments: str) -> float:
     return time.perf_counter() - started
 
 
-def make_tables(place: Path, rows: int, commits: int = 10) -> None:
-    """Write the tables of a day under ``place``, each in ``commits`` commits; tables without rows are empty."""
+def make_tables(directory: Path, rows: int, commits: int = 10) -> None:
+    """Write the tables of a day under ``directory``, each in ``commits`` commits; tables without rows are empty."""
     for table in TABLES:
-        create_table(place / table.name, table)
+        create_table(directory / table.name, table)
     for number, (name, share) in enumerate(_SHARES.items()):
         schema = arrow_schema(BY_NAME[name])
         count = int(rows * share)
         for part in np.array_split(np.arange(count), commits):
             columns = _columns(part, count, np.random.default_rng(number * 1_000 + int(part[0])))
             arrays = [_array(field, columns, len(part)) for field in schema]
-            write_deltalake(str(place / name), pa.Table.from_arrays(arrays, schema=schema), mode="append")
+            write_deltalake(str(directory / name), pa.Table.from_arrays(arrays, schema=schema), mode="append")
 
 
 def _array(field: pa.Field, columns: dict[str, pa.Array], count: int) -> pa.Array:

@@ -115,7 +115,7 @@ def _records(messages: int, size: int = 300) -> list[_Record]:
         segments = split(number.to_bytes(8, "big") + bytes(size), _MANY)
         scope = (*_SCOPE, f"sender {number % 20}")
         by_message.append(
-            [(each, scope, f"{number}-{place}", number * 100 + place) for place, each in enumerate(segments)]
+            [(each, scope, f"{number}-{index}", number * 100 + index) for index, each in enumerate(segments)]
         )
     width = 50
     return [

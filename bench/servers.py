@@ -54,11 +54,11 @@ def store() -> Iterator[Result]:
     """Measure pages of 20 with data and look-ups by hash with data, of ``store serve`` and of the floor."""
     count = SIZES.scale_count(ENVELOPES_STORED, 2_000)
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
-        place = Path(name)
-        hashes = _write_envelopes(place, count)
-        with _running(_store_command(), place) as port:
+        directory = Path(name)
+        hashes = _write_envelopes(directory, count)
+        with _running(_store_command(), directory) as port:
             yield Result(f"store: first start, {count:,} envelopes, until the first page", _first_page_s(port), "s")
-        with _running(_floor_command(place), place) as floor, _running(_store_command(), place) as port:
+        with _running(_floor_command(directory), directory) as floor, _running(_store_command(), directory) as port:
             took = _first_page_s(port)
             yield Result(f"store: a later start, {count:,} envelopes, until the first page", took, "s")
             _first_page_s(floor)
@@ -82,13 +82,13 @@ def sends() -> Iterator[Result]:
     """Measure ``POST /send`` by eight clients over a node in memory with its records in a file, and inserts of the
     floor."""
     with tempfile.TemporaryDirectory(prefix="bench-servers-") as name:
-        place = Path(name)
+        directory = Path(name)
         rates = []
         for text, command in (
-            (f"{_FLOOR}: inserts", _floor_command(place)),
-            ("api: sends", [sys.executable, "-m", "bench.servers", "api", str(place)]),
+            (f"{_FLOOR}: inserts", _floor_command(directory)),
+            ("api: sends", [sys.executable, "-m", "bench.servers", "api", str(directory)]),
         ):
-            with _running(command, place) as port:
+            with _running(command, directory) as port:
                 rates.append(_sends(port))
                 yield Result(f"{text}, {_CLIENTS} clients", rates[-1], "1/s")
         yield Result("api / floor: sends", rates[1] / rates[0], "ratio", _TARGET_SENDS, against=_FLOOR)
@@ -214,13 +214,13 @@ def _store_command() -> list[str]:
     return [sys.executable, "-m", "reliable_channel.cli", "store", "serve", "--port", "0"]
 
 
-def _floor_command(place: Path) -> list[str]:
-    return [sys.executable, "-m", "bench.servers", "floor", str(place)]
+def _floor_command(directory: Path) -> list[str]:
+    return [sys.executable, "-m", "bench.servers", "floor", str(directory)]
 
 
 @contextmanager
-def _running(command: list[str], place: Path) -> Iterator[int]:
-    environment = {**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(place)}
+def _running(command: list[str], directory: Path) -> Iterator[int]:
+    environment = {**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(directory)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
@@ -231,13 +231,13 @@ def _running(command: list[str], place: Path) -> Iterator[int]:
         process.wait(30)
 
 
-def _write_envelopes(place: Path, count: int) -> list[str]:
+def _write_envelopes(directory: Path, count: int) -> list[str]:
     """Write the same envelopes as a Delta table in ``tables/envelopes`` and as JSON in ``floor.sqlite``; returns their
     hashes."""
-    table = place / "tables" / "envelopes"
+    table = directory / "tables" / "envelopes"
     create_table(table, ENVELOPES)
     schema = arrow_schema(ENVELOPES)
-    floor = sqlite3.connect(place / "floor.sqlite")
+    floor = sqlite3.connect(directory / "floor.sqlite")
     floor.execute(
         "CREATE TABLE envelopes (timestamp_ns INTEGER, hash BLOB, entry TEXT, PRIMARY KEY (timestamp_ns, hash))"
     )
@@ -276,11 +276,11 @@ def _write_envelopes(place: Path, count: int) -> list[str]:
     return hashes
 
 
-def _serve_floor(place: Path) -> None:
+def _serve_floor(directory: Path) -> None:
     """Serve the same responses from prepared JSON: the cost of the framework, SQLite and our server alone."""
     app = FastAPI()
-    database = sqlite3.connect(place / "floor.sqlite", check_same_thread=False, isolation_level=None)
-    if (place / "tables").exists() is False:
+    database = sqlite3.connect(directory / "floor.sqlite", check_same_thread=False, isolation_level=None)
+    if (directory / "tables").exists() is False:
         database.execute("CREATE TABLE IF NOT EXISTS sent (id INTEGER PRIMARY KEY, body BLOB)")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")
@@ -316,7 +316,7 @@ def _serve_floor(place: Path) -> None:
     _serve(app)
 
 
-def _serve_api(place: Path) -> None:
+def _serve_api(directory: Path) -> None:
     """Serve the Messaging API over a node in memory that accepts everything at once, with its records in a file."""
     from reliable_channel.messaging import MessagingConfig, MessagingNode
     from reliable_channel.messaging.rest.app import create_app
@@ -324,7 +324,7 @@ def _serve_api(place: Path) -> None:
 
     config = MessagingConfig.of(mode="relay", cluster_id=16, shards=[32], bootstrap_nodes=[], max_records=100_000)
     network = MemoryNetwork()
-    node = MessagingNode(config, network.node("bench"), place / "messages.sqlite")
+    node = MessagingNode(config, network.node("bench"), directory / "messages.sqlite")
     threading.Thread(target=_pump, args=(network,), daemon=True).start()
     app = create_app(node)
     _serve(app, lifespan="on", on_stop=app.state.poll.stop)

@@ -28,7 +28,7 @@ OPEN = """
 import sys
 from pathlib import Path
 from deltalake import DeltaTable
-versions = [DeltaTable(place).version() for place in Path(sys.argv[1]).iterdir()]
+versions = [DeltaTable(directory).version() for directory in Path(sys.argv[1]).iterdir()]
 """
 READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 
@@ -37,15 +37,15 @@ READERS = {"sds_messages": "reassembly", "ordered_sds_messages": "ack"}
 def status() -> Iterator[Result]:
     """Measure the command with and without Kafka, which does not answer: the command waits its maximum time for it."""
     commits = SIZES.scale_count(COMMITS, 4)
-    with tempfile.TemporaryDirectory() as place:
-        _fill(place, commits)
+    with tempfile.TemporaryDirectory() as directory:
+        _fill(directory, commits)
         opened = [
-            _run([sys.executable, "-c", OPEN, str(Path(place) / "tables")])[1]
+            _run([sys.executable, "-c", OPEN, str(Path(directory) / "tables")])[1]
             for _ in range(SIZES.count_repetitions(RUNS))
         ]
         yield Result(f"opening the tables: {commits} commits per table, CPU", min(opened), "s")
         for name, option in (("status --no-kafka", "--no-kafka"), ("status, no broker answers", "--kafka")):
-            times = [_measure_status(place, option) for _ in range(SIZES.count_repetitions(RUNS))]
+            times = [_measure_status(directory, option) for _ in range(SIZES.count_repetitions(RUNS))]
             label = f"{name}: {commits} commits per table"
             seconds = statistics.median(wall for wall, _ in times)
             yield Result(f"{label}, wall", seconds, "s")
@@ -56,16 +56,16 @@ def status() -> Iterator[Result]:
             yield Result(f"{label}, CPU", min(cpu for _, cpu in times), "s")
 
 
-def _measure_status(place: str, option: str) -> tuple[float, float]:
+def _measure_status(directory: str, option: str) -> tuple[float, float]:
     """The wall and CPU time (s) of one call."""
-    return _run([sys.executable, "-m", "reliable_channel.cli", "status", option], place)
+    return _run([sys.executable, "-m", "reliable_channel.cli", "status", option], directory)
 
 
-def _run(command: list[str], place: str = "") -> tuple[float, float]:
-    """The wall and CPU time (s) of a process, which uses the run directory ``place``."""
+def _run(command: list[str], directory: str = "") -> tuple[float, float]:
+    """The wall and CPU time (s) of a process, which uses this run directory."""
     environment = {
         **os.environ,
-        "RELIABLE_CHANNEL__PATHS__RUN_DIR": place,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": directory,
         "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9",
     }
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -74,7 +74,7 @@ def _run(command: list[str], place: str = "") -> tuple[float, float]:
     return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _fill(place: str, commits: int) -> None:
+def _fill(directory: str, commits: int) -> None:
     """Write all tables, with long histories for those that grow, and checkpoints half-way through them."""
     from reliable_channel.config import PathSettings
     from reliable_channel.lake.append import append_rows
@@ -82,7 +82,7 @@ def _fill(place: str, commits: int) -> None:
     from reliable_channel.lake.schema import as_arrow
     from reliable_channel.lake.tables import BY_NAME, TABLES
 
-    paths = PathSettings(run_dir=place)
+    paths = PathSettings(run_dir=directory)
     for table in TABLES:
         create_tables(paths, (table,))
     for name in (*READERS, "envelopes", "quarantine", "refetch_requests", "incomplete_messages", "delivered_messages"):
@@ -125,7 +125,7 @@ def _id(table: str) -> str:
     return str(DeltaTable(table).metadata().id)
 
 
-def _checkpoint(place: Path, table_id: str | None, version: int) -> None:
+def _checkpoint(directory: Path, table_id: str | None, version: int) -> None:
     """Write a checkpoint like Spark's: the id of the query, and offsets and commits of one micro-batch."""
     conf = {"batchWatermarkMs": 0, "batchTimestampMs": 1_767_225_600_000, "conf": {}}
     if table_id is None:
@@ -133,7 +133,7 @@ def _checkpoint(place: Path, table_id: str | None, version: int) -> None:
     else:
         source = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": version, "index": -1}
     for folder in ("offsets", "commits"):
-        (place / folder).mkdir(parents=True)
-    (place / "metadata").write_text(json.dumps({"id": "query"}), encoding="utf-8")
-    (place / "offsets" / "0").write_text("\n".join(["v1", json.dumps(conf), json.dumps(source)]), encoding="utf-8")
-    (place / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}', encoding="utf-8")
+        (directory / folder).mkdir(parents=True)
+    (directory / "metadata").write_text(json.dumps({"id": "query"}), encoding="utf-8")
+    (directory / "offsets" / "0").write_text("\n".join(["v1", json.dumps(conf), json.dumps(source)]), encoding="utf-8")
+    (directory / "commits" / "0").write_text('v1\n{"nextBatchWatermarkMs":0}', encoding="utf-8")

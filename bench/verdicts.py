@@ -29,10 +29,10 @@ FLAT = 1.5
 def verdicts() -> Iterator[Result]:
     """Compare rounds with few new messages over many kept ones and over few."""
     few, many = (SIZES.scale_count(kept, 1_000) for kept in KEPT)
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        prepare(place)
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        prepare(directory)
         spec = {
-            "run_dir": place,
+            "run_dir": directory,
             "cores": 2,
             "kept": [few, many],
             "new": NEW,

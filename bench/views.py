@@ -38,9 +38,9 @@ BUDGET = """
 def who_is_behind_and_who_sends() -> Iterator[Result]:
     """Measure all three over a day of one channel: ten messages a minute and sender, everything heard by everybody."""
     messages = SIZES.scale_count(MESSAGES)
-    with tempfile.TemporaryDirectory(prefix="bench-views-") as place:
-        _make_tables(Path(place), messages)
-        lake = TableSnapshot(PathSettings(data_dir=place), patience_s=600)
+    with tempfile.TemporaryDirectory(prefix="bench-views-") as directory:
+        _make_tables(Path(directory), messages)
+        lake = TableSnapshot(PathSettings(data_dir=directory), patience_s=600)
         reading = cpu_of(lambda: lake.select("SELECT sum(octet_length(bloom_filter)) FROM sds_messages"))
         yield Result(f"reading the filters of {messages:,} messages", reading, "s")
         behind = cpu_of(lambda: lake.select("SELECT * FROM participant_views"))
@@ -61,9 +61,9 @@ def who_is_behind_and_who_sends() -> Iterator[Result]:
         yield Result("budget / reading the filters", budget / reading, "ratio", 0.5, True, "reading the filters")
 
 
-def _make_tables(place: Path, messages: int) -> None:
+def _make_tables(directory: Path, messages: int) -> None:
     for table in (SDS_MESSAGES, ACKS):
-        create_table(place / table.name, table)
+        create_table(directory / table.name, table)
     own = OwnFilter(FilterFormat())
     ids = [f"{number:064x}" for number in range(messages)]
     for first in range(0, messages, CHUNK):
@@ -87,4 +87,4 @@ def _make_tables(place: Path, messages: int) -> None:
         for table, made in rows.items():
             complete = [{name: row.get(name) for name in table.names()} for row in made]
             batch = pa.Table.from_pylist(complete, schema=arrow_schema(table))
-            write_deltalake(str(place / table.name), batch, mode="append")
+            write_deltalake(str(directory / table.name), batch, mode="append")

@@ -31,10 +31,10 @@ PATIENCE_S = 1_200
 def waits() -> Iterator[Result]:
     """Measure set-up in a clean clone, which downloads, the demo, and commands over its tables. A smaller run only has
     the commands."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as place:
-        tables = Path(place) / "demo" / "tables"
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        tables = Path(directory) / "demo" / "tables"
         if SIZES.scale >= 1:
-            clone = Path(place) / "clone"
+            clone = Path(directory) / "clone"
             subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True, timeout=PATIENCE_S)
             set_up = ("make", "-C", str(clone), "setup")
             yield from figures("make setup in a clean clone", SET_UP, 1, lambda: run(*set_up))

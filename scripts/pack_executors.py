@@ -6,7 +6,7 @@ depends on, in the versions that are installed here, so in those that were teste
 which travels by ``--py-files``, nor PySpark, which every Spark installation brings in its own version.
 
 The archive is a virtual environment and not a Python: the machines of the executors need the same minor version of
-Python at the same place as this machine.
+Python at the same path as this machine.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def dependencies(root: str) -> dict[str, Distribution]:
 
 def pack(target: Path) -> int:
     """Write the archive; returns its size (bytes)."""
-    with tempfile.TemporaryDirectory() as place:
-        environment = Path(place) / "environment"
+    with tempfile.TemporaryDirectory() as directory:
+        environment = Path(directory) / "environment"
         venv.create(environment, symlinks=True, with_pip=False)
         (packages,) = environment.glob("lib/python*/site-packages")
         for there in dependencies(PACKAGE).values():

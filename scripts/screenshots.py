@@ -62,11 +62,11 @@ _PRINTED = re.compile(
 def main() -> None:
     """Write the pictures. The argument is the demo's directory (build/demo); that of the bad day is beside it."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # commands are shown by their name
-    place = Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo")
+    directory = Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo")
     for folder in (SCREENS, ALL):
         folder.mkdir(parents=True, exist_ok=True)
-    (SCREENS / "terminal.svg").write_text(terminal(place), encoding="utf-8")
-    paths = PathSettings(data_dir=str(place / "tables"))
+    (SCREENS / "terminal.svg").write_text(terminal(directory), encoding="utf-8")
+    paths = PathSettings(data_dir=str(directory / "tables"))
     report = (ALL / "report.html").resolve()
     report.write_text(report_page(paths), encoding="utf-8")
     (message,) = TableSnapshot(paths).select(MESSAGE)
@@ -81,7 +81,7 @@ def main() -> None:
             "quarantine": f"{server}/quarantine",
             "alerts": f"{server}/alerts",
             "report": report.as_uri(),
-            "bundle": checked_bundle(place, message["message_key"]).as_uri(),
+            "bundle": checked_bundle(directory, message["message_key"]).as_uri(),
         }
         picture(opened, pages["overview"], SCREENS / "overview.png", size=(1100, 960))
         picture(opened, pages["message"], SCREENS / "message.png")
@@ -95,17 +95,17 @@ def main() -> None:
     with browser() as opened, serve_in_thread(create_app(with_node_logs(paths))) as server:
         picture(opened, server + address("/message", key=message["message_key"], **channel),
                 SCREENS / "sightings.png", part="places")  # fmt: skip
-    bad_day = PathSettings(data_dir=str(place.with_name(f"{place.name}-bad-day") / "tables"))
+    bad_day = PathSettings(data_dir=str(directory.with_name(f"{directory.name}-bad-day") / "tables"))
     (split,) = TableSnapshot(bad_day).select(SPLIT)
     with browser() as opened, serve_in_thread(create_app(bad_day)) as server:
         picture(opened, server + address("/channel", **split), SCREENS / "split.png", part="shares")
     for walk in PAGES:
-        walk.write_text(_PRINTED.sub(lambda block: print_block(block, place), walk.read_text("utf-8")), "utf-8")
+        walk.write_text(_PRINTED.sub(lambda block: print_block(block, directory), walk.read_text("utf-8")), "utf-8")
 
 
-def terminal(place: Path) -> str:
+def terminal(directory: Path) -> str:
     """What the demo prints at its end, as SVG without a font from outside."""
-    truth, tables = Truth.load(place / "truth"), str(place / "tables")
+    truth, tables = Truth.load(directory / "truth"), str(directory / "tables")
     observed, judged = read_observed(tables), read_verdicts(tables)
     differences = [*check(truth, observed), *check_verdicts(truth, judged)]
     with Path("/dev/null").open("w") as nowhere:
@@ -116,18 +116,18 @@ def terminal(place: Path) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
 
 
-def print_block(block: re.Match[str], place: Path) -> str:
+def print_block(block: re.Match[str], directory: Path) -> str:
     """A command of the walk with what it prints now."""
-    command = block["command"].replace("build/demo", str(place))
+    command = block["command"].replace("build/demo", str(directory))
     done = subprocess.run(shlex.split(command), capture_output=True, text=True, check=True)
     return block[0].replace(f"```text\n{block['text']}```", f"```text\n{done.stdout.rstrip()}\n```")
 
 
-def checked_bundle(place: Path, key: str) -> Path:
+def checked_bundle(directory: Path, key: str) -> Path:
     """The page of a bundle of evidence about a message, with its checks."""
     bundle, shown = ALL / "evidence.zip", (ALL / "bundle.html").resolve()
     evidence = ["reliable-channel", "evidence"]
-    tables = ["--tables", str(place / "tables")]
+    tables = ["--tables", str(directory / "tables")]
     subprocess.run([*evidence, "bundle", key, "--out", str(bundle), *tables], capture_output=True, check=True)
     subprocess.run([*evidence, "verify", str(bundle), "--html", str(shown)], capture_output=True, check=True)
     return shown

@@ -64,16 +64,16 @@ class Stage:
         options = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
         *sources, target = [word for word in words if not word.startswith("--")]
         origin = stages[options["from"]].root if "from" in options else CONTEXT
-        place = self.root / (Path(self.directory) / target).relative_to("/")
+        target_path = self.root / (Path(self.directory) / target).relative_to("/")
         for source in sources:
             into = origin / source.lstrip("/")
             if into.is_dir():
-                shutil.copytree(into, place, symlinks=True, dirs_exist_ok=True)
+                shutil.copytree(into, target_path, symlinks=True, dirs_exist_ok=True)
             else:
-                (place if target.endswith("/") else place.parent).mkdir(parents=True, exist_ok=True)
-                shutil.copy2(into, place)
+                (target_path if target.endswith("/") else target_path.parent).mkdir(parents=True, exist_ok=True)
+                shutil.copy2(into, target_path)
         if "chown" in options:
-            self.run(["chown", "-R", options["chown"], "/" + str(place.relative_to(self.root))])
+            self.run(["chown", "-R", options["chown"], "/" + str(target_path.relative_to(self.root))])
 
 
 def prepare_base(root: Path) -> Path:

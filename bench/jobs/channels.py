@@ -64,9 +64,9 @@ class CaseRows:
 
     def rows(self, count: int) -> Iterator[dict[str, Any]]:
         for number in range(self._sent, self._sent + count):
-            channel, place = number % self._case.channels, number // self._case.channels
-            at_ms = START_US // 1000 + place * 1000
-            yield message_row(number, channel, place, at_ms, f"{self._case.name} {channel}")
+            channel, index = number % self._case.channels, number // self._case.channels
+            at_ms = START_US // 1000 + index * 1000
+            yield message_row(number, channel, index, at_ms, f"{self._case.name} {channel}")
         self._sent += count
         yield {
             "kafka_topic": "bench",
@@ -78,14 +78,14 @@ class CaseRows:
         }
 
 
-def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) -> dict[str, Any]:
-    """Build the row of a channel's message number ``place`` at time ``at_ms``, which names the previous two. Another
+def message_row(offset: int, channel: int, index: int, at_ms: int, seed: str) -> dict[str, Any]:
+    """Build the row of a channel's message number ``index`` at time ``at_ms``, which names the previous two. Another
     ``seed`` gives other ids."""
 
     def digest_of(number: int) -> bytes:
         return hashlib.sha256(f"{seed} {number}".encode()).digest()
 
-    digest = digest_of(place)
+    digest = digest_of(index)
     return {
         "kafka_topic": "bench",
         "kafka_partition": 0,
@@ -97,13 +97,13 @@ def message_row(offset: int, channel: int, place: int, at_ms: int, seed: str) ->
         "content_topic": f"/bench/1/{channel}/proto",
         "channel_id": f"channel-{channel}",
         "family": "spec",
-        "sender_id": f"sender-{place % SENDERS}",
+        "sender_id": f"sender-{index % SENDERS}",
         "sds_id": digest.hex(),
         "sds_kind": "content",
         "lamport_timestamp": at_ms,
         "causal_history": [
             {"sds_id": digest_of(earlier).hex(), "retrieval_hint": None, "sender_id": f"sender-{earlier % SENDERS}"}
-            for earlier in range(max(place - 2, 0), place)
+            for earlier in range(max(index - 2, 0), index)
         ],
         "content_digest": digest,
         "content_bytes": 200,

@@ -71,9 +71,9 @@ def key_of(channel: int) -> tuple[str, str, str, str]:
     return (PUBSUB_TOPIC, f"/bench/1/{channel}/proto", "channel", "spec")
 
 
-def row(offset: int, channel: int, place: int, at_ms: int) -> dict[str, Any]:
+def row(offset: int, channel: int, index: int, at_ms: int) -> dict[str, Any]:
     """Build a message of a channel, with the same ids in every channel."""
-    return message_row(offset, channel, place, at_ms, "held") | {"channel_id": "channel"}
+    return message_row(offset, channel, index, at_ms, "held") | {"channel_id": "channel"}
 
 
 def as_text(message: dict[str, Any]) -> str:
@@ -93,7 +93,7 @@ class RandomRows:
         self._settings, self._table = settings, table
         self._chosen = random.Random(SEED)
         self._channels, self._rate = channels, rate
-        self._place: defaultdict[int, int] = defaultdict(lambda: log)
+        self._index: defaultdict[int, int] = defaultdict(lambda: log)
         self._now_ms = START_US // 1000 + log * STEP_MS
         self.sent = 0
         self.at: list[tuple[int, float]] = []
@@ -106,8 +106,8 @@ class RandomRows:
         rows: list[dict[str, Any]] = []
         self._now_ms += STEP_MS
         for channel in self._chosen.sample(range(self._channels), self._rate):
-            rows.append(row(self.sent + len(rows), channel, self._place[channel], self._now_ms))
-            self._place[channel] += 1
+            rows.append(row(self.sent + len(rows), channel, self._index[channel], self._now_ms))
+            self._index[channel] += 1
         given = as_arrow(rows, self._table)
         self.sent += len(rows)
         self.at.append((self.sent, time.time()))

@@ -83,9 +83,9 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
         if number % 100 == 0:
             lost.append({**said, "status": "lost", "needed_by": "x", "missing_since": at_us})
             continue
-        place = {"kafka_topic": "bench", "kafka_partition": 0, "kafka_offset": number}
+        record = {"kafka_topic": "bench", "kafka_partition": 0, "kafka_offset": number}
         payload = number.to_bytes(32, "big")
-        row = {**said, **place, "sds_kind": "content", "segment_kind": "bare", "entire_message_hash": payload}
+        row = {**said, **record, "sds_kind": "content", "segment_kind": "bare", "entire_message_hash": payload}
         row |= {"data_count": 1, "lamport_timestamp": at_us // 1000, "ingest_time": at_us}
         came.append(row)
         first = {"first_sds_id": said["sds_id"], "first_lamport_timestamp": at_us // 1000, "first_seen": at_us}

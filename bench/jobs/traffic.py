@@ -111,8 +111,8 @@ def _filters() -> Iterator[bytes]:
     filter_format.insert(words, (f"other-{number}" for number in range(2_000)))
     bits = np.frombuffer(words, np.uint64)
     while True:
-        for places in range(len(bits)):
-            yield np.roll(bits, places).tobytes()
+        for shift in range(len(bits)):
+            yield np.roll(bits, shift).tobytes()
         bits = np.roll(bits.view(np.uint8), 1).view(np.uint64)
 
 

@@ -69,9 +69,9 @@ def resident_pages() -> int:
 def files_below(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the path and status of every file below a directory that a running job changes: what is deleted meanwhile
     is left out. (``Path.rglob`` raises ``FileNotFoundError`` for a directory that vanishes before it is entered.)"""
-    for place, _, names in os.walk(directory):
+    for folder, _, names in os.walk(directory):
         for name in names:
-            path = Path(place, name)
+            path = Path(folder, name)
             with suppress(FileNotFoundError):
                 yield path, path.stat()
 

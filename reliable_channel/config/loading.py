@@ -72,7 +72,7 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
     except ValidationError as error:
         raise _explain(error, file, from_file) from None
     except ConfigurationError as error:  # the core's own ranges
-        raise ConfigurationError(f"{_place_of(error.cause, file)}: {error.cause}", error.remedy) from None
+        raise ConfigurationError(f"{_locate(error.cause, file)}: {error.cause}", error.remedy) from None
     # The plain class, so that settings compare, pickle and print alike wherever they were loaded.
     return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
 
@@ -221,7 +221,7 @@ def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> st
     return "configuration"
 
 
-def _place_of(cause: str, file: Traversable) -> str:
+def _locate(cause: str, file: Traversable) -> str:
     """The environment variable whose last part is the key that a cause names, or whose JSON holds it, else the file."""
     keys = {word.strip(".,:").rsplit(".", 1)[-1] for word in cause.split()}
     for variable, value in os.environ.items():

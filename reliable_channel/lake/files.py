@@ -86,7 +86,7 @@ class _TableFile:
         self._schema = file_schema(table)
         self._filesystem, root = filesystem(paths.table(table.name))
         self._name = f"part-{uuid.uuid4()}.parquet"
-        self._place = f"{root}/{self._name}"
+        self._path = f"{root}/{self._name}"
         self._bounds = Bounds(table)
         self._kept: list[pa.Table] = []
         self._kept_bytes = 0
@@ -114,7 +114,7 @@ class _TableFile:
         as_they_are = {c.name for c in columns if c.type == "BINARY" and not compressible(first[c.name])}
         try:
             return pq.ParquetWriter(
-                self._place,
+                self._path,
                 self._schema,
                 filesystem=self._filesystem,
                 compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
@@ -130,7 +130,7 @@ class _TableFile:
             self._write()
         if self._writer is not None:
             self._writer.close()
-        size = self._filesystem.get_file_info(self._place).size
+        size = self._filesystem.get_file_info(self._path).size
         return WrittenFile(self._table.name, self._name, size, time.time_ns() // 1_000_000, self._bounds.json())
 
     def discard(self) -> None:
@@ -139,7 +139,7 @@ class _TableFile:
             return
         try:
             self._writer.close()
-            self._filesystem.delete_file(self._place)
+            self._filesystem.delete_file(self._path)
         except OSError:  # the file is not part of the table, and the original fault is the one to report
             return
 

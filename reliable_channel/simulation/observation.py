@@ -114,13 +114,13 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
         return
     k = message.data_count
     sends = _waiting_sends(journal, message, seen)
-    together = {index for each in sends for index in _places(each, seen)}
-    able = [each for each in sends if min(_places(each, seen)) < k]
-    if message in able and len(_places(message, seen)) >= k:
-        whole, known = message, _places(message, seen)
+    together = {index for each in sends for index in _positions(each, seen)}
+    able = [each for each in sends if min(_positions(each, seen)) < k]
+    if message in able and len(_positions(message, seen)) >= k:
+        whole, known = message, _positions(message, seen)
     elif able and len(together) >= k:
         whole = able[0]
-        known = _places(whole, seen) | {*sorted(together)[:k]}
+        known = _positions(whole, seen) | {*sorted(together)[:k]}
     else:
         return
     seen.complete[whole.number] = now
@@ -136,12 +136,12 @@ def _waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observat
         for each in journal.messages.values()
         if (each.sender, each.payload, each.fault) == (message.sender, message.payload, message.fault)
         and each.number not in seen.complete
-        and _places(each, seen)
+        and _positions(each, seen)
     ]
     order = {sds_id: index for index, sds_id in enumerate(seen.arrived)}
     return sorted(same, key=lambda each: min(order[i] for i in each.sds_ids if i in order))
 
 
-def _places(message: SentMessage, seen: Observation) -> set[int]:
-    """The places in the message, data and then parity, of the segments that arrived."""
+def _positions(message: SentMessage, seen: Observation) -> set[int]:
+    """The positions in the message, data and then parity, of the segments that arrived."""
     return {index for index, sds_id in enumerate(message.sds_ids) if sds_id in seen.arrived}

@@ -256,7 +256,7 @@ class KafkaNode(NodeBase):
                     reason = FailureReason.STOPPED
                 self._emit(self._report_failed(request_id, reason, detail, message_hash(topic, message)))
 
-        self._awaited.expect(accepted, wait_s)  # first: a bridge may report before Kafka has told the producer
+        self._awaited.expect(accepted, wait_s)  # first: a bridge may report before Kafka has answered the producer
         try:
             headers = headers_of(topic, None, request_id, accepted.traffic)
             producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, on_done, wait_s)

@@ -112,7 +112,7 @@ class OffsetReader:
     ``start_at`` applies if the group has no offset for any partition: ``latest`` is the end at construction, so that no
     record written after the constructor returned is missed. The offsets are committed at once, so a group that reads
     nothing in its first session continues there too. A partition that is new to a known group is read from its
-    beginning. ``on_gone`` is told which unread records Kafka no longer has, because retention deleted them or the topic
+    beginning. ``on_gone`` gets the unread records that Kafka no longer has, because retention deleted them or the topic
     was created anew; reading continues at the earliest record that is kept. Kafka deletes a group's offsets with their
     topic: an offset that is committed for ``marker_topic`` shows that the group is known all the same. Raises
     ``EnvironmentFault`` when the cluster or the topic does not exist."""

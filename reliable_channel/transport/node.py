@@ -104,7 +104,7 @@ class NodeBase:
                 is_topic = False
             if not is_topic:
                 raise LocalError("A content topic is a text that UTF-8 can write, and not empty.")
-            self.pubsub_topic_for(topic)  # a topic without a place here is the caller's mistake, and told at once
+            self.pubsub_topic_for(topic)  # a topic without a place here is the caller's mistake, and reported at once
         with self._lock:
             self._subscribed |= frozenset(content_topics)
 

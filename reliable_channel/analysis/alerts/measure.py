@@ -113,11 +113,11 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
         WITH clocks AS (
                  SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {_PASSED} GROUP BY ALL),
              heard AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
-                              arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS place
+                              arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS last_in
                        FROM sds_messages WHERE {CAME}
                        GROUP BY ALL HAVING count(*) >= $at_least)
         SELECT pubsub_topic, content_topic, channel_id, messages, epoch_ms(clocks.at) - epoch_ms(last) AS silent_ms
-        FROM heard JOIN clocks ON clocks.kafka_topic = place.topic AND clocks.kafka_partition = place.partition
+        FROM heard JOIN clocks ON clocks.kafka_topic = last_in.topic AND clocks.kafka_partition = last_in.partition
         ORDER BY silent_ms DESC
         """,  # noqa: S608 - text of our own
         {**window, "at_least": rule.at_least},

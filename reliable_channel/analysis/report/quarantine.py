@@ -102,7 +102,7 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
                QUALIFY row_number() OVER (PARTITION BY name ORDER BY ingest_time DESC, first_offset DESC) = 1
            ), seen AS (
                SELECT DISTINCT pubsub_topic, content_topic, channel_id, sds_id FROM sds_messages
-           ), told AS (
+           ), reported AS (
                SELECT e.pubsub_topic, e.content_topic, e.channel_id, e.sds_id, min(e.event_time) AS first_sent,
                       bool_and(s.sds_id IS NULL) AS unseen
                FROM sender_events e LEFT JOIN seen s
@@ -117,8 +117,8 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
                    AND first_seen >= begun AND (next_begun IS NULL OR first_seen < next_begun) GROUP BY open.name
            )
            SELECT gaps.* EXCLUDE (vantage),
-                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time) AS sent,
-                  (SELECT count(*) FROM told WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen,
+                  (SELECT count(*) FROM reported WHERE first_sent BETWEEN from_time AND to_time) AS sent,
+                  (SELECT count(*) FROM reported WHERE first_sent BETWEEN from_time AND to_time AND unseen) AS unseen,
                   coalesce(blamed.named, 0) AS named,
                   (SELECT count(DISTINCT message_hash) FROM sightings WHERE seen_at BETWEEN from_time AND to_time
                        AND source IN ('relay', 'filter') AND sightings.vantage <> gaps.vantage) AS elsewhere

@@ -103,7 +103,9 @@ class ChunkGate:
         ready = [chunk]
         while ready:
             verified = ready.pop(0)
-            self._remember(_place(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout)
+            self._remember(
+                _position_of(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout
+            )
             out.append(verified)
             for key in _successors(verified):
                 for waiting in [each for each in self._waiting_at.get(key, ()) if self._is_linked(each)]:
@@ -157,7 +159,7 @@ class ChunkGate:
         if chunk not in self._waiting:
             self._waiting[chunk] = until
             self._waiting_bytes += len(chunk.segment.payload)
-            self._waiting_at.setdefault(_place(chunk), []).append(chunk)
+            self._waiting_at.setdefault(_position_of(chunk), []).append(chunk)
 
     def _is_linked(self, chunk: ReceivedChunk) -> bool:
         """Whether the causal history contains a released predecessor. The first parity segment follows the last data
@@ -190,18 +192,18 @@ class ChunkGate:
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
         self._waiting_bytes -= len(chunk.segment.payload)
-        key = _place(chunk)
+        key = _position_of(chunk)
         self._waiting_at[key].remove(chunk)
         if not self._waiting_at[key]:
             del self._waiting_at[key]
 
 
-def _place(chunk: ReceivedChunk) -> _ChunkPosition:
+def _position_of(chunk: ReceivedChunk) -> _ChunkPosition:
     return chunk.scope, chunk.segment.entire_message_hash, slot_of(chunk.segment)
 
 
 def _successors(chunk: ReceivedChunk) -> list[_ChunkPosition]:
-    scope, whole, slot = _place(chunk)
+    scope, whole, slot = _position_of(chunk)
     after = [(scope, whole, slot + 1)]
     return [*after, (scope, whole, PARITY)] if _is_last_data(chunk.segment) else after
 

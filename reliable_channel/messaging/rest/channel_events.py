@@ -27,7 +27,7 @@ _MEANINGS = {
     "message": "the message, in standard base64",
     "request_id": "the send, as the answer to its sender's `POST /channels/{id}/send` named it",
     "channel_id": "the channel's id as it was opened, not its handle",
-    "redelivered": "whether an earlier process may have told the same event",
+    "redelivered": "whether an earlier process may have reported the same event",
 }
 
 

@@ -174,8 +174,9 @@ class QuotaUsage:
     ) -> Refused:
         """Count the admitted messages of a micro-batch; returns the refused ones.
 
-        ``groups`` are its messages summed up by place, window and sender. ``candidates`` returns those of some content
-        topics one by one, in record order of each partition; it is called only for topics that could exceed a quota."""
+        ``groups`` are its messages summed up by partition, window and sender. ``candidates`` returns those of some
+        content topics one by one, in record order of each partition; it is called only for topics that could exceed a
+        quota."""
         above = self._could_exceed(groups)
         for topic_partition, window, sender, cost in groups:
             if (topic_partition, sender[:2]) not in above:
@@ -213,10 +214,10 @@ class QuotaUsage:
         topic_partition, _, window, sender, cost = candidate
         here = self._windows.setdefault((topic_partition, window), _Window())
         scopes = self._scopes(sender)
-        for place_in, scope in enumerate(scopes):
+        for number, scope in enumerate(scopes):
             total = here.spent.get(scope, Cost()).plus(cost)
             why = self._find_exceeded(scope, total)
-            if why is not None and not self._modest(here, scopes[: place_in + 1], cost, total):
+            if why is not None and not self._modest(here, scopes[: number + 1], cost, total):
                 return why
         here.add(scopes, cost)
         return None

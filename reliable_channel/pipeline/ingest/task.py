@@ -120,7 +120,7 @@ def date_batches(
     starting at its floor. A column ``event_time`` in the records overrides it."""
     reached = dict(floors)
     for whole in batches:
-        for topic_partition, batch in _by_place(whole):
+        for topic_partition, batch in _by_partition(whole):
             if "event_time" in batch.schema.names:
                 event_times = batch.column("event_time")
             else:
@@ -144,7 +144,7 @@ def date_batches(
             yield batch_out.refuse_above_quota(here) if here else batch_out
 
 
-def _by_place(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Split a batch by Kafka partition; nearly every batch has only one."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if batch.num_rows and len(topics) == len(partitions) == 1:

@@ -185,12 +185,12 @@ class HashSets:
 
     def dues(self) -> dict[TopicPartition, int]:
         """Kafka partition → when its next timer is due (µs)."""
-        due_by_place: dict[TopicPartition, int] = {}
+        due_by_partition: dict[TopicPartition, int] = {}
         for topic_partition, reassembler in self._scopes.values():
             due = reassembler.next_due()
             if due is not None:
-                due_by_place[topic_partition] = min(due * 1000, due_by_place.get(topic_partition, due * 1000))
-        return due_by_place
+                due_by_partition[topic_partition] = min(due * 1000, due_by_partition.get(topic_partition, due * 1000))
+        return due_by_partition
 
     def to_bytes(self) -> bytes:
         """Serialize the state; empty if it holds and remembers nothing."""

@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 class Gap(NamedTuple):
     """A time span (event time) in which ``vantage`` did not listen; None: Kafka lost the records of all bridges, of one
-    partition (``place``)."""
+    partition (``topic_partition``)."""
 
     span: Span
     vantage: str | None
@@ -76,8 +76,10 @@ def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) ->
             topic_partitions.add((row["kafka_topic"], row["kafka_partition"]))
     every = [gap.span for gap in gaps]
 
-    def rest(topics: Iterable[Topic], in_places: Mapping[Topic, set[TopicPartition]]) -> dict[Topic, list[Span]]:
-        left = {topic: subtract_received(gaps, received.get(topic, {}), in_places.get(topic, ())) for topic in topics}
+    def rest(topics: Iterable[Topic], partitions_of: Mapping[Topic, set[TopicPartition]]) -> dict[Topic, list[Span]]:
+        left = {
+            topic: subtract_received(gaps, received.get(topic, {}), partitions_of.get(topic, ())) for topic in topics
+        }
         return {topic: spans for topic, spans in left.items() if spans != every}
 
     return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
@@ -107,8 +109,8 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
 def subtract_received(
     gaps: Collection[Gap], received: Mapping[str, Span], topic_partitions: Collection[TopicPartition] = ()
 ) -> list[Span]:
-    """The rest of ``gaps`` for a topic that bridges have ``received``, and whose records are in ``places``; without
-    any, they may be in every partition.
+    """The rest of ``gaps`` for a topic that bridges have ``received``, and whose records are in
+    ``topic_partitions``; without any, they may be in every partition.
 
     A bridge followed the topic from its first to its last envelope, except during its own gaps. What Kafka lost of
     another partition hides nothing of the topic."""

@@ -153,8 +153,8 @@ def keys_of(rows: pa.Table) -> Iterable[Key]:
 def drop_keys(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
     """``rows`` without those of ``keys``; ``texts`` are the message keys among them, without their channels."""
     may_be = pc.is_in(rows["message_key"], pa.array(sorted(texts), pa.string()))
-    places = pc.indices_nonzero(may_be)
-    dropped = [at for at, key in zip(places.to_pylist(), keys_of(rows.take(places)), strict=True) if key in keys]
+    numbers = pc.indices_nonzero(may_be)
+    dropped = [at for at, key in zip(numbers.to_pylist(), keys_of(rows.take(numbers)), strict=True) if key in keys]
     return rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), pa.array(dropped, pa.int64()))))
 
 

@@ -273,7 +273,7 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
     expected = {(b.topic, b.partition, b.offset): b for b in truth.bad}
     counts = Counter((row.topic, row.partition, row.offset) for row in observed.quarantine)
     out = [
-        Difference(promise, "", f"{b.label} at {_place(row_position)}", f"is not quarantined as {b.reason}")
+        Difference(promise, "", f"{b.label} at {_format_position(row_position)}", f"is not quarantined as {b.reason}")
         for row_position, b in expected.items()
         if not counts[row_position]
     ]
@@ -281,12 +281,18 @@ def check_quarantine(truth: Truth, observed: Observed) -> list[Difference]:
         row_position = (row.topic, row.partition, row.offset)
         bad = expected.get(row_position)
         if bad is None:
-            out.append(Difference(promise, "", _place(row_position), f"is quarantined as {row.reason}, and is not bad"))
+            out.append(
+                Difference(
+                    promise, "", _format_position(row_position), f"is quarantined as {row.reason}, and is not bad"
+                )
+            )
         elif row.reason != bad.reason:
             out.append(Difference(promise, "", bad.label, f"is quarantined as {row.reason}, not {bad.reason}"))
         elif not _is_kept(row.raw, bad.value):
             out.append(Difference(promise, "", bad.label, "is quarantined with other bytes"))
-    out += [Difference(promise, "", _place(p), f"is quarantined {n} times") for p, n in counts.items() if n > 1]
+    out += [
+        Difference(promise, "", _format_position(p), f"is quarantined {n} times") for p, n in counts.items() if n > 1
+    ]
     return out
 
 
@@ -341,6 +347,6 @@ def _name_segment(segment: TrueSegment) -> str:
     return f"segment {segment.ordinal} of message {segment.message} of {segment.sender}"
 
 
-def _place(row_position: tuple[str, int, int]) -> str:
+def _format_position(row_position: tuple[str, int, int]) -> str:
     topic, partition, offset = row_position
     return f"{topic}[{partition}]@{offset}"
