@@ -49,7 +49,7 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     ``newest`` queries Kafka in the background; without an answer in time the values are ``None``."""
     checkpoints = read_checkpoints(settings.paths)
     # First, so that Kafka answers while the tables are read.
-    broker_offsets = _Asked(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
+    broker_offsets = _BrokerOffsets(newest, [topic for c in checkpoints for topic in c.offsets.kafka])
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
@@ -85,7 +85,7 @@ def _table(name: str, table: DeltaTable) -> dict[str, Any]:
 
 
 def _job(
-    checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], broker_offsets: _Asked
+    checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], broker_offsets: _BrokerOffsets
 ) -> dict[str, Any]:
     sources: list[dict[str, Any]] = []
     for table_id, next_version in checkpoint.offsets.delta.items():
@@ -151,7 +151,7 @@ def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     return {"count": oldest["waiting"], "oldest": named}
 
 
-class _Asked:
+class _BrokerOffsets:
     """The newest Kafka offsets, asked for in the background from the start."""
 
     def __init__(self, newest: Newest | None, topics: list[str]) -> None:

@@ -22,7 +22,7 @@ class Stage(IntEnum):
 
     WAITING = 0
     """For room."""
-    ASKED = 1
+    REQUESTED = 1
     """No segment has come again yet."""
     REOPENED = 2
     """It is an incomplete set again."""
@@ -82,7 +82,7 @@ class EvictedSets:
         most = max(held.values())
         oldest = next(each for each in self if held[each.incomplete.scope] == most)
         del self._sets[oldest.key]
-        return [oldest] if oldest.stage in (Stage.WAITING, Stage.ASKED) else []
+        return [oldest] if oldest.stage in (Stage.WAITING, Stage.REQUESTED) else []
 
     def forget(self, scope: Scope, entire_message_hash: bytes) -> None:
         """Forget a set that is complete, or was given up as an incomplete one."""
@@ -96,7 +96,7 @@ class EvictedSets:
         asks: list[EvictedSet] = []
         lost: list[EvictedSet] = []
         pause = self._config.set_timeout_ms
-        for each in [each for each in self if each.due <= now and each.stage <= Stage.ASKED]:
+        for each in [each for each in self if each.due <= now and each.stage <= Stage.REQUESTED]:
             if now >= self._find_end(each):
                 if each.stage is Stage.WAITING:
                     del self._sets[each.key]  # the Reassembler remembers it as lost
@@ -104,7 +104,7 @@ class EvictedSets:
                     each.stage = Stage.LOST
                 lost.append(each)
             elif each.stage is Stage.WAITING and not asks and has_room(each.incomplete):
-                each.stage, each.due = Stage.ASKED, self._find_end(each)
+                each.stage, each.due = Stage.REQUESTED, self._find_end(each)
                 asks.append(each)
             else:
                 each.due = min(now + pause, self._find_end(each))
@@ -112,7 +112,7 @@ class EvictedSets:
 
     def next_due(self) -> int | None:
         """When :meth:`take_due` next has something to do, ``None``: never."""
-        return min((each.due for each in self if each.stage <= Stage.ASKED), default=None)
+        return min((each.due for each in self if each.stage <= Stage.REQUESTED), default=None)
 
     def _find_end(self, evicted: EvictedSet) -> int:
         return evicted.incomplete.first_seen + self._config.max_set_lifetime_ms

@@ -165,7 +165,7 @@ class Inbox:
         if isinstance(segment, Malformed):
             return []
         evicted = self.evicted.get((message.sender_id,), segment.entire_message_hash)
-        if evicted is None or evicted.stage not in (Stage.ASKED, Stage.REOPENED):
+        if evicted is None or evicted.stage not in (Stage.REQUESTED, Stage.REOPENED):
             return []
         held = {segment.sds_id for segment in evicted.incomplete.held}
         for repeat in (False, True):
@@ -182,7 +182,7 @@ class Inbox:
     def _add(self, chunk: ReceivedChunk, now: int) -> list[Effect]:
         events = self.reassembler.add(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
         evicted = self.evicted.get(chunk.scope, chunk.segment.entire_message_hash)
-        if evicted is not None and evicted.stage is Stage.ASKED:
+        if evicted is not None and evicted.stage is Stage.REQUESTED:
             evicted.stage = Stage.REOPENED
         return self._follow(events, now)
 

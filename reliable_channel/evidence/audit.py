@@ -61,9 +61,9 @@ def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -
     chosen = {
         row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in queried
     }
-    now_asked = list(chosen)[:MAX_HASHES]
-    carried = _read_contents(settings, now_asked, oldest)
-    without_time = [hash_ for hash_ in now_asked if chosen[hash_]["sender_timestamp_ns"] is None]
+    first_chosen = list(chosen)[:MAX_HASHES]
+    carried = _read_contents(settings, first_chosen, oldest)
+    without_time = [hash_ for hash_ in first_chosen if chosen[hash_]["sender_timestamp_ns"] is None]
     others = _other_hashes(settings, without_time, oldest)
     return [
         Audited(
@@ -73,7 +73,7 @@ def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -
             chosen[hash_]["content_topic"],
             *carried.get(hash_, (None, None)),
         )
-        for hash_ in now_asked
+        for hash_ in first_chosen
     ]
 
 

@@ -164,9 +164,9 @@ class Confirmation:
                     del by_hash[entry.message_hash]
         return list(by_hash.values())
 
-    def _send_again(self, record: MessageRecord, asked_ms: int) -> None:
+    def _send_again(self, record: MessageRecord, queried_ms: int) -> None:
         stored = self._ledger.requests.find(str(record.request_id))
-        if stored is not None and (stored.sent_ms or asked_ms) + self._config.store_settle_ms <= asked_ms:
+        if stored is not None and (stored.sent_ms or queried_ms) + self._config.store_settle_ms <= queried_ms:
             self._sender.resend(stored.request_id)
 
     def _mark_stored(self, envelope_hash: bytes) -> None:

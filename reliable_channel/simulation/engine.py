@@ -50,7 +50,7 @@ class _Play:
             store.name: (store, Link(store.link, scenario.seed, ("store", store.name, plan.channel_id)))
             for store in scenario.stores
         }
-        self._asked_for: set[str] = set()
+        self._requested: set[str] = set()
         self._arrived: set[str] = set()
         self.participants = {name: SimulatedParticipant(name, plan) for name in plan.participants}
         joins = dict(plan.joins_at)
@@ -267,8 +267,8 @@ class _Play:
         if reason is None and self.stores:
             self._arrived.add(sds_id)
             for named in self.journal.sds[sds_id].history:
-                if named not in self._arrived and named not in self._asked_for:
-                    self._asked_for.add(named)
+                if named not in self._arrived and named not in self._requested:
+                    self._requested.add(named)
                     for wait_ms in REFETCH_AFTER_MS:
                         self._at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
 

@@ -165,7 +165,7 @@ class Outbound:
         self._policy = policy or DispatchPolicy()
         self._limit: DispatchLimit[PendingDispatch] = limit or DispatchLimit()
         self._has_rln = has_rln
-        self._asked_ms: int | None = None
+        self._rln_checked_ms: int | None = None
         self._waiting_bytes = 0
         self._timestamps = Timestamps(bridge.clock)
 
@@ -327,8 +327,10 @@ class Outbound:
 
     def _look_for_rln(self) -> None:
         now = self._bridge.now_ms()
-        if self._has_rln is not None and (self._asked_ms is None or has_passed(RLN_INTERVAL_MS, self._asked_ms, now)):
-            self._asked_ms = now
+        if self._has_rln is not None and (
+            self._rln_checked_ms is None or has_passed(RLN_INTERVAL_MS, self._rln_checked_ms, now)
+        ):
+            self._rln_checked_ms = now
             self._limit.node_has_rln(self._has_rln(), self._bridge.node)
 
     def _deliver(self, pending: PendingDispatch, batch: DispatchBatch) -> tuple[WakuMessage, Published | None]:

@@ -130,7 +130,7 @@ class DispatchLimit(Generic[Item]):
         self._lock = threading.Lock()
         self._manager: RateLimitManager[Item] = RateLimitManager(self.config)
         self._rln: bool | None = None
-        self._asked = False
+        self._rln_reported = False
 
     @property
     def enabled(self) -> bool:
@@ -175,9 +175,9 @@ class DispatchLimit(Generic[Item]):
         """Note whether RLN is on at the Waku node, ``None`` if unknown: with ``enabled`` unset, the limit is on if RLN
         is. One line in the log states the result."""
         with self._lock:
-            if self._asked and has_rln in (None, self._rln):
+            if self._rln_reported and has_rln in (None, self._rln):
                 return
-            self._asked = True
+            self._rln_reported = True
             self._rln = has_rln
             configured, limit = self.config.enabled, self.config
             if has_rln and configured is False:

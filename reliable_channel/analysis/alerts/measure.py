@@ -112,12 +112,12 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
         f"""
         WITH clocks AS (
                  SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {_PASSED} GROUP BY ALL),
-             heard AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
+             received AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
                               arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS last_in
                        FROM sds_messages WHERE {CAME}
                        GROUP BY ALL HAVING count(*) >= $at_least)
         SELECT pubsub_topic, content_topic, channel_id, messages, epoch_ms(clocks.at) - epoch_ms(last) AS silent_ms
-        FROM heard JOIN clocks ON clocks.kafka_topic = last_in.topic AND clocks.kafka_partition = last_in.partition
+        FROM received JOIN clocks ON clocks.kafka_topic = last_in.topic AND clocks.kafka_partition = last_in.partition
         ORDER BY silent_ms DESC
         """,  # noqa: S608 - text of our own
         {**window, "at_least": rule.at_least},
@@ -191,11 +191,11 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
     key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""
-        WITH heard AS (SELECT {key}, family, sender_id, max(encryption_layer) AS layer FROM sds_messages
+        WITH received AS (SELECT {key}, family, sender_id, max(encryption_layer) AS layer FROM sds_messages
                        WHERE {CAME} AND sds_kind <> 'tick'
                        GROUP BY ALL HAVING count(*) >= $at_least),
-             forms AS (SELECT {key}, 'family' AS kind, family AS form, count(*) AS senders FROM heard GROUP BY ALL
-                       UNION ALL SELECT {key}, 'encryption layer', layer, count(*) FROM heard
+             forms AS (SELECT {key}, 'family' AS kind, family AS form, count(*) AS senders FROM received GROUP BY ALL
+                       UNION ALL SELECT {key}, 'encryption layer', layer, count(*) FROM received
                        WHERE layer IS NOT NULL GROUP BY ALL)
         SELECT {key}, kind, min(senders) AS fewer, max(senders) AS more, arg_min(form, (senders, form)) AS form
         FROM forms GROUP BY ALL HAVING count(*) > 1 ORDER BY fewer DESC, {key}, kind DESC

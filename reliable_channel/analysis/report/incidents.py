@@ -16,7 +16,7 @@ from reliable_channel.analysis.report.splits import Split, find_splits, read_con
 EVERY_MS = 60_000
 BIN_S = 300
 """Width of a bin of time (seconds)."""
-KEPT_LITTLE, LEAST_ASKED = 0.25, 10
+KEPT_LITTLE, LEAST_QUERIED = 0.25, 10
 """Stores that have less than this share of a bin's messages kept little, if they were asked for so many."""
 MANY_NAMES = 20
 """More senders of a single message than this in one bin are a flood."""
@@ -103,7 +103,7 @@ def describe(source: TableWindow) -> str:
         )
     answers = list_store_answers(source)
     asked = answers["present"] + answers["absent"]
-    little = answers[(answers["share"] < KEPT_LITTLE) & (asked >= LEAST_ASKED)]
+    little = answers[(answers["share"] < KEPT_LITTLE) & (asked >= LEAST_QUERIED)]
     if not little.empty:
         until = little["time"].max() + pd.Timedelta(seconds=BIN_S)
         then, ever = text.count(little["missing"].sum()), text.count(answers["missing"].sum())

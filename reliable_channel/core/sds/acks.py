@@ -55,7 +55,7 @@ class Tracked:
         self.acked, self.implied, self.certain = acked, implied, certain
         """One bit per participant: who has acknowledged it, who has implied that, and who has named it."""
         self.reached = reached
-        """One bit per participant that has the message in its causal past and was heard before it was sent: when a
+        """One bit per participant that has the message in its causal past and was known before it was sent: when a
         filter of that participant contains the id too, the acknowledgement is implied."""
         self.hits: dict[str, list[str]] = {}
         """Participant → its messages whose filters contain the id."""
@@ -111,7 +111,7 @@ class Tracked:
 
 
 class Participants:
-    """The participants of a channel, each with a number and the Lamport timestamp at which it was first heard.
+    """The participants of a channel, each with a number and the Lamport timestamp of its first message.
 
     Bounded: when all numbers are taken, a new participant gets the number of the participant with the fewest messages,
     and among several of these the one that has been silent longest. So invented names replace each other, and never
@@ -121,7 +121,7 @@ class Participants:
         self._max = max_participants
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
-        self._heard: list[int | None] = []
+        self._first_lamports: list[int | None] = []
         self._counts: list[int] = []
         """The number of messages of each participant."""
         self._last: list[int] = []
@@ -141,8 +141,8 @@ class Participants:
         return len(self._names)
 
     @property
-    def any_heard(self) -> bool:
-        """Whether any message of a participant was heard."""
+    def any_received(self) -> bool:
+        """Whether any message of a participant was received."""
         return self._counter > 0
 
     def number(self, participant_id: str) -> int | None:
@@ -151,7 +151,7 @@ class Participants:
         if number is None and len(self._names) < self._max:
             number = self._numbers[participant_id] = len(self._names)
             self._names.append(participant_id)
-            self._heard.append(None)
+            self._first_lamports.append(None)
             self._counts.append(0)
             self._last.append(0)
         return number
@@ -187,7 +187,7 @@ class Participants:
         del self._numbers[self._names[number]]
         self._numbers[participant_id] = number
         self._names[number] = participant_id
-        self._heard[number], self._last[number] = None, 0
+        self._first_lamports[number], self._last[number] = None, 0
         self._recount(number, 0)
         self.proving &= ~(1 << number)
 
@@ -196,8 +196,8 @@ class Participants:
         self._counter += 1
         self._recount(number, self._counts[number] + 1)
         self._last[number] = self._counter
-        if self._heard[number] is None:
-            self._heard[number] = lamport
+        if self._first_lamports[number] is None:
+            self._first_lamports[number] = lamport
 
     def proves(self, participant_id: str) -> bool:
         """Whether the id of a message of this participant has been recomputed."""
@@ -212,7 +212,7 @@ class Participants:
 
     def first_lamport(self, number: int) -> int | None:
         """The Lamport timestamp (ms) of the first message of a participant; ``None`` if it has sent none."""
-        return self._heard[number]
+        return self._first_lamports[number]
 
     def messages(self, number: int) -> tuple[int, int]:
         """The number of messages of a participant, and the running number of the last one."""
@@ -220,7 +220,7 @@ class Participants:
 
     def restore(self, number: int, first_lamport: int | None, messages: tuple[int, int]) -> None:
         """Restore a participant from a snapshot."""
-        self._heard[number], (self._counts[number], self._last[number]) = first_lamport, messages
+        self._first_lamports[number], (self._counts[number], self._last[number]) = first_lamport, messages
         self._by_count = None
         self._counter = max(self._counter, messages[1])
 
@@ -246,7 +246,7 @@ class AckTable:
         """Ascending, with entries of messages that are no longer tracked. The first ``_passed`` entries are all
         such."""
         self._passed = 0
-        self.is_asked = False
+        self.has_filters = False
         """Whether a filter has arrived, so that caching for the next filters pays. Read-only for other modules."""
         k = self._format.hash_count
         self._at: npt.NDArray[np.intp] = np.zeros((k, 0), np.intp)
@@ -295,7 +295,7 @@ class AckTable:
         if self._is_slow:  # so that no later filter pays for hashing all ids
             self._format.hashes(tracked.message_id)
         own = self._participants.number(tracked.sender_id)  # nobody acknowledges its own message
-        if self.is_asked:
+        if self.has_filters:
             self._open[:, row] = True
             if own is not None and own < self._open.shape[0]:
                 self._open[own, row] = False
@@ -319,7 +319,7 @@ class AckTable:
             return
         self._by_row[tracked.row] = None
         self._free.append(tracked.row)
-        if self.is_asked:
+        if self.has_filters:
             self._open[:, tracked.row] = False
             self._views.clear()
 
@@ -434,7 +434,7 @@ class AckTable:
             owner = self._participants.number(tracked.sender_id)
             if owner is not None and had <= owner < grown.shape[0]:
                 grown[owner, tracked.row] = False
-        self._open, self.is_asked = grown, True
+        self._open, self.has_filters = grown, True
         self._views.clear()
 
 

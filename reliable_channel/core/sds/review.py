@@ -234,7 +234,7 @@ class AckReview:
         self.table.mark(tracked, number)
         if tracked.hits:
             tracked.hits.pop(by, None)
-        if self.table.is_asked:
+        if self.table.has_filters:
             self.table.ask(tracked, number)
         events.append(Acknowledged(now, tracked.message_id, tracked.sender_id, by, evidence, via, tracked.since))
         segment = self._outgoing.segments.get(tracked.message_id)

@@ -77,9 +77,9 @@ class ChannelState:
         if self.config.wire_family is not WireFamily.NIM:
             return
         # Its clock counts messages and says nothing about time (docs/sds.md, *Limits*), so in a channel that is ahead
-        # of time the first message heard is the beginning.
+        # of time the first message received is the beginning.
         time = self.clock_time(now)
-        if not self.review.participants.any_heard:
+        if not self.review.participants.any_received:
             if lamport > time + self.config.causal_history_size:  # a few messages may have been sent in this second
                 self.observed_since = lamport
         elif lamport < self.observed_since:  # the first was a stranger's, dated further ahead

@@ -88,7 +88,7 @@ class ChannelObserver:
         self.is_blank = True
         """Whether nothing is known, so that there is no state to store."""
         self._channel = SdsChannel(self._key[2], self._participant_id, self._config)
-        self._last_heard = 0
+        self._last_message_ms = 0
         self._dormant_since = 0
         self._now = 0
         self._row_seq = 0
@@ -114,7 +114,7 @@ class ChannelObserver:
         match row.row_kind:
             case "message":
                 self.topic_partition = (row.kafka_topic, row.kafka_partition)
-                self._last_heard, self._dormant_since = now, 0
+                self._last_message_ms, self._dormant_since = now, 0
                 if row.sds_kind == "ephemeral":
                     self._ephemeral(row, out)
                 else:
@@ -155,9 +155,9 @@ class ChannelObserver:
     def _dormant_due(self) -> int | None:
         """When (ms) the channel becomes dormant if nothing more arrives. Rounded up to a full day, or every message
         would change it."""
-        if self._expiry_ms is None or not self._last_heard:
+        if self._expiry_ms is None or not self._last_message_ms:
             return None
-        return -(-(self._last_heard + self._expiry_ms) // DAY_MS) * DAY_MS
+        return -(-(self._last_message_ms + self._expiry_ms) // DAY_MS) * DAY_MS
 
     def _deletion_due(self) -> int | None:
         """When (ms) the state of a dormant channel is deleted."""
@@ -168,14 +168,14 @@ class ChannelObserver:
     def _become_dormant(self, out: list[Row]) -> None:
         """Make the channel dormant, unless a missing message is not yet given up."""
         if self._channel.missing_ids():
-            self._last_heard = self._now
+            self._last_message_ms = self._now
             return
         out.extend([self._drop_row(row, "the channel was silent") for row in self._rebuilt.give_up()])
         self._needed_by.clear()
         self._ephemerals.clear()
         self._seen.clear()
         self._channel.forget()
-        self._last_heard, self._dormant_since = 0, self._now
+        self._last_message_ms, self._dormant_since = 0, self._now
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class ChannelObserver:
             needed_by_ids=list(self._needed_by.values()),
             kafka_topic=self.topic_partition[0],
             kafka_partition=self.topic_partition[1],
-            last_heard_ms=self._last_heard,
+            last_heard_ms=self._last_message_ms,
             dormant_since_ms=self._dormant_since,
         )
         self._seen.write(proto)
@@ -375,7 +375,7 @@ class ChannelObserver:
             ) from error
         restored = cls(key, participant_id, config, expiry_ms)
         restored.is_blank = False
-        restored._last_heard, restored._dormant_since = proto.last_heard_ms, proto.dormant_since_ms
+        restored._last_message_ms, restored._dormant_since = proto.last_heard_ms, proto.dormant_since_ms
         restored._channel = SdsChannel.from_bytes(proto.channel, config)
         restored._now = proto.now_ms
         restored._row_seq = proto.row_seq

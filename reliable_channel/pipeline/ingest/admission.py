@@ -22,7 +22,7 @@ from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES
 from reliable_channel.pipeline.clock import Progress, TopicPartition
 from reliable_channel.pipeline.ingest.quotas import (
-    ASKED,
+    ADMISSION_COLUMNS,
     COSTING,
     SENDER,
     Candidate,
@@ -81,8 +81,10 @@ class QuotaGate:
         numbers, time = [window for _, window in windows], pc.field("event_time")
         inside = (time >= self._begin(min(numbers))) & (time < self._begin(max(numbers) + 1))
         wanted = inside & among & (pc.field("sds_kind") != "tick")
-        for batch in dataset_of(open_table(paths, SDS_MESSAGES)).to_batches(columns=[*ASKED], filter=wanted):
-            for group in groups_of(dict(zip(ASKED, batch.columns, strict=True)), self._quotas, uncounted):
+        for batch in dataset_of(open_table(paths, SDS_MESSAGES)).to_batches(
+            columns=[*ADMISSION_COLUMNS], filter=wanted
+        ):
+            for group in groups_of(dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True)), self._quotas, uncounted):
                 if group[:2] in windows:
                     self._spent.add(*group)
 
@@ -104,14 +106,14 @@ def candidates_in(
     for file in files:
         if file.table == SDS_MESSAGES.name:
             with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
-                for batch in opened.iter_batches(columns=list(ASKED)):
+                for batch in opened.iter_batches(columns=list(ADMISSION_COLUMNS)):
                     for one in candidates_of(batch, quotas):
                         if (one.topic_partition, one.sender[:2]) in topics:
                             yield one
 
 
 def candidates_of(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[Candidate]:
-    """Convert rows of ``sds_messages``, which must have the columns ``ASKED``, to candidates for admission."""
+    """Convert rows of ``sds_messages``, with the columns ``ADMISSION_COLUMNS``, to candidates for admission."""
     times = segments.column("event_time").cast(pa.int64()).to_pylist()
     costs = costs_of({name: segments.column(name) for name in COSTING})
     names = segments.select([*RECORD_KEY, *SENDER]).to_pylist()

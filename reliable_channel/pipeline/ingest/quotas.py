@@ -59,7 +59,7 @@ COSTING = ("sds_id", "sender_id", "content_bytes", "segment_kind", "causal_histo
 
 SENDER = (*CHANNEL_KEY, "sender_id")
 
-ASKED = (*RECORD_KEY, "event_time", *CHANNEL_KEY, *COSTING)
+ADMISSION_COLUMNS = (*RECORD_KEY, "event_time", *CHANNEL_KEY, *COSTING)
 """The columns of ``sds_messages`` that admission reads."""
 
 
@@ -104,8 +104,8 @@ Group = tuple[TopicPartition, int, Sender, Cost]
 def groups_of(
     messages: Mapping[str, pa.Array], quotas: QuotaSettings, uncounted: pa.Table | None = None
 ) -> Iterator[Group]:
-    """Sum up the cost of SDS messages. ``messages`` has the columns ``ASKED``; ``uncounted``: the Kafka coordinates of
-    messages that do not count."""
+    """Sum up the cost of SDS messages. ``messages`` has the columns ``ADMISSION_COLUMNS``; ``uncounted``: the Kafka
+    coordinates of messages that do not count."""
     window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
     kept = {name: messages[name] for name in (*RECORD_KEY, *SENDER)}
     rows = pa.table({**kept, "window": window, **costs_of(messages)})

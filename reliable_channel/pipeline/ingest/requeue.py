@@ -20,7 +20,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
-from reliable_channel.pipeline.ingest.quotas import ASKED, Refused, groups_of
+from reliable_channel.pipeline.ingest.quotas import ADMISSION_COLUMNS, Refused, groups_of
 from reliable_channel.pipeline.ingest.stream import decode_records, kafka_coordinates, records_of
 from reliable_channel.pipeline.ingest.task import date_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
@@ -72,10 +72,14 @@ class _Accepted:
 
 
 def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
-    asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ASKED).toArrow()
+    asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ADMISSION_COLUMNS).toArrow()
     batches = asking.to_batches()
     candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
-    groups = [g for batch in batches for g in groups_of(dict(zip(ASKED, batch.columns, strict=True)), settings.quotas)]
+    groups = [
+        g
+        for batch in batches
+        for g in groups_of(dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True)), settings.quotas)
+    ]
     admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(settings.paths, groups)
     return admission.find_refused(

@@ -43,7 +43,7 @@ ROW_GROUP_BYTES = 4 * 1024 * 1024
 """The approximate size (bytes) of a row group. delta-rs would write one per file, and a task that looks up a few
 payloads would decode it as a whole: a file of 38 MB took 148 MB of a worker's memory, and takes 73 MB this way."""
 
-_COMMITS_ASKED = 10_000
+_COMMITS_READ = 10_000
 """The number of commits that are searched for the last compaction."""
 
 Z_ORDER_BYTES = 4 * 1024 * 1024 * 1024
@@ -147,7 +147,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
     opened = open_table(paths, table)
     files = pa.table(opened.get_add_actions(flatten=True))
     sizes = files["size_bytes"].to_pylist()
-    last = next((int(c["timestamp"]) for c in opened.history(_COMMITS_ASKED) if c["operation"] == "OPTIMIZE"), 0)
+    last = next((int(c["timestamp"]) for c in opened.history(_COMMITS_READ) if c["operation"] == "OPTIMIZE"), 0)
     written = zip(sizes, files["modification_time"].to_pylist(), strict=True)
     if sum(size < SMALL_FILE_BYTES and at > last for size, at in written) < 2:
         return

@@ -16,7 +16,7 @@ from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.clock import TopicPartition
 
-HEARD = """
+RECEIVED = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
     from (select vantage, message_hash, seen_at from v_sightings
         where source in ('relay', 'filter') and seen_at is not null)
@@ -53,20 +53,21 @@ class Gap(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """The times in which no bridge listened: the open gaps, and their rest for topics that another bridge has heard, or
-    whose records are in other partitions. ``heard``: the former alone; if it changes, all verdicts may."""
+    """The times in which no bridge listened: the open gaps, and their rest for topics of which another bridge has
+    received envelopes, or whose records are in other partitions. ``received``: the former alone; if it changes, all
+    verdicts may."""
 
     gaps: list[Gap]
     by_topic: dict[Topic, list[Span]]
-    heard: dict[Topic, list[Span]]
+    received: dict[Topic, list[Span]]
 
 
 def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) -> Silence:
-    """The times in which no bridge listened, from open gaps. ``run`` gives the rows of :data:`HEARD` and
+    """The times in which no bridge listened, from open gaps. ``run`` gives the rows of :data:`RECEIVED` and
     :data:`PLACED`."""
     received: dict[Topic, dict[str, Span]] = {}
     if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
-        for row in run(HEARD):
+        for row in run(RECEIVED):
             by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
             by[row["vantage"]] = Span(row["since"], row["until"])
     placed: dict[Topic, set[TopicPartition]] = {}

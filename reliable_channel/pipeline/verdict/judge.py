@@ -63,7 +63,7 @@ def judge_message(
         given_up=bool(row["given_up"]),
         undecodable=bool(row["undecodable"]),
         undecryptable=bool(row["undecryptable"]),
-        heard_by_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
+        known_to_others=bool(can_rebuild) or bool(row["asked_for"]) or row["source"] == "named",
         store_has=True if bool(row["present"]) else (False if bool(row["absent"]) else None),
         in_gap=any(since <= first_seen and (sent_since is None or sent_since <= until) for since, until in gaps),
         before_observation=bool(row["before_observation"]),

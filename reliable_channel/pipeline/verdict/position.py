@@ -19,7 +19,7 @@ from reliable_channel.lake.tables import Table
 USER_METADATA = "userMetadata"
 """The field of a commit's information that contains the position."""
 
-_COMMITS_ASKED = 20
+_COMMITS_READ = 20
 """How many commits are searched. Nearly all of them are rounds; maintenance adds a few."""
 
 
@@ -52,9 +52,9 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
 
 
 def last_position(status: DeltaTable) -> RoundPosition | None:
-    """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_ASKED` commits have none.
+    """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_READ` commits have none.
     ``status``: the table of verdicts."""
-    for commit in status.history(_COMMITS_ASKED):
+    for commit in status.history(_COMMITS_READ):
         if (text := commit.get(USER_METADATA)) is not None:
             try:
                 position = json.loads(text)

@@ -45,7 +45,7 @@ class VerdictEvidence:
     ``needed``: k; ``received``: the number of its received segments; ``sent``: a sender's record shows that it was
     dispatched, or the log of a node that the network had it (``logged_by``: the names of these nodes);
     ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send it;
-    ``heard_by_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
+    ``known_to_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
     an envelope of it, ``False`` if no queried store has one, ``None`` if none was queried or could say;
     ``store_error``: why a queried one could not; ``in_gap``: it may have been sent while no bridge listened;
     ``witnessed``: it left a trace of its own, or two participants name it, or its own sender does; ``followed``:
@@ -62,7 +62,7 @@ class VerdictEvidence:
     given_up: bool = False
     undecodable: bool = False
     undecryptable: bool = False
-    heard_by_others: bool = False
+    known_to_others: bool = False
     store_has: bool | None = None
     in_gap: bool = False
     before_observation: bool = False
@@ -95,7 +95,7 @@ RULES: tuple[Rule, ...] = (
     (lambda e: e.received > 0, Verdict.MISSING, Cause.SEGMENT_MISSING),
     (lambda e: not (e.witnessed or e.sent), Verdict.UNKNOWN, Cause.CLAIMED_BY_ONE),  # names are free to invent
     (
-        lambda e: (e.sent or e.heard_by_others) and e.store_has is False,
+        lambda e: (e.sent or e.known_to_others) and e.store_has is False,
         Verdict.MISSING,
         Cause.PROPAGATED_NOT_STORED,
     ),

@@ -38,7 +38,7 @@ from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, re
 
 Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SOURCE_GAPS)
-FILES_UNASKED = {"spark.databricks.delta.stats.skipping": "false"}
+WITHOUT_FILE_SKIPPING = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
 
@@ -58,9 +58,9 @@ def run(spark: SparkSession, settings: Settings) -> int:
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
     opened = {table: open_table(paths, table) for table in COLUMNS}  # before anything is read
-    with set_meanwhile(spark, FILES_UNASKED):
+    with set_meanwhile(spark, WITHOUT_FILE_SKIPPING):
         silence = when_silent(spark, settings)
-        position = position_of(opened, settings, (silence.gaps, sorted(silence.heard.items(), key=repr)))
+        position = position_of(opened, settings, (silence.gaps, sorted(silence.received.items(), key=repr)))
         metadata = {USER_METADATA: position.text()}
         status = open_table(paths, tables.DELIVERY_STATUS)
         before = last_position(status)

@@ -36,11 +36,11 @@ CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
     "others had it, no store": (VerdictEvidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
     "only forged histories name it": (VerdictEvidence(witnessed=False), Verdict.UNKNOWN, Cause.CLAIMED_BY_ONE),
     "no store has what is only claimed": (
-        VerdictEvidence(witnessed=False, heard_by_others=True, store_has=False),
+        VerdictEvidence(witnessed=False, known_to_others=True, store_has=False),
         Verdict.UNKNOWN,
         Cause.CLAIMED_BY_ONE,
     ),
-    "named, and nobody knows": (VerdictEvidence(heard_by_others=True), MISSING, None),
+    "named, and nobody knows": (VerdictEvidence(known_to_others=True), MISSING, None),
 }
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_settled_is_never_called_missing(evidence: VerdictEvidence) 
     assert verdict is not Verdict.MISSING or evidence.settled
 
 
-NAMED = VerdictEvidence(heard_by_others=True)
+NAMED = VerdictEvidence(known_to_others=True)
 DETAILS: dict[str, tuple[VerdictEvidence, bool, str]] = {
     "no store has it": (replace(NAMED, store_has=False, sent=True), True, "no store node that was asked has it"),
     "one names it": (replace(NAMED, witnessed=False), True, "only one participant names it"),
