@@ -53,16 +53,21 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
 
 
 def tame_kafka() -> None:
-    """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but no warnings that the
-    client was slow. Calling it twice has no effect.
+    """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but not that the client
+    was slow or cancelled a request. Calling it twice has no effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
-    _show("kafka", logging.Formatter("%(name)s: %(message)s"), _is_no_slow_step, OncePerInterval())
+    _show("kafka", logging.Formatter("%(name)s: %(message)s"), _is_fault, OncePerInterval())
 
 
-def _is_no_slow_step(record: logging.LogRecord) -> bool:
+def _is_fault(record: logging.LogRecord) -> bool:
     # The client suspects a fault of the program in each of its steps that takes 0.1 s; a busy machine has many.
-    return record.name != "kafka.net.selector" or record.levelno > logging.WARNING
+    if record.name == "kafka.net.selector" and record.levelno <= logging.WARNING:
+        return False
+    # A connection that the client itself closes fails its open requests with this error. Compared by name, because most
+    # commands need no Kafka client.
+    args = record.args if isinstance(record.args, tuple) else ()
+    return not any(type(each).__name__ == "Cancelled" for each in args)
 
 
 def silence_libraries() -> None:

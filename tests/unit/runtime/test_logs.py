@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from kafka.errors import Cancelled, KafkaConnectionError
 
 from reliable_channel.runtime.logs import OncePerInterval, quiet_kafka_client, tame_kafka
 
@@ -54,6 +55,17 @@ def test_that_the_client_was_slow_is_not_shown(
     logging.getLogger("kafka.net.selector").warning("Task %r ran for %.3fs", "a task", 0.2)
     logging.getLogger("kafka.net.selector").error("the loop has ended")
     assert capsys.readouterr().err == "kafka.net.selector: the loop has ended\n"
+
+
+def test_that_the_client_cancelled_a_request_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does when it closes a connection on which it has just asked for the topics."""
+    monkeypatch.setattr(logging.getLogger("kafka"), "handlers", [])
+    tame_kafka()
+    for error in (Cancelled(), KafkaConnectionError("reset")):
+        logging.getLogger("kafka.cluster").error("Metadata refresh: failed %s", error)
+    assert capsys.readouterr().err == "kafka.cluster: Metadata refresh: failed KafkaConnectionError: reset\n"
 
 
 def test_the_client_is_silent_where_the_caller_says_the_outcome(
