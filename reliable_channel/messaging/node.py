@@ -105,10 +105,11 @@ class MessagingNode(RecordLookups):
         """Start the transport, listen to its events, and continue the requests that an earlier process left pending.
         Starting twice does nothing. ``background=False`` starts no threads: call :meth:`tick`. In a process that was
         forked from the one that made the node, this and all that uses its state raises ``ForkedError``, except
-        :meth:`close`, which does nothing there."""
+        :meth:`close`, which does nothing there. Raises ``NodeClosedError`` after :meth:`close`."""
         self._ledger.records.owner.refuse_fork()
         with self._turns.take() as mine:
             if mine and not self._started:
+                self._ledger.records.refuse_closed()
                 self._must_stop = False
                 self._start(background)
                 if self._must_stop:  # a listener wanted it while the node started

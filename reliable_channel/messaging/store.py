@@ -103,7 +103,8 @@ class RecordStore:
             self._connection.close()
             self._unlock()
 
-    def _refuse_closed(self) -> None:
+    def refuse_closed(self) -> None:
+        """Raise ``NodeClosedError`` if the database was closed."""
         if self._closed:
             raise NodeClosedError("The messaging node is closed.", "Make a new one with this database.")
 
@@ -117,7 +118,7 @@ class RecordStore:
         ``ForkedError`` in a forked process."""
         self.owner.refuse_fork()
         with self._lock:
-            self._refuse_closed()
+            self.refuse_closed()
             if self._connection.in_transaction:
                 yield self._connection
                 return
@@ -300,7 +301,7 @@ class RecordStore:
     def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
         self.owner.refuse_fork()
         with self._lock:
-            self._refuse_closed()
+            self.refuse_closed()
             try:
                 return self._connection.execute(statement, values).fetchall()
             except sqlite3.Error as error:

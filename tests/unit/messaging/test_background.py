@@ -101,6 +101,14 @@ def test_a_listener_may_end_the_node_that_is_starting(site: Site, end: str, monk
             site.send()
 
 
+def test_a_closed_node_is_not_started_and_starts_no_thread(site: Site) -> None:
+    site.node.close()
+    before = set(threading.enumerate())
+    with pytest.raises(NodeClosedError):
+        site.node.start()
+    assert set(threading.enumerate()) == before
+
+
 def test_a_worker_whose_work_fails_goes_on() -> None:
     from reliable_channel.messaging.worker import Worker
 
