@@ -107,9 +107,9 @@ def find_sent_and_not_seen(settings: Settings, answers: pa.Table) -> list[Reques
     until = newest - dt.timedelta(milliseconds=settings.pipeline.settle_delay_ms)
     recent = (pc.field("event_time") >= newest - SENT_WITHIN) & (pc.field("event_time") <= until)
     sent = events.to_table(columns=columns, filter=dispatched & recent & pc.field("sds_id").is_valid())
-    asked = pc.is_in(answers["message_hash"], value_set=sent["envelope_hash"].combine_chunks())
+    queried = pc.is_in(answers["message_hash"], value_set=sent["envelope_hash"].combine_chunks())
     answered = pc.not_equal(answers["outcome"], "error").fill_null(True)
-    done = {*answers.filter(pc.and_(asked, answered))["message_hash"].to_pylist()}
+    done = {*answers.filter(pc.and_(queried, answered))["message_hash"].to_pylist()}
     rows = sent.to_pylist()
     here = find_arrived(settings, {row["sds_id"] for row in rows})
     wanted = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
-from reliable_channel.transport.sqlite import IN_MEMORY, connect, transaction, write_ahead
+from reliable_channel.transport.sqlite import IN_MEMORY, connect, execute_script, transaction, write_ahead
 
 VERSION = 1
 
@@ -113,10 +113,7 @@ def _create(connection: sqlite3.Connection, path: Path | str) -> None:
         )
     with transaction(connection):
         for schema, prefix in (("main", ""), ("temp", "volatile_")):
-            # One by one: executescript() would commit the transaction first.
-            for statement in _TABLES.format(schema=schema, prefix=prefix).split(";"):
-                if statement.strip():
-                    connection.execute(statement)
+            execute_script(connection, _TABLES.format(schema=schema, prefix=prefix))
         for statement in (*_IDEMPOTENCY, _CURSOR):
             connection.execute(statement)
         connection.execute("INSERT OR IGNORE INTO main.cursor VALUES (1, 0, 0)")

@@ -30,6 +30,13 @@ def write_ahead(connection: sqlite3.Connection, synchronous: str = "NORMAL") -> 
     connection.execute(f"PRAGMA synchronous={synchronous}")
 
 
+def execute_script(connection: sqlite3.Connection, script: str) -> None:
+    """Execute statements that end with semicolons, in the transaction that is open."""
+    # Not executescript(), which would commit that transaction first.
+    for statement in script.split(";"):
+        connection.execute(statement)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """One transaction, which is rolled back if the block raises."""

@@ -16,9 +16,16 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.views import participant_views_sql
 
 TABLES = (
-    "clock", "delivery_status", "deliveries", "acks", "refetch_requests", "lost_dependencies", "store_presence",
-    "reassembled_messages", "sds_messages",
-)  # fmt: skip
+    "clock",
+    "delivery_status",
+    "deliveries",
+    "acks",
+    "refetch_requests",
+    "lost_dependencies",
+    "store_presence",
+    "reassembled_messages",
+    "sds_messages",
+)
 PER_PART = 25
 EPOCH_MS = 600_000
 """The epoch of RLN on the public network."""

@@ -32,9 +32,18 @@ from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 LANES = (
-    "sender", "envelope", "vantage", "segment", "delivery", "acknowledgement", "repair", "refetch", "store", "loss",
+    "sender",
+    "envelope",
+    "vantage",
+    "segment",
+    "delivery",
+    "acknowledgement",
+    "repair",
+    "refetch",
+    "store",
+    "loss",
     "channel",
-)  # fmt: skip
+)
 """The lanes of a time line, from top to bottom."""
 
 MOST_EVENTS = 2_000

@@ -43,11 +43,31 @@ _VIEWS = re.compile(
     r"(?:\b(?:from|join|describe|summarize)\s+|,\s*)\"?(?:main\.)?(" + "|".join(VIEWS) + r")\b", re.IGNORECASE
 )
 """A view where a table may be named; elsewhere its name is that of a column."""
-_REPEATED = frozenset({
-    "kafka_topic", "pubsub_topic", "content_topic", "channel_id", "sender_id", "acknowledged_by", "evidence",
-    "certainty", "verdict", "cause", "sds_kind", "segment_kind", "stage", "reason", "disposition", "node", "outcome",
-    "purpose", "query", "run_id", "metric",
-})  # fmt: skip
+_REPEATED = frozenset(
+    {
+        "kafka_topic",
+        "pubsub_topic",
+        "content_topic",
+        "channel_id",
+        "sender_id",
+        "acknowledged_by",
+        "evidence",
+        "certainty",
+        "verdict",
+        "cause",
+        "sds_kind",
+        "segment_kind",
+        "stage",
+        "reason",
+        "disposition",
+        "node",
+        "outcome",
+        "purpose",
+        "query",
+        "run_id",
+        "metric",
+    }
+)
 """Columns of few different strings in many rows: read as dictionaries, in a third of the time and memory."""
 
 _STRING = PrimitiveType("string")

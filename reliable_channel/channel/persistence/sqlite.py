@@ -18,7 +18,7 @@ from reliable_channel.channel.persistence.lock import lock_sender, make_locked_e
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.forking import OwnerProcess
-from reliable_channel.transport.sqlite import IN_MEMORY, connect, transaction, write_ahead
+from reliable_channel.transport.sqlite import IN_MEMORY, connect, execute_script, transaction, write_ahead
 
 _log = logging.getLogger(__name__)
 
@@ -141,9 +141,8 @@ class SqlitePersistence:
                     # Not migrated: the version that wrote it must be able to open it.
                     raise journal_of_another_version(left)
             scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
-            # One by one: executescript() would commit the transaction first.
-            for statement in (statement for script in scripts for statement in script.split(";")):
-                do.execute(statement)
+            for script in scripts:
+                execute_script(do, script)
             do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     @contextmanager

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from reliable_channel.transport.sqlite import connect, transaction, write_ahead
+from reliable_channel.transport.sqlite import connect, execute_script, transaction, write_ahead
 from reliable_channel.transport.store.source import Position, Selection
 
 _SCHEMA = """
@@ -92,8 +92,7 @@ class EnvelopeIndex:
             names = self._writer.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             for (name,) in names:
                 self._writer.execute(f'DROP TABLE "{name}"')
-            for statement in _SCHEMA.split(";"):
-                self._writer.execute(statement)
+            execute_script(self._writer, _SCHEMA)
             self._writer.execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT)")
             self._writer.execute("INSERT INTO about VALUES ('made_for', ?)", (made_for,))
 
@@ -121,8 +120,7 @@ class EnvelopeIndex:
         """Build the SQL indexes after the files of a new index were added. Built at the end, the three indexes cost
         half of what they would row by row. Later calls do nothing, because added files keep them current."""
         with self._writing() as db:
-            for statement in _INDEXES.split(";"):
-                db.execute(statement)
+            execute_script(db, _INDEXES)
 
     def remove_files(self, paths: Iterable[str]) -> None:
         """Forget files that are no longer part of the table."""
