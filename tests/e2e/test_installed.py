@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
 from tests.support.delta_tables import read_table
+from tests.support.venvs import make_venv
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -76,19 +76,16 @@ def test_the_jobs_the_notebooks_and_the_board_are_shipped(installed: Path, tmp_p
     assert run(installed, *ours, "notebooks", str(tmp_path / "mine")) == "", "what is there is left alone"
 
 
-def clean(place: Path, *requirements: str) -> Path:
-    """The ``bin`` of a new environment with these, in the versions that are locked."""
-    venv.create(place, with_pip=True)
+def make_clean_venv(place: Path, requirement: str) -> Path:
+    """The ``bin`` of a new environment with this, and all else in the versions that are locked."""
     pins = "\n".join(
         line.removesuffix(" \\")
         for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
         if "==" in line and not line.startswith((" ", "#"))
     )
-    (place / "pins.txt").write_text(pins, encoding="utf-8")
-    command = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
-    subprocess.run([*command, "-c", str(place / "pins.txt"), *requirements], check=True, timeout=900)
-    subprocess.run([str(place / "bin" / "python"), "-m", "pip", "uninstall", "--quiet", "--yes", "pip"], check=True)
-    return place / "bin"
+    file = place.with_suffix(".pins")
+    file.write_text(pins, encoding="utf-8")
+    return make_venv(place, "-c", str(file), requirement)
 
 
 def size_mb(place: Path) -> float:
@@ -122,7 +119,7 @@ bob.close()
 @pytest.mark.slow
 def test_a_participant_needs_no_extras_and_at_most_120_mb(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "core"
-    programs = clean(place, str(wheel))
+    programs = make_clean_venv(place, str(wheel))
     environment = {"PATH": str(programs), "HOME": str(tmp_path)}
     assert size_mb(place) <= 120  # numpy is half of it
 
@@ -141,7 +138,7 @@ def test_a_participant_needs_no_extras_and_at_most_120_mb(wheel: Path, tmp_path:
 @pytest.mark.slow
 def test_with_all_extras_the_demo_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     """It is ``demo --slow``: senders who are away or wait for epochs, for whom nothing else starts whole processes."""
-    programs = clean(tmp_path / "all", f"reliable-channel[all] @ {wheel.as_uri()}")
+    programs = make_clean_venv(tmp_path / "all", f"reliable-channel[all] @ {wheel.as_uri()}")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}} | {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.locked_venv import make_locked_venv
+from tests.support.venvs import make_locked_venv
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.doc_blocks import ROOT, blocks_of
+from tests.support.venvs import make_venv
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -26,9 +26,7 @@ TIMES = 3
 def test_each_reader_reads_in_a_clean_environment(
     packages: str, code: str, sample_tables: Path, tmp_path: Path
 ) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages.split()], check=True, timeout=600)
+    python = make_venv(tmp_path / "env", *packages.split()) / "python"
     (tmp_path / "build" / "demo").mkdir(parents=True)
     (tmp_path / "build" / "demo" / "tables").symlink_to(sample_tables)
     for _ in range(TIMES):

@@ -27,7 +27,9 @@ from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime.jars import paths as shipped_jars
+from reliable_channel.runtime.java import SHORT_LIVED
 from reliable_channel.runtime.topics import ensure_topics
+from tests.support.environment import plain_environment
 from tests.support.object_store import ObjectStore, object_store, s3_jars
 from tests.support.spark_cluster import SparkCluster, processes_of, spark_cluster
 from tests.support.waiting import WAIT_S, until
@@ -90,7 +92,11 @@ class Submit:
         conf: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.cluster = cluster
-        self._conf = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"} | conf
+        self._conf = {
+            "spark.ui.enabled": "false",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.defaultJavaOptions": SHORT_LIVED,
+        } | conf
         self._python = "./environment/bin/python" if python is None else str(python)
         self._options = {
             "--master": cluster.master,
@@ -118,14 +124,12 @@ class Submit:
             command += option
         for key, value in self._conf.items():
             command += ["--conf", f"{key}={value}"]
-        ours = ("PYSPARK", "PYTHON", "SPARK_", "RELIABLE_")
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
         python = {"PYSPARK_PYTHON": self._python, "PYSPARK_DRIVER_PYTHON": sys.executable}
         python["PYTHONPATH"] = self._options["--py-files"]  # for the Python that Spark starts on the driver
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(
                 [*command, str(job), *arguments],
-                env=kept | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+                env=plain_environment("PYTHON") | python | {"SPARK_LOCAL_IP": "127.0.0.1"} | environment,
                 cwd=self.cluster.home,
                 stdout=said,
                 stderr=said,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from reliable_channel.runtime import jars
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
+from tests.support.environment import plain_environment
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]
@@ -43,10 +43,9 @@ def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: s
         "--conf",
         "spark.ui.enabled=false",
     ]
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK", "SPARK_", "RELIABLE_"))}
     return subprocess.run(
         [*command, str(job), *arguments],
-        env=kept | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+        env=plain_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
         cwd=job.parent,
         capture_output=True,
         text=True,

@@ -14,8 +14,11 @@ from bench.__main__ import FRAME, main
 ALL = frozenset(m.name for m in pkgutil.iter_modules(bench.__path__) if not m.ispkg and m.name not in FRAME)
 QUICK = frozenset(("acknowledgements", "codecs", "lookups", "node_logs", "sds", "segmentation"))
 """The benches that start no process."""
-SHORTER = {"pipeline": ("--workload", "pairs")}
-"""Of five workloads that differ only in their traffic one, and the steady traffic."""
+SHORTER = {
+    "pipeline": ("--workload", "pairs"),
+    "channels": ("--workload", "long", "--workload", "held"),
+}
+"""Of workloads that differ only in their sizes or traffic one, and those that have code of their own."""
 
 
 def check_small(name: str, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Settings as environment variables, for other processes."""
+"""The environment of other processes: settings as variables, or nothing of this process's Spark."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def environment(settings: Settings) -> dict[str, str]:
         "BRIDGE": shown["bridge"],
     }
     return {**os.environ, **{prefix + name: json.dumps(value) for name, value in sections.items()}}
+
+
+def plain_environment(*strip: str) -> dict[str, str]:
+    """This process's environment without its Spark, its configuration and variables that begin with ``strip``. The
+    options of short-lived JVMs stay."""
+    stripped = ("PYSPARK", "SPARK_", "RELIABLE_", *strip)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(stripped)}
+    options = os.environ.get("SPARK_SUBMIT_OPTS")
+    return kept if options is None else kept | {"SPARK_SUBMIT_OPTS": options}

@@ -14,7 +14,7 @@ from pathlib import Path
 from reliable_channel.config.model import default_cache_dir
 from reliable_channel.runtime.broker import HOST, free_port
 from reliable_channel.runtime.jars import sha256
-from tests.support.locked_venv import make_locked_venv
+from tests.support.venvs import make_locked_venv
 from tests.support.waiting import WAIT_S
 
 HERE = Path(__file__).parents[1] / "object_store"

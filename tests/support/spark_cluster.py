@@ -21,7 +21,7 @@ from typing import Any
 import pyspark
 
 from reliable_channel.runtime.broker import HOST, free_port
-from reliable_channel.runtime.java import java
+from reliable_channel.runtime.java import SHORT_LIVED, java
 from tests.support.waiting import WAIT_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -71,6 +71,7 @@ def _daemon(home: Path, name: str, main_class: str, *arguments: str, **more: str
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": HOST,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
         "SPARK_LOCAL_DIRS": str(home / "local"),
         "SPARK_WORKER_OPTS": "-Dspark.worker.cleanup.enabled=true",
     } | more
