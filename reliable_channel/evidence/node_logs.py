@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from reliable_channel.core import foreign_json
+from reliable_channel.lake.tables import EPOCH
 
 MAX_TEXT = 1_024
 MAX_PEERS = 200
@@ -125,7 +126,6 @@ _CONTAINER = re.compile(r"[\w:.+-]{10,40} (?:stdout|stderr) [FP] ")
 """What Kubernetes writes before a line."""
 _SOME = re.compile(r'some\("(.*)"\)\Z', re.IGNORECASE)
 _PEER = re.compile(r"[0-9A-Za-z*.…]{6,128}")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
@@ -237,7 +237,7 @@ def _time_us(time: Any, fields: Mapping[str, Any], now_us: int) -> int | None:
 
 
 def _micros(time: dt.datetime) -> int:
-    return ((time if time.tzinfo else time.replace(tzinfo=dt.UTC)) - _EPOCH) // _MICROSECOND
+    return ((time if time.tzinfo else time.replace(tzinfo=dt.UTC)) - EPOCH) // _MICROSECOND
 
 
 def _time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int:
@@ -245,7 +245,7 @@ def _time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int
     newest that is not in the future."""
     sent_ns = str(fields.get("timestamp", ""))
     sent_us = int(sent_ns[:-3]) if sent_ns.isdecimal() and 4 <= len(sent_ns) < 20 else None
-    year = (_EPOCH + dt.timedelta(microseconds=now_us if sent_us is None else sent_us)).year
+    year = (EPOCH + dt.timedelta(microseconds=now_us if sent_us is None else sent_us)).year
     times = []
     for each in (year - 1, year, year + 1):
         try:

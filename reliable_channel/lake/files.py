@@ -21,7 +21,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.schema import file_schema
-from reliable_channel.lake.tables import INDEXED_COLUMNS, Column, Table
+from reliable_channel.lake.tables import EPOCH, INDEXED_COLUMNS, Column, Table
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Rows are buffered up to about this many bytes in memory, and then written as one row group."""
@@ -39,7 +39,6 @@ _LONGEST_BOUND = 1_100
 """Characters of the longest bound of a text that is kept: an id of nothing but the last character has one of 1 024."""
 
 _WITH_BOUNDS = frozenset(("INT", "BIGINT", "STRING", "TIMESTAMP"))
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class WrittenFile(NamedTuple):
@@ -232,7 +231,7 @@ def _largest(value: Any, type_: str) -> Any:
 
 def _text_of(ms: int) -> str | None:
     try:
-        moment = _EPOCH + dt.timedelta(milliseconds=ms)
+        moment = EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:  # before year 1 or after 9999: a copied row of a foreign writer
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
+from reliable_channel.lake.tables import TopicPartition
 
 JOB = "reassembly"
 
@@ -34,8 +35,6 @@ _SCHEMA = pa.schema(
     ]
 )
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
-
-TopicPartition = tuple[str, int]
 
 
 class HashDue(NamedTuple):

@@ -25,7 +25,7 @@ from deltalake.exceptions import TableNotFoundError
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
-from reliable_channel.lake.tables import BY_NAME, Table
+from reliable_channel.lake.tables import BY_NAME, EPOCH, Table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -36,7 +36,6 @@ TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (19
 _LONGEST = 300
 """The number of characters of a delta-rs error that are shown."""
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f\ud800-\udfff]")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
@@ -230,4 +229,4 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if at is None else _EPOCH + dt.timedelta(microseconds=at) for at in micros]
+    return [None if at is None else EPOCH + dt.timedelta(microseconds=at) for at in micros]

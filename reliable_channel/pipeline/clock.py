@@ -17,10 +17,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK
-
-TopicPartition = tuple[str, int]
-"""Kafka topic and partition."""
+from reliable_channel.lake.tables import CLOCK, EPOCH, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +107,6 @@ def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int,
         for (topic, partition), at in sorted(reached.items(), key=lambda item: item[0])
     ]
     return as_arrow(rows, CLOCK)
-
-
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def micros(moment: dt.datetime) -> int:

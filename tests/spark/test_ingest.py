@@ -19,6 +19,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.delta import each_batch, read_table
 from reliable_channel.pipeline.ingest import requeue as requeueing
+from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
 
@@ -49,7 +50,7 @@ def run_ingest(
     query = (
         log.stream()
         .transform(records_of(settings.pipeline))
-        .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or IngestWriter(settings)))
+        .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or IngestWriter(settings, assume_lost)))
         .option("checkpointLocation", settings.paths.checkpoint("ingest"))
         .trigger(availableNow=True)
         .start()
@@ -185,7 +186,7 @@ def test_a_micro_batch_compiles_nothing_of_its_own(spark: SparkSession, configur
         metrics = getattr(spark._jvm.org.apache.spark.metrics.source, "CodegenMetrics$").__getattr__("MODULE$")
         return int(metrics.METRIC_COMPILATION_TIME().getCount())
 
-    log, writer = KafkaLog(spark, tmp_path / "log"), IngestWriter(configured)
+    log, writer = KafkaLog(spark, tmp_path / "log"), IngestWriter(configured, assume_lost)
     for number in range(5):
         log.produce([Record(envelope(number), number, START_MS + number)])
     counts: list[int] = []

@@ -13,9 +13,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import CLOCK, HISTORY_TYPE, TABLES, Table
+from reliable_channel.lake.tables import CLOCK, EPOCH, HISTORY_TYPE, TABLES, Table
 
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 EMPTY: dict[str, Any] = {
     "STRING": "",
     "BINARY": b"",

@@ -18,7 +18,15 @@ from reliable_channel.lake.tables.ack import (
 from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
 from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, latest_send_time
-from reliable_channel.lake.tables.model import DAY_MS, HISTORY_TYPE, INDEXED_COLUMNS, Column, Table
+from reliable_channel.lake.tables.model import (
+    DAY_MS,
+    EPOCH,
+    HISTORY_TYPE,
+    INDEXED_COLUMNS,
+    Column,
+    Table,
+    TopicPartition,
+)
 from reliable_channel.lake.tables.operations import ALERTS, CLOCK, PIPELINE_METRICS
 from reliable_channel.lake.tables.outcome import DELIVERED_MESSAGES, DELIVERY_STATUS
 from reliable_channel.lake.tables.reassembly import INCOMPLETE_MESSAGES, ORDERED_SDS_MESSAGES, REASSEMBLED_MESSAGES
@@ -63,6 +71,7 @@ __all__ = [
     "DELIVERIES",
     "DELIVERY_STATUS",
     "ENVELOPES",
+    "EPOCH",
     "HISTORY_TYPE",
     "INCOMPLETE_MESSAGES",
     "INDEXED_COLUMNS",
@@ -83,5 +92,6 @@ __all__ = [
     "TABLES",
     "Column",
     "Table",
+    "TopicPartition",
     "latest_send_time",
 ]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 
 DAY_MS = 24 * 3600 * 1000
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+"""What numbers of ms and µs count from."""
+
+TopicPartition = tuple[str, int]
+"""Kafka topic and partition."""
 
 INDEXED_COLUMNS = 14
 """The number of columns with minimum and maximum values in a table's log. They end before the long binary and array

@@ -36,10 +36,10 @@ from reliable_channel.core.sds import SdsParameters, Tracking
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
-from reliable_channel.pipeline.clock import TopicPartition
 
 STATE_VERSION = 13
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one

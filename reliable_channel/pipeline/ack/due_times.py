@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.tables import TopicPartition
 
 if TYPE_CHECKING:
     from reliable_channel.pipeline.ack.channel_state import BucketState

@@ -31,6 +31,7 @@ from reliable_channel.lake.tables import (
     LOST_DEPENDENCIES,
     REFETCH_REQUESTS,
     REPAIR_REQUESTS,
+    TopicPartition,
 )
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
@@ -39,7 +40,6 @@ from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, R
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, row_of
-from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, pack, write_results

@@ -19,8 +19,8 @@ from reliable_channel.config import ChannelsSettings, PathSettings, QuotaSetting
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import WrittenFile
 from reliable_channel.lake.read import dataset_of, open_table
-from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES
-from reliable_channel.pipeline.clock import Progress, TopicPartition
+from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES, TopicPartition
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.quotas import (
     ADMISSION_COLUMNS,
     COSTING,

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from reliable_channel.config import KafkaSettings
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SOURCE_GAPS
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.tables import SOURCE_GAPS, TopicPartition
 from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
 
 DELETED, COMPACTED = "offset_jump", "compaction"

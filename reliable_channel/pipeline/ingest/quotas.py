@@ -22,8 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, TopicPartition
 
 Sender = tuple[str, str, str, str]
 """Pubsub topic, content topic, channel id, sender id."""
@@ -136,10 +135,6 @@ Refused = dict[tuple[str, int, int], str]
 """Messages that exceed a quota: Kafka topic, partition and offset → the text that names the quota."""
 
 
-def no_pattern(content_topic: str, pubsub_topic: str) -> None:
-    """Returns ``None``: no content topic belongs to a pattern."""
-
-
 class _Window:
     """The admitted cost in one window of a Kafka partition, and the number of members of each shared scope: senders in
     a channel, channels in a content topic, and so on."""
@@ -158,7 +153,7 @@ class _Window:
 class QuotaUsage:
     """The admitted cost per Kafka partition, window and scope."""
 
-    def __init__(self, quotas: QuotaSettings, pattern_of: PatternOf = no_pattern) -> None:
+    def __init__(self, quotas: QuotaSettings, pattern_of: PatternOf) -> None:
         self._quotas = quotas
         self._pattern_of = pattern_of
         self._windows: dict[tuple[TopicPartition, int], _Window] = {}

@@ -19,13 +19,21 @@ from reliable_channel.lake.checkpoints import read_start
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, SOURCE_GAPS
+from reliable_channel.lake.tables import (
+    CLOCK,
+    ENVELOPES,
+    QUARANTINE,
+    RECORD_KEY,
+    SDS_MESSAGES,
+    SOURCE_GAPS,
+    TopicPartition,
+)
 from reliable_channel.pipeline import counters
-from reliable_channel.pipeline.clock import IngestClock, Progress, TopicPartition
+from reliable_channel.pipeline.clock import IngestClock, Progress
 from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
-from reliable_channel.pipeline.ingest.lost_offsets import FindLost, assume_lost, gap_rows
+from reliable_channel.pipeline.ingest.lost_offsets import FindLost, gap_rows
 from reliable_channel.pipeline.ingest.quotas import Refused
 from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, find_missing_offsets
 
@@ -118,7 +126,7 @@ class IngestWriter:
 
     ``lock`` is held while a micro-batch is written, so that no tick comes between its event times and its commit."""
 
-    def __init__(self, settings: Settings, find_lost: FindLost = assume_lost) -> None:
+    def __init__(self, settings: Settings, find_lost: FindLost) -> None:
         """``find_lost``: says which missing offsets are lost records."""
         self._settings = settings
         self._find_lost = find_lost

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from reliable_channel.config import PathSettings, QuotaSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
-from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES
-from reliable_channel.pipeline.clock import Progress, TopicPartition
+from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, TopicPartition
+from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.delta import task_result
 from reliable_channel.pipeline.ingest.quotas import Cost, Group, Refused, groups_of
 from reliable_channel.pipeline.ingest.rows import DecodedBatch

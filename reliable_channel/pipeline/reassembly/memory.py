@@ -24,8 +24,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.lake.follow import list_files_since
 from reliable_channel.lake.read import in_our_time, open_table
-from reliable_channel.lake.tables import REASSEMBLED_MESSAGES, RECORD_KEY
-from reliable_channel.pipeline.clock import EPOCH, TopicPartition
+from reliable_channel.lake.tables import EPOCH, REASSEMBLED_MESSAGES, RECORD_KEY, TopicPartition
 from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.reassembly.set_results import SCOPE
 

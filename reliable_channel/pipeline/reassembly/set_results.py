@@ -24,8 +24,7 @@ from reliable_channel.core.segmentation import (
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import Row, row_type
-from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, TopicPartition
 from reliable_channel.pipeline.guarded import EVENT
 
 SCOPE = (*CHANNEL_KEY, "family", "sender_id")

@@ -33,8 +33,8 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import Dialect, decode_segment
 from reliable_channel.lake.schema import Row
+from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline import guarded
-from reliable_channel.pipeline.clock import TopicPartition
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
 from reliable_channel.pipeline.reassembly.memory import Done
 from reliable_channel.pipeline.reassembly.set_results import (

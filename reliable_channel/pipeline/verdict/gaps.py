@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.read import dataset_of, open_table
-from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.clock import TopicPartition
+from reliable_channel.lake.tables import Table, TopicPartition
 
 RECEIVED = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until

@@ -23,7 +23,8 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow, file_schema
-from reliable_channel.pipeline.clock import EPOCH, read_progress
+from reliable_channel.lake.tables import EPOCH
+from reliable_channel.pipeline.clock import read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile

@@ -33,7 +33,7 @@ class Flood:
     Every segment comes under a new sender id in a new content topic: quotas of smaller scopes never hold them."""
 
     def __init__(self, quotas: QuotaSettings, feeding: bool) -> None:
-        self.usage, self.feeding = QuotaUsage(quotas), feeding
+        self.usage, self.feeding = QuotaUsage(quotas, lambda *_: None), feeding
         self.sets: dict[bytes, HashSets] = {}
         self.last: dict[bytes, tuple[int, int, int]] = {}
         """Hash → who opened the set, how many segments it has, and when the last came."""

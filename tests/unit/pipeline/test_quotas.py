@@ -26,6 +26,10 @@ TIGHT = QuotaSettings(
 )
 
 
+def no_pattern(content_topic: str, pubsub_topic: str) -> None:
+    """All content topics are configured by their names."""
+
+
 def pattern_of(content_topic: str, pubsub_topic: str) -> str | None:
     """Content topic 1 is configured by its name, the others match a pattern."""
     return None if content_topic == "1" else "*"
@@ -62,7 +66,8 @@ def quotas_of(refused: Refused) -> list[tuple[int, str]]:
 
 
 def test_who_floods_uses_up_its_own_quota_only() -> None:
-    spent = QuotaUsage(QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY))
+    quotas = QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY)
+    spent = QuotaUsage(quotas, no_pattern)
     refused = judged(spent, [*(message(n, "mallory") for n in range(100)), message(100, "alice"), message(101, "bob")])
     assert offsets(refused) == [*range(3, 100)]
     assert {*refused.values()} == {"quotas.sender.messages is 3 in 600000 ms"}
@@ -70,10 +75,10 @@ def test_who_floods_uses_up_its_own_quota_only() -> None:
 
 def test_many_names_together_are_held_by_the_quota_of_the_channel_and_of_the_content_topic() -> None:
     quotas = QuotaSettings(sender=FEW, channel=FEW.model_copy(update={"messages": 5}), content_topic=PLENTY)
-    refused = judged(QuotaUsage(quotas), [message(n, f"mallory{n}") for n in range(8)])
+    refused = judged(QuotaUsage(quotas, no_pattern), [message(n, f"mallory{n}") for n in range(8)])
     assert quotas_of(refused) == [(n, "quotas.channel.messages") for n in (5, 6, 7)]
     quotas = QuotaSettings(sender=PLENTY, channel=PLENTY, content_topic=FEW)
-    refused = judged(QuotaUsage(quotas), [message(n, "mallory", channel=f"talk{n}") for n in range(4)])
+    refused = judged(QuotaUsage(quotas, no_pattern), [message(n, "mallory", channel=f"talk{n}") for n in range(4)])
     assert quotas_of(refused) == [(3, "quotas.content_topic.messages")]
 
 
@@ -81,11 +86,11 @@ def test_many_names_together_are_held_by_the_quota_of_the_channel_and_of_the_con
 def test_every_kind_of_cost_counts_and_a_smaller_message_may_still_fit(name: str) -> None:
     quotas = QuotaSettings(sender=PLENTY.model_copy(update={name: 10}))
     batch = [message(n, "alice", **{name: cost}) for n, cost in enumerate([6, 6, 4])]
-    assert offsets(judged(QuotaUsage(quotas), batch)) == [1]
+    assert offsets(judged(QuotaUsage(quotas, no_pattern), batch)) == [1]
 
 
 def test_a_new_window_is_a_new_quota() -> None:
-    spent = QuotaUsage(QuotaSettings(sender=FEW))
+    spent = QuotaUsage(QuotaSettings(sender=FEW), no_pattern)
     assert offsets(judged(spent, [message(n, "alice", window=n // 4) for n in range(8)])) == [3, 7]
 
 
@@ -152,7 +157,7 @@ def test_topics_invented_to_match_a_pattern_share_its_quota() -> None:
 
 def test_all_content_topics_of_a_pubsub_topic_share_a_quota() -> None:
     quotas = WIDE.model_copy(update={"pubsub_topic": FEW})
-    refused = judged(QuotaUsage(quotas), [topics(n, n) for n in range(5)])
+    refused = judged(QuotaUsage(quotas, no_pattern), [topics(n, n) for n in range(5)])
     assert quotas_of(refused) == [(n, "quotas.pubsub_topic.messages") for n in (3, 4)]
 
 
@@ -192,7 +197,7 @@ def test_an_honest_sender_with_less_than_an_equal_share_is_never_refused_for_str
 def test_no_scope_gets_above_twice_its_quota_however_many_names_are_invented() -> None:
     quotas = WIDE.model_copy(update={"pubsub_topic": PLENTY.model_copy(update={"messages": 50})})
     rows = [topics(n % (n // 7 + 1), n, sender=f"m{n}") for n in range(3_000)]
-    assert 50 <= len(rows) - len(judged(QuotaUsage(quotas), rows)) <= 100
+    assert 50 <= len(rows) - len(judged(QuotaUsage(quotas, no_pattern), rows)) <= 100
 
 
 # ---- what a message takes ------------------------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.files import Bounds, TaskFiles, columns_with_statistics
 from reliable_channel.lake.schema import arrow_schema
-from reliable_channel.lake.tables import INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
+from reliable_channel.lake.tables import EPOCH, INDEXED_COLUMNS, QUARANTINE, SDS_MESSAGES, TABLES
 from reliable_channel.runtime.failures import explain_failure
 from tests.support.error_page import pattern_of
 
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
