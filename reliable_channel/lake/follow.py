@@ -20,6 +20,9 @@ from reliable_channel.lake.checkpoints import filesystem, read_text
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
+_LONG_ROWS = 128
+"""The number of rows with long values that are read at a time."""
+
 
 class AddedFile(NamedTuple):
     """A data file: its path inside the table, and its number of rows."""
@@ -137,6 +140,32 @@ def read_payloads(
                 if opened.read_row_group(group, keys, use_threads=False).filter(where).num_rows:
                     rows = opened.read_row_group(group, both, use_threads=False).filter(where)
                     read.append(rows.select(columns).cast(schema))
+    return pa.concat_tables(read) if read else schema.empty_table()
+
+
+def read_beginnings(
+    paths: PathSettings,
+    table: Table,
+    file_paths: Iterable[str],
+    columns: Sequence[str],
+    where: pc.Expression | None,
+    cut: str,
+    at_most: int,
+) -> pa.Table:
+    """Read some columns of the rows ``where``, which compares these columns alone; of the binary column ``cut``, whose
+    values may be long, the first ``at_most`` bytes. Few whole values are in memory at a time. Raises as
+    :func:`read_files`."""
+    files, root = filesystem(paths.table(table.name))
+    schema = _nullable_schema(table, columns)
+    index = schema.get_field_index(cut)
+    read = []
+    for file_path in file_paths:
+        with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
+            for batch in opened.iter_batches(_LONG_ROWS, columns=[*columns], use_threads=False):
+                rows = pa.Table.from_batches([batch]).select(columns)
+                rows = rows if where is None else rows.filter(where)
+                rows = rows.set_column(index, cut, pc.binary_slice(rows[cut], 0, at_most))
+                read.append(rows.cast(schema))
     return pa.concat_tables(read) if read else schema.empty_table()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.commit import data_files
-from reliable_channel.lake.follow import read_files
+from reliable_channel.lake.follow import read_beginnings, read_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -46,6 +47,18 @@ rows of logs alone, ``settled`` for :data:`UNSETTLED`."""
 SDS_ID_TAG = b"\x12"
 """The byte before the SDS message id on the wire: field 2, length-delimited (LIP-109)."""
 
+UNDECODED = ("envelope", "sds")
+"""The stages of ``quarantine`` whose records may be a message of which nothing could be decoded."""
+
+SEARCHED_BYTES = 8 * 1024
+"""How much of an undecodable record is read to find its SDS id: before it are a few bytes of the envelope, and the
+sender's id, of 4 KiB at most."""
+
+MOST_TAGS = 16
+"""How many positions of a record are taken for that of its id. In front of a genuine id few bytes are
+:data:`SDS_ID_TAG`. Without a limit every second byte of a stranger's record is one: 300 records of 64 KiB had ten
+million ids, and took the verdict job 3 GB and a minute and a half."""
+
 
 class Lookup:
     """Looks up rows in some ``files`` of one table (their paths). ``index_in``: a local directory for the index, which
@@ -69,10 +82,24 @@ class Lookup:
 
     def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
         """Read some columns of the rows ``where``, or of all rows, in the files that contain one of ``values``."""
-        return read_files(self._paths, self._table, self.files_with(values), columns, where)
+        return read_evidence(self._paths, self._table, self.files_with(values), columns, where)
 
     def _values_in(self, file: str) -> pa.Array:
-        return values_in(read_files(self._paths, self._table, [file], INDEXED[self._table]), self._table)
+        return values_in(read_evidence(self._paths, self._table, [file], INDEXED[self._table]), self._table)
+
+
+def read_evidence(
+    paths: PathSettings,
+    table: Table,
+    files: Sequence[str],
+    columns: Sequence[str],
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """Read some columns from files of a table, of the rows ``where``; of an undecodable record only as much as
+    :func:`ids_within` reads."""
+    if "raw" in columns:
+        return read_beginnings(paths, table, files, columns, where, "raw", SEARCHED_BYTES)
+    return read_files(paths, table, files, columns, where)
 
 
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
@@ -102,7 +129,7 @@ def ids_in(histories: pa.Array) -> pa.Array:
 
 def select_undecoded(rows: pa.Table) -> pa.Table:
     """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
-    stages = pc.is_in(rows["stage"], pa.array(["envelope", "sds"]))
+    stages = pc.is_in(rows["stage"], pa.array(UNDECODED))
     return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
 
 
@@ -112,10 +139,12 @@ def list_suspected(undecoded: Iterable[bytes]) -> list[str]:
 
 
 def ids_within(raw: bytes) -> set[str]:
-    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id."""
+    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id: behind the
+    first :data:`MOST_TAGS` tags in the first :data:`SEARCHED_BYTES`."""
+    raw = raw[:SEARCHED_BYTES]
     texts = {
         raw[at + 1 : at + 1 + raw[at]]
-        for at in map(re.Match.end, re.finditer(SDS_ID_TAG, raw))
+        for at in map(re.Match.end, islice(re.finditer(SDS_ID_TAG, raw), MOST_TAGS))
         if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
     }
     return {text for value in texts if (text := _text(value)) is not None}

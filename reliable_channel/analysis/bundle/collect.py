@@ -23,7 +23,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
-from reliable_channel.pipeline.lookup import ids_in, ids_within, is_among
+from reliable_channel.pipeline.lookup import SEARCHED_BYTES, UNDECODED, ids_in, ids_within, is_among
 from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
@@ -36,6 +36,8 @@ MAX_ENVELOPE_BYTES = MAX_BYTES // 2
 BLANK, FROM_PLAINTEXT = ("value", "payload"), ("content", "bloom_filter")
 """Columns that a bundle leaves empty, because they follow from the envelopes; the latter only where nothing is
 encrypted."""
+
+_ROWS_AT_A_TIME = 128
 
 Found = dict[Table, pa.Table]
 
@@ -133,7 +135,7 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
 
     def read(table: Table, columns: Sequence[str], values: Collection[Any], where: pc.Expression | None) -> pa.Table:
         opened = lake.table(table.name)
-        if opened is None or not values:
+        if opened is None or not values or table is tables.QUARANTINE:  # read when all hashes are known
             return file_schema(table).empty_table()
         if where is None:
             return public_dataset(opened).to_table(columns=list(columns))
@@ -164,18 +166,32 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
         rows_by_table[table] = about(table, "sds_id", ids)
     rows_by_table[tables.DELIVERED_MESSAGES] = about(tables.DELIVERED_MESSAGES, "entire_message_hash", payloads)
     hashes = {*_of(messages, "envelope_hash"), *_of(rows_by_table[tables.SENDER_EVENTS], "envelope_hash")}
-    refused = [
-        row["message_hash"] in hashes or not ids.isdisjoint(ids_within(row["raw"] or b""))
-        for row in rows_by_table[tables.QUARANTINE].to_pylist()
-    ]
-    rows_by_table[tables.QUARANTINE] = rows_by_table[tables.QUARANTINE].filter(pa.array(refused, pa.bool_()))
-    hashes |= {*_of(rows_by_table[tables.QUARANTINE], "message_hash")}
+    refused = rows_by_table[tables.QUARANTINE] = _read_refused(lake, hashes, ids)
+    hashes |= {*_of(refused, "message_hash")}
     rows_by_table[tables.SIGHTINGS] = about(tables.SIGHTINGS, "message_hash", hashes)
     rows_by_table[tables.ENVELOPES] = about(tables.ENVELOPES, "message_hash", hashes).sort_by(
         [(n, "ascending") for n in RECORD_KEY]
     )
     rows_by_table[tables.DELIVERY_STATUS] = as_arrow([status], tables.DELIVERY_STATUS)
     return rows_by_table
+
+
+def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.Table:
+    """The refused records of some envelopes, and the undecodable ones that seem to be messages with one of ``ids``."""
+    kept: list[dict[str, Any]] = []
+    if (opened := lake.table(tables.QUARANTINE.name)) is not None:
+        dataset = public_dataset(opened)
+        names = [name for name in tables.QUARANTINE.names() if name in dataset.schema.names]
+        where = is_among("message_hash", hashes) | pc.field("stage").isin(UNDECODED)
+        # A few at a time: these are the undecodable records of all channels, up to 64 KiB each, and few are kept.
+        for batch in dataset.to_batches(names, filter=where, batch_size=_ROWS_AT_A_TIME):
+            raws = pc.binary_slice(batch["raw"], 0, SEARCHED_BYTES).to_pylist()
+            of_message = [
+                digest in hashes or not ids.isdisjoint(ids_within(raw or b""))
+                for digest, raw in zip(batch["message_hash"].to_pylist(), raws, strict=True)
+            ]
+            kept += in_our_time(batch.filter(pa.array(of_message, pa.bool_()))).to_pylist()
+    return as_arrow(kept, tables.QUARANTINE)
 
 
 def _list_previous(messages: Iterable[Mapping[str, Any]], namers: Set[str]) -> set[str]:

@@ -68,10 +68,13 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
+        # A tick moves the time of every channel in its Kafka partition; which ones these are, only the buckets know.
         every = F.sequence(F.lit(0), F.lit(_bucket_count(settings) - 1))
         of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
         by_bucket = rows.select(F.explode(of_row).alias("bucket"), *_KEY, text, "bloom_filter").groupBy("bucket")
+        # No time mode, and so no timers of Spark's: they fire when a micro-batch happens to run, and the rows must not
+        # depend on that (docs/decisions.md, *Where the first design was wrong or short*).
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
@@ -126,6 +129,7 @@ def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Resu
     """Process a bucket's rows of a micro-batch, and what its ticks let fall due; yields the results."""
     by_channel, ticks = _by_channel(frames)
     due = channels.due({topic_partition: tick.event_us for topic_partition, (tick, _) in ticks.items()})
+    # Sorted, since a set has no order: a replay must give the same rows in the same order.
     for key in (*by_channel, *sorted(due - by_channel.keys())):
         yield from process_channel(channels, key, by_channel.get(key, ()), ticks)
 

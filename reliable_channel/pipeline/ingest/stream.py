@@ -51,7 +51,7 @@ def kafka_records(
         .option("startingOffsets", pipeline.starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
         .option("failOnDataLoss", "false")  # offsets that Kafka has deleted are recorded in source_gaps instead
-        .option("includeHeaders", "true")
+        .option("includeHeaders", "true")  # the pubsub topic and the source, which an envelope does not name
         .load()
     )
     context = spark.sparkContext
@@ -136,6 +136,7 @@ class IngestWriter:
 
     def __call__(self, records: DataFrame, sink: BatchSink) -> None:
         with self.lock:
+            # At a start and in a replay, what is in memory is not what had been counted before this micro-batch.
             if self.clock.load(sink.query_id, sink.batch_id):
                 self._admission.restore(sink.paths, self.clock.reached)
             sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
@@ -179,6 +180,8 @@ def admit(
     refused = admission.find_refused(result.groups, partial(candidates_in, result.files, paths, settings.quotas))
     if not refused:
         return result
+    # Whose quota is exceeded is known when all records are counted. That is rare, so the records are decoded twice then
+    # instead of being kept until the count is there.
     discard(paths, result.files)
     return run(refused)
 

@@ -59,6 +59,7 @@ def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
 
     def transform(segments: DataFrame) -> DataFrame:
         rows = segments.where(_NEED_STATE).withColumn("event_us", F.unix_micros("event_time")).select(*INPUT_COLUMNS)
+        # By the hash, so that one task of the combiner sees all segments that a set gets in this micro-batch.
         rows = rows.repartition(F.col(HASH)).mapInArrow(Combiner(settings), _GIVEN)
         results = rows.groupBy(HASH).applyInPandasWithState(
             KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
@@ -99,12 +100,13 @@ class KeyedSets:
         self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         given = [bytes(blob) for frame in frames for blob in frame["given"]]
-        if key[0] is None:
+        if key[0] is None:  # reports of the combiner, which belong to no hash
             yield _frame(given)
             return
         every = [ForState.from_bytes(blob) for blob in given]
         handed_on = next((each.sets for each in every if each.sets), b"")
         rows = [row for each in every for row in each.rows]
+        # A shuffle keeps no order. A tick has the offset of the last record before it, and comes after that record.
         rows.sort(key=lambda row: (row.kafka_partition, row.kafka_offset, isinstance(row, Tick)))
         restored = partial(self._restore, state, handed_on)
         sets = restored(None)

@@ -141,6 +141,7 @@ def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = l
     """Wait until the query ends. Raises ``EnvironmentFault`` with the cause in one sentence if it failed. An interrupt
     from ``raise_if_interrupted`` stops the query."""
     try:
+        # A second at a time: a signal is only noted, and looked at between two calls into the JVM.
         while not query.awaitTermination(1):
             raise_if_interrupted()
         raise_if_interrupted()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, NOT_SEEN_SOURCES, UNPROVEN
+from reliable_channel.pipeline.lookup import SEARCHED_BYTES, UNDECODED
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
 
@@ -296,7 +297,8 @@ IDS = f"""
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
-SUSPECTS = "select raw from v_quarantine where raw is not null and stage in ('envelope', 'sds')"
+SUSPECTS = f"""select substring(raw, 1, {SEARCHED_BYTES}) as raw from v_quarantine
+    where raw is not null and stage in {UNDECODED}"""
 """Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
 
 EVIDENCE = f"""

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, list_added_files, list_files, read_files
+from reliable_channel.lake.follow import AddedFile, list_added_files, list_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
-from reliable_channel.pipeline.lookup import ids_within
+from reliable_channel.pipeline.lookup import UNDECODED, ids_within, read_evidence
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -59,9 +59,8 @@ _channel = itemgetter(*CHANNEL_KEY)
 class Touched:
     """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
     channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``rebuilt``: the
-    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores, of ingest
-    or of logs; ``lamport``: the
-    lowest Lamport timestamp of the new messages of a channel."""
+    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores, of ingest or of logs; ``lamport``:
+    the lowest Lamport timestamp of the new messages of a channel."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
@@ -75,7 +74,7 @@ class Touched:
         for row in rows:
             if table is tables.QUARANTINE:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
-                if row["raw"] is not None and row["stage"] in ("envelope", "sds"):
+                if row["raw"] is not None and row["stage"] in UNDECODED:
                     self.texts |= ids_within(row["raw"])
                 continue
             if table is tables.SIGHTINGS:
@@ -122,7 +121,7 @@ def read_touched(
     touched = Touched()
     for table, added in files.items():
         try:
-            rows = read_files(paths, table, [file.path for file in added], COLUMNS[table])
+            rows = read_evidence(paths, table, [file.path for file in added], COLUMNS[table])
         except FileNotFoundError:
             return None
         for batch in rows.to_batches():
