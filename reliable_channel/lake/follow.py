@@ -162,10 +162,10 @@ def read_beginnings(
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
             for batch in opened.iter_batches(_LONG_ROWS, columns=[*columns], use_threads=False):
-                rows = pa.Table.from_batches([batch]).select(columns)
+                # Cast first: other writers store views, which Arrow neither compares nor cuts.
+                rows = pa.Table.from_batches([batch]).select(columns).cast(schema)
                 rows = rows if where is None else rows.filter(where)
-                rows = rows.set_column(index, cut, pc.binary_slice(rows[cut], 0, at_most))
-                read.append(rows.cast(schema))
+                read.append(rows.set_column(index, cut, pc.binary_slice(rows[cut], 0, at_most)))
     return pa.concat_tables(read) if read else schema.empty_table()
 
 

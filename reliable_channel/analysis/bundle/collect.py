@@ -23,7 +23,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
-from reliable_channel.pipeline.lookup import SEARCHED_BYTES, UNDECODED, ids_in, ids_within, is_among
+from reliable_channel.pipeline.lookup import UNDECODED, ids_in, ids_within, is_among
 from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
@@ -185,10 +185,9 @@ def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.
         where = is_among("message_hash", hashes) | pc.field("stage").isin(UNDECODED)
         # A few at a time: these are the undecodable records of all channels, up to 64 KiB each, and few are kept.
         for batch in dataset.to_batches(names, filter=where, batch_size=_ROWS_AT_A_TIME):
-            raws = pc.binary_slice(batch["raw"], 0, SEARCHED_BYTES).to_pylist()
             of_message = [
                 digest in hashes or not ids.isdisjoint(ids_within(raw or b""))
-                for digest, raw in zip(batch["message_hash"].to_pylist(), raws, strict=True)
+                for digest, raw in zip(batch["message_hash"].to_pylist(), batch["raw"].to_pylist(), strict=True)
             ]
             kept += in_our_time(batch.filter(pa.array(of_message, pa.bool_()))).to_pylist()
     return as_arrow(kept, tables.QUARANTINE)

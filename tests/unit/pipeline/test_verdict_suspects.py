@@ -76,6 +76,8 @@ def test_a_stranger_s_records_hold_few_ids_and_little_of_them_is_read(tmp_path: 
     assert touched is not None
     assert "genuine" in touched.texts
     assert len(touched.texts) <= MOST_TAGS * len(records)
+    # delta-rs writes the texts and bytes of rows that somebody updates as views, which Arrow neither compares nor cuts.
+    open_table(paths, QUARANTINE).update({"detail": "'looked at'"})
     files = [*data_files(open_table(paths, QUARANTINE))]
     read = read_evidence(paths, QUARANTINE, files, INDEXED[QUARANTINE])
     assert pc.max(pc.binary_length(read["raw"])).as_py() == SEARCHED_BYTES
