@@ -20,7 +20,7 @@ from reliable_channel.lake.checkpoints import filesystem, read_text
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
-_LONG_ROWS = 128
+LONG_ROWS = 128
 """The number of rows with long values that are read at a time."""
 
 
@@ -161,7 +161,7 @@ def read_beginnings(
     read = []
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
-            for batch in opened.iter_batches(_LONG_ROWS, columns=[*columns], use_threads=False):
+            for batch in opened.iter_batches(LONG_ROWS, columns=[*columns], use_threads=False):
                 # Cast first: other writers store views, which Arrow neither compares nor cuts.
                 rows = pa.Table.from_batches([batch]).select(columns).cast(schema)
                 rows = rows if where is None else rows.filter(where)

@@ -20,6 +20,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake import tables
+from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
@@ -36,8 +37,6 @@ MAX_ENVELOPE_BYTES = MAX_BYTES // 2
 BLANK, FROM_PLAINTEXT = ("value", "payload"), ("content", "bloom_filter")
 """Columns that a bundle leaves empty, because they follow from the envelopes; the latter only where nothing is
 encrypted."""
-
-_ROWS_AT_A_TIME = 128
 
 Found = dict[Table, pa.Table]
 
@@ -184,7 +183,7 @@ def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.
         names = [name for name in tables.QUARANTINE.names() if name in dataset.schema.names]
         where = is_among("message_hash", hashes) | pc.field("stage").isin(UNDECODED)
         # A few at a time: these are the undecodable records of all channels, up to 64 KiB each, and few are kept.
-        for batch in dataset.to_batches(names, filter=where, batch_size=_ROWS_AT_A_TIME):
+        for batch in dataset.to_batches(names, filter=where, batch_size=LONG_ROWS):
             of_message = [
                 digest in hashes or not ids.isdisjoint(ids_within(raw or b""))
                 for digest, raw in zip(batch["message_hash"].to_pylist(), batch["raw"].to_pylist(), strict=True)

@@ -18,7 +18,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import QUARANTINE
-from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SEARCHED_BYTES, read_evidence, values_in
+from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SDS_ID_TAG, SEARCHED_BYTES, read_evidence, values_in
 from reliable_channel.pipeline.verdict.touched import COLUMNS, read_touched
 from reliable_channel.pipeline.verdict.verdicts import _add_suspected
 
@@ -28,7 +28,10 @@ def found_in(*records: bytes) -> set[str]:
     return {name for found in _add_suspected(iter([batch])) for name in found["sds_id"].to_pylist()}
 
 
-@given(st.text(min_size=1, max_size=31), st.text(max_size=8), st.binary(max_size=6), st.binary(max_size=40))
+FEW_TAGS = st.binary(max_size=40).filter(lambda some: some.count(SDS_ID_TAG) <= 6)
+
+
+@given(st.text(min_size=1, max_size=31), st.text(max_size=8), FEW_TAGS, st.binary(max_size=40))
 def test_the_id_of_a_garbled_message_is_found(sds_id: str, sender: str, before: bytes, after: bytes) -> None:
     message = sds_pb2.SpecMessage(sender_id=sender, message_id=sds_id, channel_id="talk").SerializeToString()
     assert sds_id in found_in(before + message + after)
@@ -53,10 +56,8 @@ def hostile(size: int, seed: int) -> bytes:
 
 def test_a_stranger_s_records_hold_few_ids_and_little_of_them_is_read(tmp_path: Path) -> None:
     """A few hundred of them had as many ids as fit in no memory, and the verdict job died of them again and again."""
-    paths, message = (
-        PathSettings(run_dir=str(tmp_path)),
-        sds_pb2.SpecMessage(sender_id="x" * 4_096, message_id="genuine"),
-    )
+    paths = PathSettings(run_dir=str(tmp_path))
+    message = sds_pb2.SpecMessage(sender_id="x" * 4_096, message_id="genuine")
     create_tables(paths, (*COLUMNS,))
     records = [*(hostile(65_536, seed) for seed in range(20)), message.SerializeToString()]
     here = {
