@@ -5,7 +5,7 @@ allow what is looked up. Opening a table of 10 000 files takes 15 ms; planning a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -143,30 +143,18 @@ def read_payloads(
     return pa.concat_tables(read) if read else schema.empty_table()
 
 
-def read_beginnings(
-    paths: PathSettings,
-    table: Table,
-    file_paths: Iterable[str],
-    columns: Sequence[str],
-    where: pc.Expression | None,
-    cut: str,
-    at_most: int,
-) -> pa.Table:
-    """Read some columns of the rows ``where``, which compares these columns alone; of the binary column ``cut``, whose
-    values may be long, the first ``at_most`` bytes. Few whole values are in memory at a time. Raises as
+def iterate_rows(
+    paths: PathSettings, table: Table, file_paths: Iterable[str], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Read some columns, long ones among them, from files of a table: :data:`LONG_ROWS` rows at a time. Raises as
     :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
     schema = _nullable_schema(table, columns)
-    index = schema.get_field_index(cut)
-    read = []
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
             for batch in opened.iter_batches(LONG_ROWS, columns=[*columns], use_threads=False):
-                # Cast first: other writers store views, which Arrow neither compares nor cuts.
-                rows = pa.Table.from_batches([batch]).select(columns).cast(schema)
-                rows = rows if where is None else rows.filter(where)
-                read.append(rows.set_column(index, cut, pc.binary_slice(rows[cut], 0, at_most)))
-    return pa.concat_tables(read) if read else schema.empty_table()
+                # Other writers store views, which Arrow does not compare.
+                yield pa.Table.from_batches([batch]).select(columns).cast(schema)
 
 
 def _nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import islice
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.commit import data_files
-from reliable_channel.lake.follow import read_beginnings, read_files
+from reliable_channel.lake.follow import iterate_rows, read_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -82,24 +82,36 @@ class Lookup:
 
     def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
         """Read some columns of the rows ``where``, or of all rows, in the files that contain one of ``values``."""
-        return read_evidence(self._paths, self._table, self.files_with(values), columns, where)
+        return read_files(self._paths, self._table, self.files_with(values), columns, where)
+
+    def find_suspected(self, ids: Set[str]) -> set[str]:
+        """Those of ``ids`` that an undecodable record of ``quarantine`` seems to contain as its own. One record is
+        evidence enough, and a stranger can repeat an id in any number: a file is read only until its ids are found."""
+        missing, read = {*ids}, set[str]()
+        while files := [file for file in self.files_with(missing) if file not in read]:
+            for rows in iterate_rows(self._paths, self._table, files[:1], ("stage", "raw")):
+                new = missing.intersection(list_suspected(rows))
+                missing -= new
+                if new and files[0] not in self.files_with(missing):
+                    break
+            read.add(files[0])
+        return {*ids} - missing
 
     def _values_in(self, file: str) -> pa.Array:
-        return values_in(read_evidence(self._paths, self._table, [file], INDEXED[self._table]), self._table)
+        pieces = iterate_evidence(self._paths, self._table, [file], INDEXED[self._table])
+        return pa.concat_arrays([pa.array([], pa.binary()), *(values_in(rows, self._table) for rows in pieces)])
 
 
-def read_evidence(
-    paths: PathSettings,
-    table: Table,
-    files: Sequence[str],
-    columns: Sequence[str],
-    where: pc.Expression | None = None,
-) -> pa.Table:
-    """Read some columns from files of a table, of the rows ``where``; of an undecodable record only as much as
-    :func:`ids_within` reads."""
+def iterate_evidence(
+    paths: PathSettings, table: Table, files: Iterable[str], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """Read some columns from files of a table, a file at a time; undecodable records, which are long, a few at a
+    time."""
     if "raw" in columns:
-        return read_beginnings(paths, table, files, columns, where, "raw", SEARCHED_BYTES)
-    return read_files(paths, table, files, columns, where)
+        yield from iterate_rows(paths, table, files, columns)
+    else:
+        for file in files:
+            yield read_files(paths, table, [file], columns)
 
 
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
@@ -112,8 +124,7 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
         if name == "settled":
             values.append(pa.array([UNSETTLED] if pc.any(pc.invert(column)).as_py() else [], pa.binary()))
         elif name == "raw":
-            ids = list_suspected(select_undecoded(rows)["raw"].to_pylist())
-            values.append(pa.array(ids, pa.string()).cast(pa.binary()))
+            values.append(pa.array(list_suspected(rows), pa.string()).cast(pa.binary()))
         elif name == "causal_history":
             values.append(ids_in(column).cast(pa.binary()))
         elif name not in ("stage", "source"):
@@ -127,20 +138,18 @@ def ids_in(histories: pa.Array) -> pa.Array:
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
 
 
-def select_undecoded(rows: pa.Table) -> pa.Table:
-    """The rows of ``quarantine`` with an undecodable record that may contain an SDS id."""
-    stages = pc.is_in(rows["stage"], pa.array(UNDECODED))
-    return rows.filter(pc.and_(stages, rows["raw"].is_valid()))
+def list_suspected(rows: pa.Table | pa.RecordBatch) -> list[str]:
+    """The different :func:`ids_within` rows of ``quarantine`` with the columns ``stage`` and ``raw``, in order."""
+    return sorted(set().union(*map(ids_within, rows["stage"].to_pylist(), rows["raw"].to_pylist())))
 
 
-def list_suspected(undecoded: Iterable[bytes]) -> list[str]:
-    """The different SDS ids that undecodable records seem to contain as their own, in order."""
-    return sorted(set().union(*map(ids_within, undecoded)))
+def ids_within(stage: str, raw: bytes | None) -> set[str]:
+    """The SDS ids that a record of ``quarantine`` seems to contain as its own, if it could not be decoded.
 
-
-def ids_within(raw: bytes) -> set[str]:
-    """The texts (up to 127 bytes) in undecodable bytes at positions where an SDS message has its own id: behind the
-    first :data:`MOST_TAGS` tags in the first :data:`SEARCHED_BYTES`."""
+    These are the texts (up to 127 bytes) where a message has its id: behind the first :data:`MOST_TAGS` tags in the
+    first :data:`SEARCHED_BYTES`."""
+    if stage not in UNDECODED or raw is None:
+        return set()
     raw = raw[:SEARCHED_BYTES]
     texts = {
         raw[at + 1 : at + 1 + raw[at]]

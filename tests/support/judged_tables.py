@@ -13,7 +13,7 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings, lo
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import BY_NAME, CHANNEL_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.lookup import list_suspected
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
 from reliable_channel.pipeline.verdict.judge import judge_message
 from reliable_channel.pipeline.verdict.touched import COLUMNS
@@ -100,7 +100,7 @@ def _judge(settings: Settings, rows: Rows, end_ms: int) -> list[dict[str, Any]]:
         for row in some if "sds_id" in table.names() else ():
             if row.get("sds_id") is not None:
                 ids[tuple(row[name] for name in CHANNEL_KEY)].add(row["sds_id"])
-    suspected = list_suspected(row["raw"] for row in rows[tables.QUARANTINE])
+    suspected = sorted({name for row in rows[tables.QUARANTINE] for name in ids_within(row["stage"], row["raw"])})
     as_of, settle_ms = dt.datetime.fromtimestamp(end_ms / 1000, dt.UTC), settings.pipeline.settle_delay_ms
     return [
         judge_message(row, as_of, settle_ms, [], followed=True, ask_stores=False)

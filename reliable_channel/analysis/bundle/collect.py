@@ -34,6 +34,9 @@ from reliable_channel.pipeline.verdict.touched import REMEMBERED_MS
 
 MAX_ENVELOPE_BYTES = MAX_BYTES // 2
 """The bytes of envelopes in a bundle: those of the message itself first."""
+ENOUGH_UNDECODABLE = 100
+"""The refused records after which a bundle takes no more undecodable ones. One of them is evidence enough, and a
+stranger can repeat an id in any number."""
 BLANK, FROM_PLAINTEXT = ("value", "payload"), ("content", "bloom_filter")
 """Columns that a bundle leaves empty, because they follow from the envelopes; the latter only where nothing is
 encrypted."""
@@ -176,7 +179,8 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
 
 
 def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.Table:
-    """The refused records of some envelopes, and the undecodable ones that seem to be messages with one of ``ids``."""
+    """The refused records of some envelopes, and undecodable ones that seem to be messages with one of ``ids``: the
+    first :data:`ENOUGH_UNDECODABLE`."""
     kept: list[dict[str, Any]] = []
     if (opened := lake.table(tables.QUARANTINE.name)) is not None:
         dataset = public_dataset(opened)
@@ -184,9 +188,11 @@ def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.
         where = is_among("message_hash", hashes) | pc.field("stage").isin(UNDECODED)
         # A few at a time: these are the undecodable records of all channels, up to 64 KiB each, and few are kept.
         for batch in dataset.to_batches(names, filter=where, batch_size=LONG_ROWS):
+            columns = [batch[name].to_pylist() for name in ("message_hash", "stage", "raw")]
+            suspects = ids if len(kept) < ENOUGH_UNDECODABLE else frozenset()
             of_message = [
-                digest in hashes or not ids.isdisjoint(ids_within(raw or b""))
-                for digest, raw in zip(batch["message_hash"].to_pylist(), batch["raw"].to_pylist(), strict=True)
+                digest in hashes or not suspects.isdisjoint(ids_within(stage, raw))
+                for digest, stage, raw in zip(*columns, strict=True)
             ]
             kept += in_our_time(batch.filter(pa.array(of_message, pa.bool_()))).to_pylist()
     return as_arrow(kept, tables.QUARANTINE)

@@ -35,7 +35,7 @@ from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.lookup import UNDECODED, list_suspected
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.verdict.gaps import Span
@@ -304,11 +304,9 @@ class _Verification:
         what = f"verdict {_sentence(status)}"
         if why := self._why_forgotten():
             return _cannot(what, why)
-        suspected = list_suspected(
-            row["raw"] for row in self._rows(tables.QUARANTINE) if row["raw"] is not None and row["stage"] in UNDECODED
-        )
+        suspected = {name for row in self._rows(tables.QUARANTINE) for name in ids_within(row["stage"], row["raw"])}
         silent = [Span(*map(dt.datetime.fromisoformat, span)) for span in self._observer["silent"]]
-        values = {"suspected": suspected, "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
+        values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
         rows = [
             row
             for row in self._lake.select(evidence_query(bool(silent)), values)

@@ -27,10 +27,11 @@ Lookups = Mapping[Table, Lookup]
 
 class Affected(NamedTuple):
     """``ids``: the SDS ids, with their channels, of all messages to judge; ``rows``: the evidence about these messages;
-    ``verdicts``: their current verdicts."""
+    ``suspected``: the ids of which an undecodable record contains one; ``verdicts``: the messages' current verdicts."""
 
     ids: pa.Table
     rows: dict[Table, pa.Table]
+    suspected: set[str]
     verdicts: pa.Table
 
 
@@ -53,9 +54,10 @@ def find_affected(
     def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: Any) -> pa.Table:
         return look_up[table].rows(columns, values, where)
 
-    rows = read_related(read, {sds_id for _, sds_id in ids}, payloads)
+    names = {sds_id for _, sds_id in ids}
+    rows, suspected = read_related(read, names, payloads), look_up[tables.QUARANTINE].find_suspected(names)
     sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
-    return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, verdicts)
+    return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
 
 
 def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:

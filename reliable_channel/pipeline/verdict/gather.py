@@ -44,7 +44,7 @@ READ: dict[Table, tuple[str, ...]] = {
     tables.REPAIR_REQUESTS: _BY_ID,
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
     tables.SIGHTINGS: ("message_hash", "vantage", "source"),
-    tables.QUARANTINE: ("message_hash", "reason", "stage", "raw"),
+    tables.QUARANTINE: ("message_hash", "reason"),
 }
 """The columns of each view that these queries read."""
 
@@ -297,7 +297,7 @@ IDS = f"""
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
-SUSPECTS = f"""select substring(raw, 1, {SEARCHED_BYTES}) as raw from v_quarantine
+SUSPECTS = f"""select stage, substring(raw, 1, {SEARCHED_BYTES}) as raw from v_quarantine
     where raw is not null and stage in {UNDECODED}"""
 """Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
 

@@ -6,16 +6,15 @@ that DuckDB goes through in a tenth of a second (docs/decisions.md)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import closing
 
 import duckdb
 import pyarrow as pa
 
 from reliable_channel.lake.read import in_our_time
-from reliable_channel.lake.tables import CHANNEL_KEY, QUARANTINE, Table
+from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.views import DUCKDB_MACROS
-from reliable_channel.pipeline.lookup import list_suspected, select_undecoded
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE
 from reliable_channel.runtime.interrupts import run_interruptibly
 
@@ -53,12 +52,14 @@ _PREPARE = f"""
 """
 
 
-def gather_evidence(rows: Mapping[Table, pa.Table], ids: pa.Table, sent: pa.Table | None) -> pa.Table:
+def gather_evidence(
+    rows: Mapping[Table, pa.Table], ids: pa.Table, suspected: Set[str], sent: pa.Table | None
+) -> pa.Table:
     """The row of evidence about each message with one of the SDS ``ids``, which have their channels. ``rows``: the
-    evidence; ``sent``: the rows of :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
-    suspected = list_suspected(select_undecoded(rows[QUARANTINE])["raw"].to_pylist())
+    evidence; ``suspected``: the ids in records that could not be decoded; ``sent``: the rows of
+    :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
     given = {table.name: in_our_time(some) for table, some in rows.items()}  # DuckDB cannot subtract the last times
-    given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(suspected, pa.string())})}
+    given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(sorted(suspected), pa.string())})}
     if sent is not None:
         given["sent"] = sent
     views = {"sent": rewrite(NO_SENT_SINCE)} if sent is None else {}

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.lookup import UNDECODED, ids_in, is_among
+from reliable_channel.pipeline.lookup import ids_in, is_among
 from reliable_channel.pipeline.verdict.gather import READ
 
 ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression | None], pa.Table]
@@ -51,7 +51,7 @@ def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict
     by_envelope = is_among("message_hash", envelopes)
     view(tables.SIGHTINGS, envelopes, by_envelope)
     view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
-    view(tables.QUARANTINE, {*ids, *envelopes}, by_envelope | pc.field("stage").isin(UNDECODED))
+    view(tables.QUARANTINE, envelopes, by_envelope)
     return related
 
 

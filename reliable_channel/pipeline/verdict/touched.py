@@ -17,7 +17,7 @@ from reliable_channel.lake import tables
 from reliable_channel.lake.follow import AddedFile, list_added_files, list_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
-from reliable_channel.pipeline.lookup import UNDECODED, ids_within, read_evidence
+from reliable_channel.pipeline.lookup import ids_within, iterate_evidence
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -74,8 +74,7 @@ class Touched:
         for row in rows:
             if table is tables.QUARANTINE:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
-                if row["raw"] is not None and row["stage"] in UNDECODED:
-                    self.texts |= ids_within(row["raw"])
+                self.texts |= ids_within(row["stage"], row["raw"])
                 continue
             if table is tables.SIGHTINGS:
                 if row["source"] not in BRIDGE_SOURCES:
@@ -121,9 +120,8 @@ def read_touched(
     touched = Touched()
     for table, added in files.items():
         try:
-            rows = read_evidence(paths, table, [file.path for file in added], COLUMNS[table])
+            for rows in iterate_evidence(paths, table, [file.path for file in added], COLUMNS[table]):
+                touched.take(table, rows.to_pylist())
         except FileNotFoundError:
             return None
-        for batch in rows.to_batches():
-            touched.take(table, batch.to_pylist())
     return touched

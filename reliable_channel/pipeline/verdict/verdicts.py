@@ -83,7 +83,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         if affected is None:
             return 0
         sent = find_time_sent(spark, affected.ids) if silence.gaps else None
-    evidence = gather_evidence(affected.rows, affected.ids, sent)
+    evidence = gather_evidence(affected.rows, affected.ids, affected.suspected, sent)
     judge = _judge(as_of, settings, silence)
     judged = pa.Table.from_batches(judge(iter(evidence.to_batches())), file_schema(tables.DELIVERY_STATUS))
     judged = judged.filter(pc.greater_equal(judged["first_seen"], since))
@@ -128,7 +128,7 @@ def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime, silenc
 
 def _add_suspected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.record_batch({"sds_id": pa.array(list_suspected(batch["raw"].to_pylist()), pa.string())})
+        yield pa.record_batch({"sds_id": pa.array(list_suspected(batch), pa.string())})
 
 
 def _judge(as_of: dt.datetime, settings: Settings, silence: Silence) -> Judge:

@@ -3,6 +3,7 @@ Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,12 @@ CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "c
 AT_US = 1_767_225_600_000_000
 
 
-def gather(ids: list[dict[str, Any]], rows: dict[tables.Table, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def gather(
+    ids: list[dict[str, Any]], rows: dict[tables.Table, list[dict[str, Any]]], suspected: Set[str] = frozenset()
+) -> list[dict[str, Any]]:
     given = {table: as_arrow(rows.get(table, []), table) for table in READ}
     about = pa.table({name: pa.array([each[name] for each in ids], pa.string()) for name in (*CHANNEL_KEY, "sds_id")})
-    return gather_evidence(given, about, None).to_pylist()
+    return gather_evidence(given, about, suspected, None).to_pylist()
 
 
 def segment(sds_id: str, **columns: Any) -> dict[str, Any]:
@@ -40,10 +43,8 @@ def test_only_the_ids_that_are_asked_for_in_their_channels() -> None:
 
 
 def test_an_undecodable_record_is_evidence_about_the_id_in_it() -> None:
-    garbled = b"\x0a\x05alice\x12\x01m\xff"
-    refused = {"raw": garbled, "stage": "sds", "reason": "malformed_sds"}
-    rows = {tables.SDS_MESSAGES: [segment("m"), segment("n")], tables.QUARANTINE: [refused, {**refused, "stage": "x"}]}
-    gathered = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mn"], rows)
+    rows = {tables.SDS_MESSAGES: [segment("m"), segment("n")]}
+    gathered = gather([{**CHANNEL, "sds_id": sds_id} for sds_id in "mn"], rows, {"m"})
     assert {row["ids"][0]: row["undecodable"] for row in gathered} == {"m": True, "n": False}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,16 +17,17 @@ from reliable_channel.core.wire._pb import sds_pb2
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.follow import LONG_ROWS, iterate_rows
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import QUARANTINE
-from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SDS_ID_TAG, SEARCHED_BYTES, read_evidence, values_in
+from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SDS_ID_TAG, Lookup, iterate_evidence, values_in
 from reliable_channel.pipeline.verdict.touched import COLUMNS, read_touched
 from reliable_channel.pipeline.verdict.verdicts import _add_suspected
 
 
 def found_in(*records: bytes) -> set[str]:
-    batch = pa.record_batch({"raw": pa.array(records, pa.binary())})
+    batch = pa.record_batch({"stage": pa.array(["sds"] * len(records)), "raw": pa.array(records, pa.binary())})
     return {name for found in _add_suspected(iter([batch])) for name in found["sds_id"].to_pylist()}
 
 
@@ -54,34 +57,63 @@ def hostile(size: int, seed: int) -> bytes:
     return b"".join(bytes((0x12, numbers.randrange(40, 128))) for _ in range(size // 2))
 
 
+def write_undecodable(paths: PathSettings, *records: bytes) -> list[str]:
+    """Add a file of undecodable records to ``quarantine``; returns the paths of all its files."""
+    here = {"kafka_topic": "t", "kafka_partition": 0, "event_time": 0, "ingest_time": 0, "raw_bytes": 0}
+    here |= {"raw_digest": b"", "stage": "sds", "reason": "malformed_sds"}
+    rows = [{**here, "kafka_offset": number, "raw": raw} for number, raw in enumerate(records)]
+    append_rows(paths, QUARANTINE, as_arrow(rows, QUARANTINE))
+    return [*data_files(open_table(paths, QUARANTINE))]
+
+
+def message_with(sds_id: str, sender: str = "x") -> bytes:
+    return sds_pb2.SpecMessage(sender_id=sender, message_id=sds_id).SerializeToString()
+
+
 def test_a_stranger_s_records_hold_few_ids_and_little_of_them_is_read(tmp_path: Path) -> None:
     """A few hundred of them had as many ids as fit in no memory, and the verdict job died of them again and again."""
     paths = PathSettings(run_dir=str(tmp_path))
-    message = sds_pb2.SpecMessage(sender_id="x" * 4_096, message_id="genuine")
     create_tables(paths, (*COLUMNS,))
-    records = [*(hostile(65_536, seed) for seed in range(20)), message.SerializeToString()]
-    here = {
-        "kafka_topic": "t",
-        "kafka_partition": 0,
-        "event_time": 0,
-        "ingest_time": 0,
-        "raw_bytes": 0,
-        "raw_digest": b"",
-    }
-    rows = [
-        {**here, "kafka_offset": number, "stage": "sds", "reason": "malformed", "raw": raw}
-        for number, raw in enumerate(records)
-    ]
-    append_rows(paths, QUARANTINE, as_arrow(rows, QUARANTINE))
+    records = [*(hostile(4_096, seed) for seed in range(2 * LONG_ROWS)), message_with("genuine", "x" * 4_096)]
+    write_undecodable(paths, *records)
     touched = read_touched(paths, {table: open_table(paths, table) for table in COLUMNS}, None)
     assert touched is not None
     assert "genuine" in touched.texts
     assert len(touched.texts) <= MOST_TAGS * len(records)
-    # delta-rs writes the texts and bytes of rows that somebody updates as views, which Arrow neither compares nor cuts.
+    # delta-rs writes the texts and bytes of rows that somebody updates as views, which Arrow does not compare.
     open_table(paths, QUARANTINE).update({"detail": "'looked at'"})
     files = [*data_files(open_table(paths, QUARANTINE))]
-    read = read_evidence(paths, QUARANTINE, files, INDEXED[QUARANTINE])
-    assert pc.max(pc.binary_length(read["raw"])).as_py() == SEARCHED_BYTES
-    assert len(values_in(read, QUARANTINE)) <= (MOST_TAGS + 1) * len(records)
-    some = read_evidence(paths, QUARANTINE, files, ("stage", "raw"), pc.field("stage") == "envelope")
-    assert some.num_rows == 0
+    pieces = [*iterate_evidence(paths, QUARANTINE, files, INDEXED[QUARANTINE])]
+    assert max(piece.num_rows for piece in pieces) <= LONG_ROWS
+    assert sum(len(values_in(piece, QUARANTINE)) for piece in pieces) <= (MOST_TAGS + 1) * len(records)
+
+
+@given(st.lists(st.lists(st.sampled_from("abcde"), max_size=4), max_size=4), st.sets(st.sampled_from("abcdefg")))
+def test_ids_are_found_in_whichever_file_they_are(files: list[list[str]], wanted: set[str]) -> None:
+    with TemporaryDirectory() as directory:
+        paths = PathSettings(run_dir=directory)
+        create_tables(paths, (QUARANTINE,))
+        for ids in files:
+            write_undecodable(paths, *(message_with(f"id {sds_id}") for sds_id in ids))
+        suspected = Lookup.of(paths, QUARANTINE).find_suspected({f"id {sds_id}" for sds_id in wanted})
+    assert suspected == {f"id {sds_id}" for sds_id in wanted & {name for ids in files for name in ids}}
+
+
+def test_records_that_repeat_an_id_are_not_read_again_each_round(tmp_path: Path, monkeypatch: Any) -> None:
+    """A round read all undecodable records of all files with an id that a stranger repeats, whatever he had sent."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    create_tables(paths, (QUARANTINE,))
+    for _ in range(3):
+        write_undecodable(paths, *[message_with("repeated")] * 3 * LONG_ROWS)
+    look_up = Lookup.of(paths, QUARANTINE)
+    assert len(look_up.files_with({"repeated"})) == 3
+    read: list[int] = []
+
+    def iterate_counted(*args: Any) -> Iterator[pa.Table]:
+        for rows in iterate_rows(*args):
+            read.append(rows.num_rows)
+            yield rows
+
+    monkeypatch.setattr("reliable_channel.pipeline.lookup.iterate_rows", iterate_counted)
+    assert look_up.find_suspected({"repeated", "of nobody"}) == {"repeated"}
+    assert read == [LONG_ROWS]
