@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from deltalake import Transaction
@@ -28,6 +29,11 @@ from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, 
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_TEXT = 1_024
+MAX_IDS = 1_000
+"""The most ids of one record that become rows. A record has no room for more of this project's ids, but for thousands
+of shorter ones, and each row repeats the record's texts."""
+ROWS_AT_ONCE = 20_000
+"""About how many rows are held in memory before they are written, each of up to ten texts."""
 _MAX_MS = 253_402_300_799_999
 _TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
@@ -69,26 +75,41 @@ def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[in
 def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
     """Append the records as rows, each exactly once; returns how many became rows. The records of a partition must be
     in order. ``topic``: as :func:`name_source` names it."""
-    by_partition: dict[int, list[EvidenceRecord]] = {}
-    for record in records:
-        by_partition.setdefault(record.partition, []).append(record)
     written = 0
-    for partition, in_partition in sorted(by_partition.items()):
-        rows: dict[str, list[tuple[int, dict[str, Any]]]] = {table.name: [] for table in WRITTEN}
-        for record in in_partition:
-            made = rows_from(record, envelopes_topic)
-            if made is not None:
-                rows[made[0].name] += [(record.offset, row) for row in made[1]]
-                written += 1
-        for table in WRITTEN:
-            start = _position(paths, table, topic, partition)
-            new = [row for offset, row in rows[table.name] if offset >= start]
-            transaction = Transaction(_app(topic, partition), in_partition[-1].offset + 1)
-            if table is SOURCE_GAPS and new:
-                _replace_gaps(paths, new, transaction)
-            else:
-                append_rows(paths, table, as_arrow(new, table), transaction)
+    parts: dict[int, _Part] = {}
+    for record in records:
+        part = parts.setdefault(record.partition, _Part())
+        made = rows_from(record, envelopes_topic)
+        if made is not None:
+            part.rows[made[0]] += [(record.offset, row) for row in made[1]]
+            written += 1
+        part.end = record.offset + 1
+        if sum(map(len, part.rows.values())) >= ROWS_AT_ONCE:
+            _write_part(paths, topic, record.partition, parts.pop(record.partition))
+    for partition, part in sorted(parts.items()):
+        _write_part(paths, topic, partition, part)
     return written
+
+
+@dataclass(slots=True)
+class _Part:
+    """The rows of records of a partition, by table and with the records' offsets; ``end``: the offset after them."""
+
+    rows: dict[Table, list[tuple[int, dict[str, Any]]]] = field(default_factory=lambda: {each: [] for each in WRITTEN})
+    end: int = 0
+
+
+def _write_part(paths: PathSettings, topic: str, partition: int, part: _Part) -> None:
+    for table in WRITTEN:
+        start = _position(paths, table, topic, partition)
+        if start >= part.end:  # an earlier run went further with this table before it ended
+            continue
+        new = [row for offset, row in part.rows[table] if offset >= start]
+        transaction = Transaction(_app(topic, partition), part.end)
+        if table is SOURCE_GAPS and new:
+            _replace_gaps(paths, new, transaction)
+        else:
+            append_rows(paths, table, as_arrow(new, table), transaction)
 
 
 @retry_on_conflict
@@ -151,8 +172,8 @@ def _loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     row: dict[str, Any] = {name: _text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
     row |= {"entire_message_hash": _hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
-    held = dict.fromkeys(_text(sds_id) for sds_id in ids)
-    return SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in held if sds_id]
+    held = dict.fromkeys(text for sds_id in ids if (text := _text(sds_id)))
+    return SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]
 
 
 def _gap(

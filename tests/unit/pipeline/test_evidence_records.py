@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Transaction, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.evidence import intake
 from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, rows_from, write
 from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.messaging.sender_events import LossReport, SenderEvent, SenderEventKind, to_json
@@ -106,6 +108,14 @@ def test_a_loss_with_odd_ids_or_by_nobody_is_read_as_far_as_it_can_be() -> None:
     assert rows_from(EvidenceRecord(0, 1, json.dumps({**said, "reported_by": None}).encode()), "waku.envelopes") is None
 
 
+def test_a_loss_becomes_no_more_rows_than_a_record_has_honest_ids() -> None:
+    """A record of 64 KiB has room for thousands of short ids, and each row repeats up to 10 KiB of its texts."""
+    said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "sds_ids": [f"{n:x}" for n in range(7_000)]}
+    made = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    assert made is not None
+    assert len(made[1]) == intake.MAX_IDS
+
+
 def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def written(offset: int, status: str) -> None:
         gap = BridgeGap(AT_MS, AT_MS + 60_000, "node_unreachable", offset)
@@ -166,6 +176,52 @@ def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) ->
     write(paths, TOPIC, records, "waku.envelopes")
     found = dataset_of(open_table(paths, tables.SENDER_EVENTS)).to_table()["sds_id"].to_pylist()
     assert sorted(found) == ["m0", "m1", "m2"]
+
+
+def test_records_of_many_rows_are_written_in_parts(paths: PathSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "ROWS_AT_ONCE", 4)
+    at_once: list[int] = []
+
+    def count_rows(paths: PathSettings, table: tables.Table, rows: pa.Table, transaction: Transaction) -> None:
+        at_once.append(rows.num_rows)
+        append_rows(paths, table, rows, transaction)
+
+    monkeypatch.setattr(intake, "append_rows", count_rows)
+    values = [
+        sightings_record("north", "http://a", Source.RELAY, "/waku/2/rs/1/0", [bytes([n, m] * 16) for m in range(3)], n)
+        for n in range(5)
+    ]
+    records = [EvidenceRecord(0, offset, value) for offset, (_, value) in enumerate(values)]
+    for _ in range(2):
+        assert write(paths, TOPIC, records, "waku.envelopes") == 5
+        assert position(paths, TOPIC, 0) == 5
+    assert len({row["message_hash"] for row in rows_of(open_table(paths, tables.SIGHTINGS))}) == 15
+    assert sum(at_once) == 15
+    assert max(at_once) == 6
+
+
+def test_a_record_is_taken_once_after_a_crash_between_two_tables(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the next run gets fewer records at a time than the one that was killed."""
+
+    def be_killed(paths: PathSettings, table: tables.Table, rows: pa.Table, transaction: Transaction) -> None:
+        if table is tables.SIGHTINGS:
+            raise KeyboardInterrupt
+        append_rows(paths, table, rows, transaction)
+
+    records = [EvidenceRecord(0, number, sender_record(number)) for number in range(5)]
+    monkeypatch.setattr(intake, "append_rows", be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(paths, TOPIC, records, "waku.envelopes")
+    monkeypatch.undo()
+    assert position(paths, TOPIC, 0) == 0
+    write(paths, TOPIC, records[:3], "waku.envelopes")
+    write(paths, TOPIC, records[3:], "waku.envelopes")
+    assert position(paths, TOPIC, 0) == 5
+    assert sorted(row["sds_id"] for row in rows_of(open_table(paths, tables.SENDER_EVENTS))) == [
+        f"m{number}" for number in range(5)
+    ]
 
 
 json_values = st.recursive(
