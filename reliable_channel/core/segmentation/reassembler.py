@@ -189,6 +189,14 @@ class Reassembler:
             and self._sets.buffered_bytes + size <= config.max_buffered_bytes
         )
 
+    def list_completed_times(self) -> list[int]:
+        """When each of the remembered sends was completed (ms), oldest first."""
+        return [each.completed_at for each in self._sets.list_completed()]
+
+    def forget_completed(self, count: int) -> None:
+        """Forget the ``count`` oldest completed sends: what arrives of one again then opens another set."""
+        self._sets.keep_completed(len(self.list_completed_times()) - count)
+
     def forget_lost(self) -> None:
         """Forget the sends that were given up: what still arrives of one then opens another set."""
         self._sets.keep_lost(0)

@@ -22,11 +22,16 @@ from pyspark import SparkFiles
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
+from reliable_channel.core.segmentation.held import MAX_COMPLETED_PER_KEY
 from reliable_channel.lake.follow import list_files_since
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.tables import EPOCH, REASSEMBLED_MESSAGES, RECORD_KEY, TopicPartition
 from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.reassembly.set_results import SCOPE
+
+MAX_COMPLETED_OF_HASH = 256
+"""The number of completed sends of one hash that are remembered. Each micro-batch with a segment of the hash restores
+them, and anybody can send its segments again under as many names as they like: under 4 000 it took 0.4 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Done:
 
 _COLUMNS = [*RECORD_KEY, "event_time", *SCOPE, "entire_message_hash", "sds_ids", "data_count"]
 _COLUMNS += ["first_lamport_timestamp", "send", "one_send"]
-_record, _scope = itemgetter(*RECORD_KEY), itemgetter(*SCOPE)
+_scope = itemgetter(*SCOPE)
 
 
 def read_completed(
@@ -65,19 +70,30 @@ def find_completed(
     index_in: str | None = None,
 ) -> dict[bytes, list[Done]]:
     """Hash → the sends completed since ``since_us`` (event time, µs) by records of other micro-batches, in the order of
-    completion.
+    completion: of each at least the :data:`MAX_COMPLETED_OF_HASH` newest that :class:`~.sets.HashSets` remembers.
 
     ``batch``: the Kafka coordinates of the micro-batch's records. A replay finds its own messages already written, and
     recognises them by the record that completed them. ``index_in``: as for :func:`read_completed`."""
     rows = read_completed(paths, hashes, since_us, index_in)
     whole = rows.filter(pc.and_(rows["sds_ids"].is_valid(), rows["data_count"].is_valid()))  # no job writes null here
+    records = zip(*(whole[name].to_pylist() for name in RECORD_KEY), strict=True)
+    earlier = whole.filter(pa.array([record not in batch for record in records], pa.bool_()))
+    in_order = earlier.sort_by([(name, "ascending") for name in ("event_time", "kafka_partition", "kafka_offset")])
     by_hash: dict[bytes, list[Done]] = {}
-    for row in sorted(
-        in_our_time(whole).to_pylist(), key=lambda row: (row["event_time"], row["kafka_partition"], row["kafka_offset"])
-    ):
-        if _record(row) not in batch:
-            by_hash.setdefault(row["entire_message_hash"], []).append(parse_done(row))
+    for row in in_our_time(_select_newest(in_order)).to_pylist():
+        by_hash.setdefault(row["entire_message_hash"], []).append(parse_done(row))
     return by_hash
+
+
+def _select_newest(completed: pa.Table) -> pa.Table:
+    """Of rows in the order of completion, those that can be among the newest that :class:`~.sets.HashSets` remembers:
+    it counts by the ms, so twice as many."""
+    if completed.num_rows <= MAX_COMPLETED_OF_HASH:
+        return completed
+    keys = completed.select(["entire_message_hash", *SCOPE]).to_pandas()
+    keys = keys[keys.groupby([*keys], dropna=False).cumcount(ascending=False) < MAX_COMPLETED_PER_KEY]
+    keys = keys[keys.groupby("entire_message_hash").cumcount(ascending=False) < 2 * MAX_COMPLETED_OF_HASH]
+    return completed.take(pa.array(keys.index))
 
 
 def parse_done(row: Mapping[str, Any]) -> Done:

@@ -6,6 +6,8 @@ The combiner uses it for the rows of a hash within one micro-batch, the stateful
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -36,7 +38,7 @@ from reliable_channel.lake.schema import Row
 from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor
-from reliable_channel.pipeline.reassembly.memory import Done
+from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH, Done
 from reliable_channel.pipeline.reassembly.set_results import (
     GIVEN_UP,
     OVERDUE,
@@ -112,7 +114,7 @@ class SegmentDecryptor:
 class HashSets:
     """All segment sets of one hash, with one Reassembler per scope. A scope's rows come from one Kafka partition and so
     in order, while the times of different partitions must not expire each other's sets. All scopes together are bounded
-    like one sender, because one hash is one state."""
+    like one sender, because one hash is one state; of their completed sends the newest are remembered."""
 
     def __init__(self, config: SegmentationConfig, done: Iterable[Done] = ()) -> None:
         """``done``: sends that were completed earlier, in the order of completion."""
@@ -123,6 +125,7 @@ class HashSets:
         for each in done:
             self._reassembler(each.send.scope, each.topic_partition).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
+        self._limit_completed()
 
     def add(self, row: SegmentRow) -> list[Row]:
         """Apply one segment, in record order; returns rows of tables, and ``ReportedSet``. Timers due before it run
@@ -156,6 +159,17 @@ class HashSets:
         while sum(each.open_sets for each in every) > self._config.max_open_sets:
             max(every, key=lambda each: (each.open_sets, each.buffered_bytes)).evict(events)
 
+    def _limit_completed(self) -> None:
+        """Forget the oldest completed sends above :data:`~.memory.MAX_COMPLETED_OF_HASH`."""
+        times = [(at, scope) for scope, (_, each) in self._scopes.items() for at in each.list_completed_times()]
+        if (excess := len(times) - MAX_COMPLETED_OF_HASH) <= 0:
+            return
+        for scope, count in Counter(scope for _, scope in heapq.nsmallest(excess, times)).items():
+            _, reassembler = self._scopes[scope]
+            reassembler.forget_completed(count)
+            if reassembler.next_due() is None:
+                del self._scopes[scope]
+
     def _reassembler(self, scope: Scope, topic_partition: TopicPartition) -> Reassembler:
         if scope not in self._scopes:
             self._scopes[scope] = (topic_partition, Reassembler(self._config))
@@ -164,8 +178,8 @@ class HashSets:
     def tick(self, topic_partition: TopicPartition, offset: int, now_us: int) -> list[Row]:
         """Run the timers due by ``now_us`` (µs) for the scopes in one Kafka partition."""
         results: list[Row] = []
-        for scope in [s for s, (where, _) in self._scopes.items() if where == topic_partition]:
-            for event in _advance(self._scopes[scope][1], now_us // 1000):
+        for reassembler in [each for where, each in self._scopes.values() if where == topic_partition]:
+            for event in _advance(reassembler, now_us // 1000):
                 results += self._results(event, offset, topic_partition, now_us // 1000)
         return results
 
@@ -227,7 +241,8 @@ class HashSets:
         """Drop what a Reassembler remembers of a set that it has given up: an observer reports what arrives later, and
         a stranger with many names could fill the state of one hash with such memories."""
         self._must_persist = True
-        self._scopes[scope][1].forget_lost()
+        if scope in self._scopes:
+            self._scopes[scope][1].forget_lost()
 
     def _results(
         self, event: SegmentationEvent, offset: int, topic_partition: TopicPartition, now: int
@@ -246,6 +261,7 @@ class HashSets:
                     tuple(ids),
                 )
                 self._reassembler(event.scope, topic_partition).remember(send)
+                self._limit_completed()
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
             case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:

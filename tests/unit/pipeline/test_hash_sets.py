@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reliable_channel.core.segmentation import SegmentationConfig, split
+from reliable_channel.core.segmentation import CompletedSend, SegmentationConfig, split
 from reliable_channel.core.wire.segment import encode_segment
+from reliable_channel.pipeline.reassembly.memory import MAX_COMPLETED_OF_HASH, Done
 from reliable_channel.pipeline.reassembly.set_results import Message, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 
@@ -72,3 +73,25 @@ def test_a_search_that_goes_on_later_goes_on_by_ticks_and_the_state_keeps_it():
     (once, *_) = [each for each in restored.tick(("t", 0), 9, 20_000_000) if isinstance(each, Message)]
     assert once.payload == bytes(range(200))
     assert [each.payload for each in sets.tick(("t", 0), 9, 20_000_000) if isinstance(each, Message)] == [once.payload]
+
+
+def test_of_many_names_under_one_hash_the_newest_sends_are_remembered():
+    """Every micro-batch with a segment of the hash restored what everybody had sent of it within an hour."""
+    sets, names, done = HashSets(CONFIG), [f"mallory {n}" for n in range(MAX_COMPLETED_OF_HASH + 40)], []
+    sets.add(row(0, 0, event_us=0))
+    for n, name in enumerate(names, 1):
+        rows = [row(10 * n + index, index, sender=name, event_us=n * 1000) for index in range(4)]
+        (message,) = [each for one in rows for each in sets.add(one) if isinstance(each, Message)]
+        send = CompletedSend(rows[0].scope, message.entire_message_hash, 0, 4, 100, n, tuple(message.sds_ids))
+        done.append(Done(("t", 0), send))
+    restored = HashSets.from_bytes(sets.to_bytes(), CONFIG)
+    newest = [row(0, 0, sender=name).scope for name in names[40:]]
+    assert sorted(restored._scopes) == sorted([row(0, 0).scope, *newest])
+    assert sorted(HashSets(CONFIG, done)._scopes) == sorted(newest), "as where no set is open"
+    last = 10 * len(names)
+    assert restored.add(row(last, 0, sender=names[-1], event_us=10**6)) == []
+    assert sum(each.open_sets for _, each in restored._scopes.values()) == 1, "a copy opens no set"
+    assert restored.add(row(10, 0, sender=names[0], event_us=10**6)) == []
+    assert sum(each.open_sets for _, each in restored._scopes.values()) == 2, "what is forgotten does"
+    results = [each for index in range(1, 4) for each in restored.add(row(index, index, event_us=10**6))]
+    assert [each.sender_id for each in results if isinstance(each, Message)] == ["alice"]
