@@ -40,7 +40,7 @@ from reliable_channel.transport.base import Node, SendBufferFull
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher, Listener
 from reliable_channel.transport.forking import OwnerProcess
-from reliable_channel.transport.threads import join
+from reliable_channel.transport.threads import TurnLock, join
 
 _log = logging.getLogger(__name__)
 
@@ -118,13 +118,13 @@ class ReliableChannel:
             threaded=threaded,
         )
         # The life of the handle, guarded by ``_state``.
+        self._turns = TurnLock()
         self._state = threading.RLock()
         self._worker: threading.Thread | None = None
         self._last_worker: threading.Thread | None = None
         self._started = False
         self._owner = OwnerProcess()
         self._closed = False
-        self._closing = False
         self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
@@ -321,27 +321,27 @@ class ReliableChannel:
         nothing. In a process that was forked from the one that opened the channel, this and every other call but
         ``close``, which does nothing there, raises ``ForkedError``."""
         self._owner.refuse_fork()
-        with self._state:
+        with self._turns.take() as mine, self._state:
             if self._closed:
                 raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
-            if self._started:
-                return
-            self._cycle.retrieval.start()
-            self._node.add_listener(self._cycle.on_node_event)  # first: what the subscription brings comes at once
-            try:
-                self._subscribe()
-            except BaseException:
-                self._node.remove_listener(self._cycle.on_node_event)
-                self._cycle.retrieval.stop()
-                raise
-            self._started = True
-            self._guard(self._cycle.open)
-            if self._threaded:
-                self._worker = threading.Thread(
-                    target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True
-                )
-                self._last_worker = self._worker
-                self._worker.start()
+            if mine and not self._started:
+                self._start()
+
+    def _start(self) -> None:
+        self._cycle.retrieval.start()
+        self._node.add_listener(self._cycle.on_node_event)  # first: what the subscription brings comes at once
+        try:
+            self._subscribe()
+        except BaseException:
+            self._node.remove_listener(self._cycle.on_node_event)
+            self._cycle.retrieval.stop()
+            raise
+        self._started = True
+        self._guard(self._cycle.open)
+        if self._threaded:
+            self._worker = threading.Thread(target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True)
+            self._last_worker = self._worker
+            self._worker.start()
 
     def stop(self) -> None:
         """Acknowledge received messages, then end timers and subscription.
@@ -350,13 +350,14 @@ class ReliableChannel:
         node to accept the acknowledgement. Stopping twice does nothing; from a callback, also one that a callback of
         this channel waits for, the thread ends when the callback returns."""
         self._owner.refuse_fork()
-        if self._started and not self._closing and self._fault is None:
-            self._closing = True
+        with self._turns.take() as mine:
+            if mine and self._started:
+                self._stop()
+
+    def _stop(self) -> None:
+        if self._fault is None:
             self._acknowledge()
         with self._state:
-            self._closing = False
-            if not self._started:
-                return
             self._started = False
             self._unsubscribe()
             self._node.remove_listener(self._cycle.on_node_event)

@@ -45,7 +45,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
-from reliable_channel.transport.threads import join
+from reliable_channel.transport.threads import TurnLock, join
 from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 
 _log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class KafkaNode(NodeBase):
         self._max_block_s = max_block_s
         self._delivery_timeout_s = delivery_timeout_s
         self._stop_timeout_s = stop_timeout_s
-        self._state = threading.Lock()
+        self._turns = TurnLock()
         self._producer: EnvelopeProducer | None = None
         self._stopping = threading.Event()
         self._closing = False
@@ -162,57 +162,64 @@ class KafkaNode(NodeBase):
         """The records that were gone before this node read them, for its health."""
 
     def start(self) -> None:
-        with self._state:
-            if self._producer is not None:
-                return
-            self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
-            self._closing = False
-            self._awaited.begin()
-            self._gone = ""
-            # What is not stored is read again, and must not pass for known then.
-            self._unstored, self._recent = UnstoredOffsets(), RecentHashes()
-            readers = [
-                OffsetReader(
-                    self._clients,
-                    self._envelopes_topic,
-                    self._group_id,
-                    self._start_at,
-                    on_gone=self._report_gone,
-                    marker_topic=self._dispatched_topic,
-                )
-            ]
-            try:
-                # Results of an earlier process belong to nobody: what it left unsettled is sent again.
-                readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
-                self._producer = EnvelopeProducer(
-                    self._clients.producer, max_block_s=self._max_block_s, delivery_timeout_s=self._delivery_timeout_s
-                )
-                self._producer.fetch_partitions(self._outgoing_topic)
-            except BaseException:
-                for reader in readers:
-                    reader.close()
-                producer, self._producer = self._producer, None
-                if producer is not None:
-                    producer.close()
-                raise
-            self._dispatcher.start()
-            self._bridges = BridgesHealth(now_ms(self._clock))
-            self._note_kafka_health(Health(HealthState.HEALTHY, "Kafka answers"))
-            works = (("reader", self._receive), ("results", self._follow_results))
-            self._threads = [
-                threading.Thread(target=work, args=(reader, self._stopping), name=f"kafka-node-{name}", daemon=True)
-                for (name, work), reader in zip(works, readers, strict=True)
-            ]
-            for thread in self._threads:
-                thread.start()
+        with self._turns.take() as mine:
+            if mine and self._producer is None:
+                self._closing = False
+                self._start()
+                if self._closing:  # another thread wanted it meanwhile
+                    self._stop()
+
+    def _start(self) -> None:
+        self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
+        self._awaited.begin()
+        self._gone = ""
+        # What is not stored is read again, and must not pass for known then.
+        self._unstored, self._recent = UnstoredOffsets(), RecentHashes()
+        readers = [
+            OffsetReader(
+                self._clients,
+                self._envelopes_topic,
+                self._group_id,
+                self._start_at,
+                on_gone=self._report_gone,
+                marker_topic=self._dispatched_topic,
+            )
+        ]
+        try:
+            # Results of an earlier process belong to nobody: what it left unsettled is sent again.
+            readers.append(OffsetReader(self._clients, self._dispatched_topic, None, "latest"))
+            self._producer = EnvelopeProducer(
+                self._clients.producer, max_block_s=self._max_block_s, delivery_timeout_s=self._delivery_timeout_s
+            )
+            self._producer.fetch_partitions(self._outgoing_topic)
+        except BaseException:
+            for reader in readers:
+                reader.close()
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                producer.close()
+            raise
+        self._dispatcher.start()
+        self._bridges = BridgesHealth(now_ms(self._clock))
+        self._note_kafka_health(Health(HealthState.HEALTHY, "Kafka answers"))
+        works = (("reader", self._receive), ("results", self._follow_results))
+        self._threads = [
+            threading.Thread(target=work, args=(reader, self._stopping), name=f"kafka-node-{name}", daemon=True)
+            for (name, work), reader in zip(works, readers, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        with self._state:
-            producer, self._producer = self._producer, None
-            threads, self._threads = self._threads, []
+        self._closing = True
+        with self._turns.take() as mine:
+            if mine:
+                self._stop()
+
+    def _stop(self) -> None:
+        producer, self._producer = self._producer, None
         if producer is None:
             return
-        self._closing = True
         producer.close(self._stop_timeout_s)  # settles every record, so before the dispatcher ends
         self._stopping.set()
         for request_id in self._awaited.end():
@@ -221,7 +228,7 @@ class KafkaNode(NodeBase):
             )
         self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
         self._dispatcher.stop()
-        for thread in threads:
+        for thread in self._threads:
             join(thread, STOP_TIMEOUT_S)
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:

@@ -32,7 +32,7 @@ from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StoreQuerying
-from reliable_channel.transport.threads import join
+from reliable_channel.transport.threads import TurnLock, join
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln, node_health
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
@@ -85,7 +85,7 @@ class WakuRestNode(NodeBase):
         self._mode = mode
         self.store = store
         self._pace = pace or Pace()
-        self._state = threading.Lock()
+        self._turns = TurnLock()
         self._running = False
         self._stopping = threading.Event()
         self._outgoing: queue.Queue[Accepted] = queue.Queue(MAX_QUEUED)
@@ -97,8 +97,8 @@ class WakuRestNode(NodeBase):
         """Pubsub topics that the reader has tried to join."""
 
     def start(self) -> None:
-        with self._state:
-            if self._running:
+        with self._turns.take() as mine:
+            if not mine or self._running:
                 return
             self._running = True
             self._stopping = threading.Event()  # a thread that an earlier stop left behind must not go on
@@ -111,18 +111,17 @@ class WakuRestNode(NodeBase):
                 thread.start()
 
     def stop(self) -> None:
-        with self._state:
-            if not self._running:
+        with self._turns.take() as mine:
+            if not mine or not self._running:
                 return
             self._running = False
             self._stopping.set()
             self._wake.set()
-            threads, self._threads = self._threads, []
-        for thread in threads:
-            join(thread, STOP_TIMEOUT_S)
-        self._fail_queued()  # after its thread has ended, which takes from the queue as well
-        self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
-        self._dispatcher.stop()
+            for thread in self._threads:
+                join(thread, STOP_TIMEOUT_S)
+            self._fail_queued()  # after its thread has ended, which takes from the queue as well
+            self._set_health(Health(HealthState.UNHEALTHY, "stopped"))
+            self._dispatcher.stop()
 
     def subscribe(self, content_topics: Collection[str]) -> None:
         super().subscribe(content_topics)

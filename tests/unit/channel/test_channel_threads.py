@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import queue
 import sys
 import threading
@@ -363,6 +364,45 @@ def test_a_channel_that_cannot_store_what_has_arrived_reports_that_without_its_l
     assert looked.get_nowait()
 
 
+def test_whoever_stops_second_waits_for_the_first(pumped: Pumped) -> None:
+    """It returned while callbacks were still running."""
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    go_on = keep_busy(alice, bob)
+    first, second = threading.Thread(target=bob.stop), threading.Thread(target=bob.stop)
+    first.start()
+    until(lambda: not bob._started)
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(WAIT_S)
+
+
+def test_a_channel_that_is_started_while_another_thread_stops_it_forgets_nothing(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of ``stop`` forgot what the started channel had given to the node."""
+    alice, bob = pumped.channel("alice"), pumped.channel("bob")
+    go_on = keep_busy(alice, bob)
+    ids = map(str, itertools.count())
+    monkeypatch.setattr(pumped.network.node("bob"), "send", lambda *_, **__: RequestId(next(ids)))  # none is reported
+
+    def start_and_send() -> None:
+        bob.start()
+        bob.send(b"second")
+
+    stopping, starting = threading.Thread(target=bob.stop), threading.Thread(target=start_and_send)
+    stopping.start()
+    until(lambda: not bob._started)
+    starting.start()
+    starting.join(0.5)
+    go_on.set()
+    for thread in (stopping, starting):
+        thread.join(WAIT_S)
+    until(lambda: any(dispatch.send_id for dispatch in [*bob._cycle.outgoing.in_flight.values()]))
+
+
 def test_what_has_arrived_is_kept_when_one_thread_stops_a_channel_and_another_closes_it(pumped: Pumped) -> None:
     config = quick(persistence=MemoryPersistence(keeps_journal=True), query_on_connect=False)
     alice, bob = pumped.channel("alice"), pumped.channel("bob", config)
@@ -370,12 +410,13 @@ def test_what_has_arrived_is_kept_when_one_thread_stops_a_channel_and_another_cl
     alice.send(b"second")
     until(lambda: len(bob._cycle.arrivals))
     alice.close()  # she repeats nothing
-    stopping = threading.Thread(target=bob.stop)
+    stopping, closing = threading.Thread(target=bob.stop), threading.Thread(target=bob.close)
     stopping.start()
     until(lambda: not bob._started)  # it waits for the callback
-    bob.close()
+    closing.start()
     go_on.set()
-    stopping.join(WAIT_S)
+    for thread in (stopping, closing):
+        thread.join(WAIT_S)
     received: queue.Queue[bytes] = queue.Queue()
     again = pumped.channel("bob", config)
     again.on_message_received(lambda event: received.put(event.message))
