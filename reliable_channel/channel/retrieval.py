@@ -33,7 +33,8 @@ ATTEMPTS_NEARBY = 2
 """Queries of that range for a missing message; then it may be older, as under a rate limit, and all is asked for."""
 RANGE_PAUSE_MS = 10_000
 RANGE_PAUSE_SHARE = 0.1
-"""The pause after a store query for the segments of overdue sets, as a share of the time it covered."""
+"""The pause after a store query for the segments of overdue sets, or for what has no hint, as a share of the time it
+covered."""
 CATCH_UP_MARGIN_MS = 60_000
 """A message may have been stored a little before the last one that was received."""
 CHECK_PERIOD_MS = 600_000
@@ -255,7 +256,7 @@ class StoreQueries:
     def __init__(self, retrieval: StoreRetrieval, config: ReliableChannelConfig) -> None:
         self._retrieval = retrieval
         self._config = config
-        self._last_range_without_hint = 0
+        self._last_range_without_hint = self._last_hour = 0
         self._wanted_since: int | None = None
         self._pause_until = 0
         self._known: dict[bytes, int] = {}  # hash -> when it was noted, Unix ms; oldest first
@@ -285,12 +286,17 @@ class StoreQueries:
         self._retrieval.ask_hashes(hint for hint in stored.hashes if hint not in self._known)
 
     def fetch(self, fetch: Fetch, now: int) -> None:
-        """Query for one missing segment: by its hint, or the last hour."""
+        """Query for one missing segment: by its hint, or the last hour. The same hour is queried again after a tenth of
+        it; in between, what is new."""
         if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
             self._retrieval.ask_hashes([fetch.retrieval_hint])
         elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
+            # Anybody can name ids without hints: the whole hour again and again would cost 360 times the traffic.
+            start = self._last_range_without_hint - CATCH_UP_MARGIN_MS
+            if now - self._last_hour >= WITHOUT_HINT_RANGE_MS * RANGE_PAUSE_SHARE:
+                self._last_hour, start = now, now - WITHOUT_HINT_RANGE_MS
             self._last_range_without_hint = now
-            self._retrieval.ask_range(TimeRange(now - WITHOUT_HINT_RANGE_MS, now))
+            self._retrieval.ask_range(TimeRange(start, now))
         if fetch.retrieval_hint is None and fetch.attempt > ATTEMPTS_NEARBY:
             self.want_range(now - self._config.query_window_ms)
 
@@ -302,6 +308,7 @@ class StoreQueries:
     def follow_clock(self, now: int) -> None:
         """Move all times with a clock that was set back to ``now``."""
         self._last_range_without_hint = min(self._last_range_without_hint, now)
+        self._last_hour = min(self._last_hour, now)
         self._pause_until = min(self._pause_until, now + RANGE_PAUSE_MS)
         self._checked_until = min(self._checked_until, now)
         if self._check_due is not None:

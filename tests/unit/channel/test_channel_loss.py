@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,6 +25,8 @@ from reliable_channel.channel import (
     SendingMessage,
     SendState,
 )
+from reliable_channel.channel.retrieval import StoreQueries, TimeRange
+from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
@@ -210,6 +214,20 @@ def test_a_message_without_retrieval_hint_is_found_in_the_store_by_time() -> Non
     alice.channel.send(b"refers to it before the node said sent")
     world.run(20_000)
     assert bob.payloads == [b"lost on the way", b"refers to it before the node said sent"]
+
+
+def test_ids_without_hints_cost_a_few_times_the_traffic_of_the_channel_at_most() -> None:
+    """A stranger named a new one every ten seconds, and the last hour was read each time: 360 times the traffic."""
+    asked: list[TimeRange] = []
+    queries = StoreQueries(SimpleNamespace(ask_range=asked.append), quick())  # type: ignore[arg-type]
+    begin, hour = 1_800_000_000_000, 3_600_000
+    for now in range(begin, begin + hour, 10_000):
+        queries.fetch(Fetch("never was", None, 1), now)
+    assert sum(each.end_ms - each.start_ms for each in asked) <= 20 * hour
+    assert asked[0].start_ms <= begin - hour
+    assert all(later.start_ms < earlier.end_ms for earlier, later in pairwise(asked)), "nothing is left out"
+    whole = [each.end_ms for each in asked if each.end_ms - each.start_ms >= hour]
+    assert all(later - earlier <= 600_000 for earlier, later in pairwise(whole)), "a store may get what is old late"
 
 
 def test_what_no_store_has_in_time_is_irretrievable_and_what_waited_is_delivered_with_that_stated() -> None:
