@@ -20,8 +20,9 @@ from reliable_channel.transport.file_lock import FileLock
 
 KEPT_HASHES = 2_000
 KEPT_CONTENT_TOPICS = 1_000
-MAX_TOPIC_LENGTH = 1_024
-"""The longest content topic that is remembered; a stranger's longer ones would fill the state file."""
+MAX_TOPIC_BYTES = 256
+"""The longest content topic that is remembered; a stranger's longer ones would fill the state file, which is written
+with every batch."""
 MAX_GAPS = 1_000
 """The maximum number of open gaps; beyond that the two closest are merged."""
 _VERSION = 2
@@ -82,7 +83,7 @@ class BridgeState:
             self.acknowledged_ms = state["acknowledged_ms"]
             self.gaps = tuple(BridgeGap(**gap) for gap in state["gaps"])
             self.recent = tuple(bytes.fromhex(text) for text in state["recent"])
-            self.content_topics = tuple(str(topic) for topic in state.get("content_topics", []))
+            self.content_topics = tuple(filter(_can_be_asked_for, map(str, state.get("content_topics", []))))
             self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in state.get("dispatched", [])}
         except FileNotFoundError:
             pass
@@ -104,7 +105,7 @@ class BridgeState:
         """Remember content topics that were seen; written to disk with the next change that matters."""
         with self._lock:
             known = {*self.content_topics}
-            new = [one for one in dict.fromkeys(topics) if one not in known and len(one) <= MAX_TOPIC_LENGTH]
+            new = [one for one in dict.fromkeys(topics) if one not in known and _can_be_asked_for(one)]
             if new:
                 self.content_topics = (*self.content_topics, *new)[-KEPT_CONTENT_TOPICS:]
 
@@ -179,3 +180,8 @@ class BridgeState:
             with suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def _can_be_asked_for(content_topic: str) -> bool:
+    """Whether a store can be queried for a content topic beside others: commas separate them."""
+    return "," not in content_topic and len(content_topic.encode()) <= MAX_TOPIC_BYTES

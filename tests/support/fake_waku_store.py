@@ -86,6 +86,8 @@ class StoreAnswers:
                 )
         elif not query.get("pubsubTopic") or not query.get("contentTopics"):
             return Reply(400, {"status_code": 400, "status_desc": "pubsubTopic and contentTopics are required"})
+        elif query["contentTopics"].count(",") >= 10:
+            return Reply(400, {"status_code": 400, "status_desc": "too many content topics"})
         cursor = base64.urlsafe_b64decode(query["cursor"]) if query.get("cursor") else None
         place = None if cursor is None else self.network.archive.position(cursor)
         size = min(int(query.get("pageSize") or 20), 100)

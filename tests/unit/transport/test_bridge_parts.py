@@ -349,6 +349,22 @@ def test_a_node_that_demands_content_topics_is_asked_for_those_that_were_seen(pa
     assert bridge.written.gaps()[-1]["stores"] == {bridge.fake.url: "known_content_topics"}
 
 
+def test_a_strangers_content_topic_keeps_no_gap_open(parts: Callable[..., Parts]) -> None:
+    """Commas separate the topics of a query. A store that demands them refused every query with that topic in it."""
+    bridge = parts()
+    bridge.fake.faults.paths, bridge.fake.faults.status = "/store/v1", 500
+    bridge.inbound.step()
+    strange = WakuMessage(b"strange", "/a" + ",b" * 10, timestamp=bridge.clock.now_ns())
+    bridge.fake.network.publish(PUBSUB_TOPIC, strange)
+    bridge.publish(b"seen")
+    bridge.inbound.step()
+    bridge.fake.restart()
+    bridge.publish(b"missed")
+    bridge.inbound.step()
+    assert bridge.filler.step() == 1
+    assert bridge.written.payloads() == [b"strange", b"seen", b"missed"]
+
+
 def test_an_unanswered_gap_is_asked_for_ever_more_rarely_and_its_attempts_are_counted(
     parts: Callable[..., Parts],
 ) -> None:

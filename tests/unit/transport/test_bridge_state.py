@@ -31,6 +31,16 @@ def test_a_reopened_state_is_the_one_that_was_left(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("letter", ["x", "\x01", "\U0001f600"])
+def test_the_content_topics_of_strangers_leave_the_state_small(tmp_path: Path, letter: str) -> None:
+    """It is written with every batch: a thousand topics of emojis made it 12 MB."""
+    state = opened(tmp_path / "state.json")
+    for size in (30, 200, 1_000):
+        state.note_content_topics(f"/{size}/{number}/{letter * size}" for number in range(1_000))
+    state.acknowledge(5, [])
+    assert 50_000 < (tmp_path / "state.json").stat().st_size < 2_000_000
+
+
 def test_a_second_bridge_on_the_same_state_is_refused(tmp_path: Path) -> None:
     first = opened(tmp_path / "state.json")
     with pytest.raises(EnvironmentFault, match="Another bridge"):
