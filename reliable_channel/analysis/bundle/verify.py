@@ -45,7 +45,8 @@ from reliable_channel.pipeline.verdict.judge import judge_message
 NAMED = 3
 """How many of those that differ are named."""
 MAX_COPIES = 4
-"""How many copies of a message are searched for the acknowledgement that it shows."""
+"""How many copies of a message are searched for the acknowledgements that it shows: each has a filter to decode, and a
+hostile bundle may have thousands."""
 MAX_DECODED_BYTES = 8 * MAX_BYTES
 """How much is decoded in all: rows of a hostile bundle may all name its largest envelope."""
 _STATEMENTS = {
@@ -281,14 +282,23 @@ class _Verification:
         decoded_by_key = {_key_of(row): decoded for row, decoded in self._decoded}
         outcomes: dict[CheckOutcome, list[str]] = {outcome: [] for outcome in CheckOutcome}
         rows = [row for row in self._rows(tables.ACKS) if row["sds_id"] in self._ids]
+        by_message: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
-            # Bounded: each copy's filter is decoded, and a hostile bundle may have thousands of one message.
-            copies = by_id.get((row["evidence_sds_id"], row["acknowledged_by"]), [])[:MAX_COPIES]
-            shown = {_shows(row, copy, decoded_by_key[_key_of(copy)]) for copy in copies} or {None}
-            outcome = (
-                CheckOutcome.OK if True in shown else CheckOutcome.UNKNOWN if None in shown else CheckOutcome.DIFFERS
-            )
-            outcomes[outcome].append(f"{row['acknowledged_by']} by {row['evidence_sds_id']}")
+            key = row["evidence_sds_id"], row["acknowledged_by"], row["evidence"] == "causal_history"
+            by_message.setdefault(key, []).append(row)
+        for (sds_id, acknowledged_by, in_history), named in by_message.items():
+            ids = {row["sds_id"] for row in named}
+            copies = by_id.get((sds_id, acknowledged_by), [])[:MAX_COPIES]
+            shown = [_find_shown(ids, copy, decoded_by_key[_key_of(copy)], in_history) for copy in copies] or [None]
+            for row in named:
+                outcome = (
+                    CheckOutcome.OK
+                    if any(row["sds_id"] in of_copy for of_copy in shown if of_copy)
+                    else CheckOutcome.UNKNOWN
+                    if None in shown
+                    else CheckOutcome.DIFFERS
+                )
+                outcomes[outcome].append(f"{acknowledged_by} by {sds_id}")
         kinds = Counter(row["evidence"].replace("_", " ") for row in rows)
         what = "acknowledgements" + (
             f" ({', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))})" if kinds else ""
@@ -370,12 +380,13 @@ def _is_delivery(row: Mapping[str, Any], ids: set[str]) -> bool:
     return row["row_kind"] == "message" and row["first_sds_id"] in ids
 
 
-def _shows(row: Mapping[str, Any], copy: Mapping[str, Any], decoded: Decoded | None) -> bool | None:
-    """Whether an SDS message contains the acknowledgement of a row of ``acks``; ``None`` if that cannot be read."""
-    if row["evidence"] == "causal_history":
-        return any(entry["sds_id"] == row["sds_id"] for entry in copy["causal_history"] or ())
-    absent = list_absent(decoded.bloom_filter if decoded else copy["bloom_filter"], [row["sds_id"]])
-    return None if absent is None else not absent
+def _find_shown(ids: set[str], copy: Mapping[str, Any], decoded: Decoded | None, in_history: bool) -> set[str] | None:
+    """Those of ``ids`` that a copy of an SDS message acknowledges, in its history or filter; ``None`` if that cannot be
+    read. All at once, because the rows of a hostile bundle may all name one message with a long history."""
+    if in_history:
+        return ids & {entry["sds_id"] for entry in copy["causal_history"] or ()}
+    absent = list_absent(decoded.bloom_filter if decoded else copy["bloom_filter"], sorted(ids))
+    return None if absent is None else ids.difference(absent)
 
 
 def _sentence(status: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
 from reliable_channel.analysis.bundle.collect import collect
-from reliable_channel.analysis.bundle.verify import CheckOutcome, EvidenceCheck, unpack, verify
+from reliable_channel.analysis.bundle.verify import MAX_COPIES, CheckOutcome, EvidenceCheck, unpack, verify
 from reliable_channel.analysis.report import investigate
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
@@ -26,9 +26,11 @@ from reliable_channel.config import ChannelsSettings, Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
+from reliable_channel.core.wire.bloom import list_absent
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake import tables
 from reliable_channel.simulation.encryption import channel_key, cipher
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
@@ -229,6 +231,30 @@ def test_an_acknowledgement_that_no_message_shows_is_found(data: bytes) -> None:
         members["tables/acks.jsonl"] += f"{json.dumps(forged)}\n".encode()
 
     assert any("acknowledgements" in each for each in differing(check(change(data, invent))))
+
+
+def test_a_message_is_searched_once_for_all_that_it_acknowledges(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows name it: 49 000 that named one of 150 000 history entries took an hour."""
+
+    def repeat(members: dict[str, bytes]) -> None:
+        rows = [json.loads(line) for line in members["tables/acks.jsonl"].splitlines()]
+        many = [{**row, "evidence": "filter"} for row in rows for _ in range(50)]
+        members["tables/acks.jsonl"] = "".join(f"{json.dumps(row)}\n" for row in many).encode()
+
+    searched: list[int] = []
+
+    def count(field: bytes | None, ids: Sequence[str]) -> list[str] | None:
+        searched.append(len(ids))
+        return list_absent(field, ids)
+
+    monkeypatch.setattr("reliable_channel.analysis.bundle.verify.list_absent", count)
+    altered = read_bundle(change(data, repeat))
+    assert altered.tables[tables.ACKS].num_rows >= 50
+    check(change(data, repeat))
+    acknowledging = {
+        (row["evidence_sds_id"], row["acknowledged_by"]) for row in altered.tables[tables.ACKS].to_pylist()
+    }
+    assert 0 < len(searched) <= MAX_COPIES * len(acknowledging)
 
 
 def test_what_was_left_out_shows_where_others_name_it(data: bytes) -> None:
