@@ -1,8 +1,8 @@
 """Reads single rows of the ``envelopes`` table's Parquet files, by the row numbers in the index.
 
 A Parquet file is read by row group, so the ``value`` column of the most recently read groups is cached, bounded in
-bytes: it serves the next page and most look-ups by hash. A row group that is too large for the cache is read in
-batches, and only the requested rows are held.
+bytes: it serves the next page and most look-ups by hash. Of a row group that is too large for the cache only the
+requested rows are held. Either is read a few rows at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +22,6 @@ GROUP_BYTES = 48 * 1024 * 1024
 MOST_FILES = 1_000
 """Maximum number of files whose footers are cached."""
 
-_BATCH_ROWS = 4_096
 _COLUMN = "value"
 
 
@@ -61,37 +61,52 @@ class EnvelopeFiles:
             with self._reading:
                 kept = self._get_kept(key)  # another thread may have read it meanwhile
                 if kept is None:
-                    if _column_bytes(metadata, group) > self._group_bytes:
-                        return self._in_batches(path, metadata, group, offsets)
                     kept = self._read_group(path, metadata, group)
+                    if kept is None:
+                        return self._read_rows(path, metadata, group, offsets)
                     self._keep(key, kept)
         return [kept[offset].as_py() for offset in offsets]
 
-    def _read_group(self, path: str, metadata: Any, group: int) -> Any:
+    def _read_group(self, path: str, metadata: Any, group: int) -> Any | None:
+        """All values of a row group, in one array with 64-bit offsets, because every access to a chunked array would
+        search for the chunk; ``None`` if they are too large to be kept."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        with self._filesystem.open_input_file(path) as file:
-            column = pq.ParquetFile(file, metadata=metadata).read_row_group(group, [_COLUMN], use_threads=False)
-            # One array with 64-bit offsets, because every access to a chunked array would search for the chunk.
-            return column.column(0).cast(pa.large_binary()).combine_chunks()
+        if _column_bytes(metadata, group) > self._group_bytes:
+            return None
+        read, size = [], 0
+        with self._iterate(path, metadata, group) as parts:
+            for part in parts:
+                size += part.nbytes
+                if size > self._group_bytes:  # repeated values are once in the file
+                    return None
+                read.append(part.cast(pa.large_binary()))
+        return pa.concat_arrays(read)
 
-    def _in_batches(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
-        import pyarrow.parquet as pq
-
+    def _read_rows(self, path: str, metadata: Any, group: int, offsets: list[int]) -> list[bytes]:
         values: dict[int, bytes] = {}
-        with self._filesystem.open_input_file(path) as file:
-            batches = pq.ParquetFile(file, metadata=metadata).iter_batches(
-                _BATCH_ROWS, row_groups=[group], columns=[_COLUMN], use_threads=False
-            )
-            begin = 0
-            for batch in batches:
-                end = begin + batch.num_rows
-                values |= {o: batch.column(0)[o - begin].as_py() for o in offsets if begin <= o < end}
-                if len(values) == len(set(offsets)):
+        begin, wanted = 0, {*offsets}
+        with self._iterate(path, metadata, group) as parts:
+            for part in parts:
+                end = begin + len(part)
+                values |= {offset: part[offset - begin].as_py() for offset in wanted if begin <= offset < end}
+                if len(values) == len(wanted):
                     break
                 begin = end
         return [values[offset] for offset in offsets]
+
+    @contextmanager
+    def _iterate(self, path: str, metadata: Any, group: int) -> Iterator[Iterator[Any]]:
+        """The values of a row group, a few at a time."""
+        import pyarrow.parquet as pq
+
+        from reliable_channel.lake.follow import LONG_ROWS
+
+        with self._filesystem.open_input_file(path) as file:
+            batches = pq.ParquetFile(file, metadata=metadata).iter_batches(
+                LONG_ROWS, row_groups=[group], columns=[_COLUMN], use_threads=False
+            )
+            yield (batch.column(0) for batch in batches)
 
     def _footer(self, path: str, only_kept: bool) -> tuple[Any, list[int]]:
         import pyarrow.parquet as pq
@@ -129,7 +144,7 @@ class EnvelopeFiles:
 
 
 def _column_bytes(metadata: Any, group: int) -> int:
-    """The uncompressed bytes of the ``value`` column of a row group."""
+    """The uncompressed bytes of the ``value`` column of a row group, of repeated values once."""
     columns = metadata.row_group(group)
     return next(
         (

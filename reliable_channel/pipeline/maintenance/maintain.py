@@ -23,6 +23,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
+from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, Table
@@ -154,6 +155,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
     row_groups = WriterProperties(
         compression="ZSTD",
         compression_level=4,
+        write_batch_size=LONG_ROWS,  # a page has at least as many rows, and is decompressed as a whole
         max_row_group_size=max(1, ROW_GROUP_BYTES * rows_in(opened) // max(1, sum(sizes))),
     )
     if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:

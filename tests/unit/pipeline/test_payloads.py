@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import list_files_of_records, read_payloads
+from reliable_channel.lake.follow import LONG_ROWS, list_files_of_records, read_payloads
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import DELIVERIES, REASSEMBLED_MESSAGES, SDS_MESSAGES
@@ -65,7 +65,7 @@ def test_a_payload_is_found_by_record_and_hash(tmp_path: Path) -> None:
     assert len(list_files_of_records(opened, {0: [1], 1: [7]})) == 1, "only the file that may hold one of them"
 
 
-def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read(
+def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read_a_few_rows_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = PathSettings(run_dir=str(tmp_path))
@@ -74,19 +74,19 @@ def test_of_a_large_file_only_the_row_groups_with_a_wanted_record_are_read(
     offsets = [5, 0, 4, 1, 3, 2, 6, 7]  # the statistics of no row group leave it out
     rows = [{"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": n, "content": b"%d" % n} for n in offsets]
     pq.write_table(as_arrow(rows, SDS_MESSAGES), place / "a.parquet", row_group_size=2)
-    read: list[tuple[int, bool]] = []
-    read_row_group = pq.ParquetFile.read_row_group
+    read: list[tuple[int, list[int]]] = []
+    iter_batches = pq.ParquetFile.iter_batches
 
-    def recording(file: pq.ParquetFile, group: int, columns: Sequence[str], **more: Any) -> pa.Table:
-        read.append((group, "content" in columns))
-        return read_row_group(file, group, columns, **more)
+    def recording(file: pq.ParquetFile, rows: int, groups: Sequence[int], *more: Any, **options: Any) -> Any:
+        read.append((rows, [*groups]))
+        return iter_batches(file, rows, groups, *more, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", recording)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", recording)
     keys, columns = ("kafka_partition", "kafka_offset"), ("content", "kafka_offset")
     where = (pc.field("kafka_partition") == 0) & pc.field("kafka_offset").isin([1, 3])
     rows_read = read_payloads(paths, SDS_MESSAGES, ["a.parquet"], columns, keys, where)
     assert rows_read.to_pylist() == [{"content": b"1", "kafka_offset": 1}, {"content": b"3", "kafka_offset": 3}]
-    assert [group for group, with_content in read if with_content] == [1, 2]
+    assert read == [(LONG_ROWS, [1]), (LONG_ROWS, [2])]
     assert read_payloads(paths, SDS_MESSAGES, [], columns, keys, where).schema == rows_read.schema
 
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as fs
@@ -19,6 +20,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
+from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.source import Position, Selection, read_page
@@ -298,6 +300,29 @@ def test_rows_are_read_by_their_numbers_whatever_the_row_groups_and_the_cache(
             number = data.draw(st.integers(0, len(sizes) - 1))
             rows = data.draw(st.lists(st.integers(0, sizes[number] - 1), max_size=10))
             assert files.values(f"{number}.parquet", rows) == [b"%d/%d" % (number, row) for row in rows]
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_large_row_group_of_a_small_file_is_read_a_few_rows_at_a_time(
+    tmp_path: Path, is_repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros compress to a thousandth, and a repeated value is only once in the file."""
+    values = [(0 if is_repeated else number).to_bytes(8) + bytes(10_000) for number in range(1_000)]
+    pq.write_table(pa.table({"value": values}), tmp_path / "a.parquet", compression="zstd")
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    read: list[int] = []
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def recording(file: pq.ParquetFile, rows: int, *more: Any, **options: Any) -> Any:
+        read.append(rows)
+        return iter_batches(file, rows, *more, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", recording)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", None)
+    files = EnvelopeFiles(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), group_bytes=5_000_000)
+    assert files.values("a.parquet", [999, 7, 7]) == [values[999], values[7], values[7]]
+    assert {*read} == {LONG_ROWS}
+    assert files._kept_bytes == 0
 
 
 def test_what_was_read_is_kept_within_its_bound(tmp_path: Path) -> None:
