@@ -57,10 +57,11 @@ class StoreEnvelopes:
 
 @dataclass(frozen=True, slots=True)
 class StoredHashes:
-    """The hashes of what a store has, up to ``until_ms`` (Unix ms)."""
+    """The hashes of what a store has, up to ``until_ms`` (Unix ms). ``cursor``: where the answer was cut."""
 
     hashes: tuple[bytes, ...]
     until_ms: int
+    cursor: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,12 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class HashCheck:
-    """A query for the hashes of all envelopes on the content topic from ``start_ms`` (Unix ms) to ``now_ms``. Store v1,
-    which can be queried for no hash, returns the envelopes."""
+    """A query for the hashes of all envelopes on the content topic from ``start_ms`` (Unix ms) to ``now_ms``, after
+    ``cursor``. Store v1, which can be queried for no hash, returns the envelopes."""
 
     start_ms: int
     now_ms: int
+    cursor: bytes | None = None
 
 
 Question = tuple[bytes, ...] | TimeRange | HashCheck
@@ -204,9 +206,9 @@ class StoreRetrieval:
                     self._answered(StoreEnvelopes(envelopes))
                 hashes += [entry.message_hash for entry in page.entries if entry.message is None]
             is_cut = cursor is not None and not self.ended
-            if isinstance(question, HashCheck):
+            if isinstance(question, HashCheck) and not self.ended:
                 until = question.start_ms + CATCH_UP_MARGIN_MS if is_cut else question.now_ms
-                self._answered(StoredHashes(tuple(hashes), until))
+                self._answered(StoredHashes(tuple(hashes), until, cursor if is_cut else None))
             if is_cut:
                 self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.", question)
             else:
@@ -227,8 +229,8 @@ class StoreRetrieval:
         match question:
             case TimeRange(start_ms, end_ms):
                 query = self._filter(start_time_ns=start_ms * 1_000_000, end_time_ns=end_ms * 1_000_000)
-            case HashCheck(start_ms, _):  # without an end: nodes return the data where one is given
-                query = self._filter(start_time_ns=start_ms * 1_000_000, include_data=False)
+            case HashCheck(start_ms, _, cursor):  # without an end: nodes return the data where one is given
+                query = self._filter(start_time_ns=start_ms * 1_000_000, include_data=False).after(cursor)
             case hashes:
                 query = StoreQuery(hashes=hashes)
         for _ in range(MAX_PAGES):
@@ -261,6 +263,8 @@ class StoreQueries:
         self._pause_until = 0
         self._known: dict[bytes, int] = {}  # hash -> when it was noted, Unix ms; oldest first
         self._checked_until = 0
+        self._check_cursor: bytes | None = None
+        """Where the last check was cut: the next one goes on there."""
         self._check_due: int | None = None
 
     def catch_up(self, last_active: int, now: int) -> None:
@@ -282,7 +286,7 @@ class StoreQueries:
 
     def fetch_unknown(self, stored: StoredHashes) -> None:
         """Fetch the envelopes that a store has and nobody brought."""
-        self._checked_until = stored.until_ms
+        self._checked_until, self._check_cursor = stored.until_ms, stored.cursor
         self._retrieval.ask_hashes(hint for hint in stored.hashes if hint not in self._known)
 
     def fetch(self, fetch: Fetch, now: int) -> None:
@@ -321,7 +325,8 @@ class StoreQueries:
             while self._known and next(iter(self._known.values())) < start:
                 del self._known[next(iter(self._known))]
             self._check_due = now + CHECK_PERIOD_MS
-            self._retrieval.check_hashes(HashCheck(start, now))
+            self._retrieval.check_hashes(HashCheck(start, now, self._check_cursor))
+            self._check_cursor = None  # if the check fails, the next one begins at the start
         self._query_wanted_range(now)
 
     def _query_wanted_range(self, now: int) -> None:

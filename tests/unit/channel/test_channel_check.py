@@ -104,6 +104,22 @@ def test_an_answer_that_is_cut_short_is_reported(monkeypatch: pytest.MonkeyPatch
     assert not query_on_connect or len(bob.payloads) == 150, "what the check did not read is read by a later one"
 
 
+def test_a_check_that_was_cut_short_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began at the same place each time, for a day: what came after was never checked, and what it had read was
+    fetched again once its hashes were forgotten."""
+    monkeypatch.setattr(retrieval, "MAX_PAGES", 1)
+    world, alice, bob, store = join_two(sds={"repair": False})
+    world.blocked.add("bob")
+    for number in range(250):
+        alice.channel.send(b"message %d" % number)
+        world.run(100)
+    alice.channel.close()
+    del world.recorders["alice"]
+    world.run(3 * CHECK_PERIOD_MS + 2_000, step_ms=1_000)
+    assert sorted(bob.payloads) == sorted(b"message %d" % number for number in range(250))
+    assert sum(len(query.hashes) for query in store.queries) == 250
+
+
 def test_a_store_that_can_be_queried_for_no_hash_gives_the_envelopes_themselves() -> None:
     world, alice, bob, store = join_two(sds={"repair": False})
     store.is_v1 = True
