@@ -34,12 +34,21 @@ DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 BATCH = 50
 """Records read at once where there may be many: 7.5 MB of the largest."""
 
+FEW_CHANGES = 500
+"""So many changes are looked through for those of a topic or subscription, instead of all its records for changes."""
+
 RecordKey: TypeAlias = tuple[int, int]
 """A record's id and the number of its latest change."""
 
 _BY_HASH = "record_id IN (SELECT record_id FROM every_hash WHERE message_hash = ?)"
 _BY_TOPIC = "content_topic = ?"
 _BY_SUBSCRIPTION = "record_id IN (SELECT record_id FROM every_subscription WHERE subscription_id = ?)"
+# Without the plus SQLite takes the index of the topic, which may have all records.
+_CHANGED_BY_TOPIC = "+content_topic = ?"
+_CHANGED_BY_SUBSCRIPTION = (
+    "EXISTS (SELECT 1 FROM every_subscription AS linked"
+    " WHERE linked.subscription_id = ? AND linked.record_id = every_record.record_id)"
+)
 
 
 class NodeClosedError(LocalError):
@@ -255,15 +264,19 @@ class RecordStore:
         change. Raises ``ValueError`` for negative numbers."""
         if skip < 0 or (take is not None and take < 0):
             raise ValueError("skip and take are not negative")
-        where, value = (_BY_SUBSCRIPTION, subscription_id) if content_topic is None else (_BY_TOPIC, content_topic)
         order = "record_id" if since is None else "change_seq"
         limit = -1 if take is None else min(take, _INT64)  # sqlite3 raises OverflowError for a larger integer
         if since is not None and since > self.change_seq():
             since = 0  # a cursor of another database
+        is_topic = content_topic is not None
+        if since is not None and self.change_seq() - since <= FEW_CHANGES:
+            where = _CHANGED_BY_TOPIC if is_topic else _CHANGED_BY_SUBSCRIPTION
+        else:
+            where = _BY_TOPIC if is_topic else _BY_SUBSCRIPTION
         rows = self._rows(
             f"SELECT record_id, change_seq FROM every_record WHERE {where} AND change_seq > ?"  # noqa: S608
             f" ORDER BY {order} LIMIT ? OFFSET ?",
-            (value, -1 if since is None else since, limit, min(skip, _INT64)),
+            (content_topic if is_topic else subscription_id, -1 if since is None else since, limit, min(skip, _INT64)),
         )
         return [(row[0], row[1]) for row in rows]
 
