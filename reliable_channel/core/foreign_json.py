@@ -18,11 +18,16 @@ MAX_VALUES = 200_000
 """More than a full page of a store, or any record of the pipeline, has."""
 
 
+def has_more_values(text: bytes, most: int) -> bool:
+    """Whether JSON has more than about ``most`` values."""
+    # Commas within texts are no values: a stranger's topic of commas must not cost the envelopes beside it.
+    return text.count(b",") > most and _TEXT.sub(b"", text).count(b",") > most
+
+
 def loads(text: bytes) -> Any:
     """Parse JSON. Raises ``ValueError`` or ``RecursionError`` for anything else, and for more than about
     :data:`MAX_VALUES` values."""
-    # Commas within texts are no values: a stranger's topic of commas must not cost the envelopes beside it.
-    if text.count(b",") > MAX_VALUES and _TEXT.sub(b"", text).count(b",") > MAX_VALUES:
+    if has_more_values(text, MAX_VALUES):
         raise ValueError(f"more than {MAX_VALUES} values")
     value = json.loads(text)
     if _HALF.search(text) is None:
