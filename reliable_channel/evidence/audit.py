@@ -8,9 +8,9 @@ the same envelopes.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
@@ -40,7 +40,7 @@ class Audited:
     sds_id: str | None = None
 
 
-def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -> list[Audited]:
+def to_audit(settings: Settings, now: dt.datetime, queried: pa.ChunkedArray) -> list[Audited]:
     """Select the envelopes of the configured content topics to query now, oldest first. ``queried``: hashes already
     queried.
 
@@ -58,10 +58,14 @@ def to_audit(settings: Settings, now: dt.datetime, queried: Collection[bytes]) -
         wanted &= pc.field("message_hash") < threshold
     columns = ["message_hash", "pubsub_topic", "content_topic", "event_time", "sender_timestamp_ns"]
     rows = seen.to_table(columns=columns, filter=wanted)
-    chosen = {
-        row["message_hash"]: row for row in rows.sort_by("event_time").to_pylist() if row["message_hash"] not in queried
-    }
-    first_chosen = list(chosen)[:MAX_HASHES]
+    new = rows.filter(pc.invert(pc.is_in(rows["message_hash"], value_set=queried.combine_chunks())))
+    first_of_each = (
+        new.sort_by("event_time")
+        .group_by("message_hash", use_threads=False)
+        .aggregate([(name, "first") for name in columns[1:]])
+    )
+    chosen = {row["message_hash"]: row for row in first_of_each.rename_columns(columns)[:MAX_HASHES].to_pylist()}
+    first_chosen = [*chosen]
     carried = _read_contents(settings, first_chosen, oldest)
     without_time = [hash_ for hash_ in first_chosen if chosen[hash_]["sender_timestamp_ns"] is None]
     others = _other_hashes(settings, without_time, oldest)

@@ -15,6 +15,7 @@ from reliable_channel.config.channels import ChannelTopic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Segment, decode_segment
+from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.evidence.arrivals import drop_known, find_arrived
 from reliable_channel.evidence.fill import GAP_MARGIN, WriteBack, to_ns
 from reliable_channel.evidence.overdue_sets import PURPOSE, OverdueSet
@@ -45,28 +46,31 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
     by_hint: dict[bytes, list[Request]] = {}
     for request in requests:
         by_hint.setdefault(request.retrieval_hint, []).append(request)
-    entries: dict[bytes, StoreEntry] = {}
+    seen: set[bytes] = set()
+    holds: dict[Request, bool | None] = {}
     written: set[bytes] = set()
 
     def take(page: StorePage) -> None:
-        new = {e.message_hash: e for e in page.entries if e.message is not None and e.message_hash not in entries}
-        entries.update(new)
-        wanted = [
-            entry
-            for entry in new.values()
-            if any(_holds(settings, entry, request) is not False for request in by_hint.get(entry.message_hash, ()))
-        ]
+        wanted = []
+        for entry in page.entries:
+            if entry.message is None or entry.message_hash in seen:
+                continue
+            seen.add(entry.message_hash)
+            content = _read_content(settings, entry, entry.message)
+            of_entry = {each: _holds(entry, content, each) for each in by_hint.get(entry.message_hash, ())}
+            holds.update(of_entry)
+            if any(each is not False for each in of_entry.values()):
+                wanted.append(entry)
         write_back(wanted)
         written.update(entry.message_hash for entry in wanted)
 
     answers = client.look_up([*by_hint], on_page=take)
-    holds = {r: (e := entries.get(r.retrieval_hint)) is None or _holds(settings, e, r) for r in requests}
     rows = [
         row_of_hash(
             answer,
             request.retrieval_hint,
             "refetch",
-            holds[request],
+            holds.get(request, True),
             pubsub_topic=request.pubsub_topic,
             content_topic=request.content_topic,
             channel_id=request.channel_id,
@@ -80,23 +84,26 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
     return len(written)
 
 
-def _holds(settings: Settings, entry: StoreEntry, request: Request) -> bool | None:
-    """Whether an envelope contains the requested message; ``None`` if it is encrypted, so that this cannot be decided
-    here. A hint is only a claim of the naming sender: it may point to any envelope of a store."""
+def _holds(entry: StoreEntry, content: Identity | bool | None, request: Request) -> bool | None:
+    """Whether an envelope with this content contains the requested message; ``None`` if that cannot be decided here. A
+    hint is only a claim of the naming sender: it may point to any envelope of a store."""
     if not request.attempt or entry.message is None:
         return True
     if (entry.pubsub_topic, entry.message.content_topic) != (request.pubsub_topic, request.content_topic):
         return False
-    topic = settings.channels.topic_for(request.content_topic, request.pubsub_topic)
+    return content == (request.channel_id, request.sds_id) if isinstance(content, tuple) else content
+
+
+def _read_content(settings: Settings, entry: StoreEntry, message: WakuMessage) -> Identity | bool | None:
+    """What an envelope contains; ``None`` if it is encrypted, ``False`` if it cannot be decoded, ``True`` if its topic
+    is not configured."""
+    topic = settings.channels.topic_for(message.content_topic, entry.pubsub_topic or "")
     if topic is None:
         return True
     if topic.decryption_key_files:  # only executors have the keys
         return None
-    decoded = decode_in_families(entry.message.payload, topic.families)
-    if isinstance(decoded, Malformed):
-        return False
-    message = decoded[1]
-    return (message.channel_id, message.message_id) == (request.channel_id, request.sds_id)
+    decoded = decode_in_families(message.payload, topic.families)
+    return False if isinstance(decoded, Malformed) else (decoded[1].channel_id, decoded[1].message_id)
 
 
 def fetch_by_range(settings: Settings, client: StoreClient, write_back: WriteBack, requests: Sequence[Ranged]) -> int:

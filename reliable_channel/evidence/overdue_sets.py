@@ -9,9 +9,11 @@ back to the request before would let one envelope of a stranger make every run r
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.read import dataset_of, exists, in_our_time, open_table
@@ -37,7 +39,7 @@ class OverdueSet:
     event_time: dt.datetime
 
 
-def open_sets(settings: Settings, answers: Iterable[Mapping[str, Any]], limit: int) -> list[OverdueSet]:
+def open_sets(settings: Settings, answers: pa.Table, limit: int) -> list[OverdueSet]:
     """Return at most ``limit`` overdue sets that are neither rebuilt nor given up since, and whose newest request no
     node has answered yet, the oldest first. A request that only failed is repeated until the set is given up.
 
@@ -46,32 +48,32 @@ def open_sets(settings: Settings, answers: Iterable[Mapping[str, Any]], limit: i
         return []
     columns = [*_SET, "event_time", "status"]
     rows = in_our_time(dataset_of(open_table(settings.paths, INCOMPLETE_MESSAGES)).to_table(columns=columns))
-    requests: dict[tuple[Any, ...], list[dt.datetime]] = {}
-    ended: dict[tuple[Any, ...], dt.datetime] = {}
-    for row in rows.drop_null().to_pylist():
-        key, at = tuple(row[name] for name in _SET), row["event_time"]
-        if row["status"] == "overdue":
-            requests.setdefault(key, []).append(at)
-        else:
-            ended[key] = max(at, ended.get(key, at))
-    done = {
-        (row["pubsub_topic"], row["content_topic"], row["channel_id"], row["detail"], row["attempt"])
-        for row in answers
-        if row["purpose"] == PURPOSE and row["outcome"] != "error"
-    }
-    wanted = [
-        OverdueSet(
-            **dict(zip(_SET, key, strict=True)),
-            attempt=len(times),
-            event_time=max(times),
-        )
-        for key, times in requests.items()
-        if max(times) > ended.get(key, dt.datetime.min.replace(tzinfo=dt.UTC))
-        and (*key[:3], key[3].hex(), len(times)) not in done
-    ]
+    wanted = [OverdueSet(**row) for row in _find_unanswered(rows.drop_null(), answers).to_pylist()]
     rebuilt = _read_rebuilt(settings, {each.entire_message_hash for each in wanted})
     open_ = [each for each in wanted if not any(at >= each.event_time for at in rebuilt.get(_key(each), ()))]
     return sorted(open_, key=lambda each: (each.event_time, each.entire_message_hash))[:limit]
+
+
+def _find_unanswered(rows: pa.Table, answers: pa.Table) -> pa.Table:
+    """The newest requests that have no answer, of sets that were not given up since. Almost all have one, also those of
+    weeks ago, and a stranger can open a set with one segment, so they are compared in Arrow."""
+    is_overdue = pc.equal(rows["status"], "overdue")
+    times = rows.filter(is_overdue).group_by([*_SET]).aggregate([("event_time", "max"), ("event_time", "count")])
+    requests = times.rename_columns([*_SET, "event_time", "attempt"])
+    last = rows.filter(pc.invert(is_overdue)).group_by([*_SET]).aggregate([("event_time", "max")])
+    ended = last.rename_columns([*_SET, "ended"])
+    both = requests.join(ended, [*_SET], join_type="left outer", use_threads=False)
+    still_open = both.filter(pc.greater(both["event_time"], both["ended"]).fill_null(True))
+    detail = pa.array([hash_.hex() for hash_ in still_open["entire_message_hash"].to_pylist()], pa.string())
+    named = still_open.append_column("detail", detail)
+    answered = pc.and_(pc.equal(answers["purpose"], PURPOSE), pc.not_equal(answers["outcome"], "error"))
+    done = answers.filter(answered).select(_REQUEST)
+    done = done.set_column(_REQUEST.index("attempt"), "attempt", done["attempt"].cast(pa.int64()))
+    return named.join(done, _REQUEST, join_type="left anti", use_threads=False).drop_columns(["detail", "ended"])
+
+
+_REQUEST = [*CHANNEL_KEY, "detail", "attempt"]
+"""The columns that name a request in ``store_presence``, for joins."""
 
 
 def _key(one: OverdueSet) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from reliable_channel.evidence.arrivals import MESSAGE
 from reliable_channel.evidence.audit import Audited, to_audit
 from reliable_channel.evidence.fill import WriteBack, fill_gap, open_gaps
 from reliable_channel.evidence.look_ups import fetch_by_hash, fetch_by_range
-from reliable_channel.evidence.overdue_sets import PURPOSE, open_sets
+from reliable_channel.evidence.overdue_sets import open_sets
 from reliable_channel.evidence.presence import ANOTHER_MESSAGE, row_of_hash
 from reliable_channel.evidence.requests import MAX_REQUESTS, find_sent_and_not_seen, open_requests
 from reliable_channel.lake.append import append_rows
@@ -42,16 +42,16 @@ from reliable_channel.transport.store.model import StoreEntry
 
 FLUSH_S = 60.0
 PATIENCE = dt.timedelta(minutes=1)
-"""How long store nodes are asked as usual although none of them answers. A round that fails may take half of it."""
+"""How long a store node is asked as usual although it does not answer. A round that fails may take half of it."""
 MAX_PAUSE = dt.timedelta(minutes=5)
-"""How long store nodes are left alone, at most, while none of them answers."""
+"""How long a store node is left alone, at most, while it does not answer: each of its failures may take minutes."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """No node has answered ``since``, and none is asked ``until``."""
+    """A node, or all of them, have not answered ``since``, and are not asked ``until``."""
 
     since: dt.datetime
     until: dt.datetime
@@ -77,36 +77,44 @@ class RefetchResult:
 
 
 def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> RefetchResult:
-    """Query all open requests and gaps once. Does nothing if no store node is configured, and while they are left
-    alone (:func:`find_pause`)."""
+    """Query all open requests and gaps once, from the store nodes that are not left alone (:func:`find_pause`). Does
+    nothing if there is none."""
     if not client.nodes:
         return RefetchResult()
     create_tables(settings.paths, (STORE_PRESENCE,))
+    now = dt.datetime.now(dt.UTC)
+    # Of audits, which are most rows, only those of envelopes that may still be in the sample.
+    recent = pc.field("asked_at") >= now - dt.timedelta(milliseconds=settings.store.audit.within_ms)
     answers = dataset_of(open_table(settings.paths, STORE_PRESENCE)).to_table(
-        columns=["node", "purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome", "asked_at"]
+        columns=["node", "purpose", *MESSAGE, "attempt", "detail", "message_hash", "outcome", "asked_at"],
+        filter=(pc.field("purpose") != "audit") | recent,
     )
-    configured = answers.filter(pc.is_in(answers["node"], value_set=pa.array(client.nodes)))  # others may have failed
-    if (pause := find_pause(configured, dt.datetime.now(dt.UTC))) is not None:
-        return RefetchResult(pause=pause)
+    pauses = {node: find_pause(answers.filter(pc.equal(answers["node"], node)), now) for node in client.nodes}
+    paused = {node: pause for node, pause in pauses.items() if pause is not None}
+    if len(paused) == len(pauses):
+        since, until = max(each.since for each in paused.values()), min(each.until for each in paused.values())
+        return RefetchResult(pause=Pause(since, until))
+    if paused:
+        client = client.without(paused)
     refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"])))
     every = open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
     unhinted = [request for request in every if not request.retrieval_hint]
     requests += find_sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
     written = fetch_by_hash(settings, client, write_back, requests) if requests else 0
-    sets = open_sets(settings, answers.filter(pc.equal(answers["purpose"], PURPOSE)).to_pylist(), MAX_REQUESTS)
+    sets = open_sets(settings, answers, MAX_REQUESTS)
     written += fetch_by_range(settings, client, write_back, [*unhinted, *sets])
     gaps = open_gaps(settings, answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist())
     for gap in gaps:
         written += fill_gap(settings, client, write_back, gap)
-    audited = set(answers.filter(pc.equal(answers["purpose"], "audit"))["message_hash"].to_pylist())
+    audited = answers.filter(pc.equal(answers["purpose"], "audit"))["message_hash"]
     sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
     _audit(settings, client, sample)
     return RefetchResult(len(requests) + len(unhinted) + len(sets), len(gaps), written, len(sample))
 
 
 def find_pause(answers: pa.Table, now: dt.datetime) -> Pause | None:
-    """Whether the store nodes are left alone at ``now`` (wall clock), by their ``answers``: rows of ``store_presence``.
+    """Whether a store node is left alone at ``now`` (wall clock), by its ``answers``: rows of ``store_presence``.
 
     After :data:`PATIENCE` the pause is as long as every query has failed, so the distance between two rounds doubles,
     up to :data:`MAX_PAUSE`. The table is all the memory that this needs: a job for cron pauses likewise."""

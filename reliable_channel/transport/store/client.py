@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from reliable_channel.transport.backoff import make_retrying
@@ -139,6 +140,12 @@ class StoreClient:
         """Whether the node at this address is asked for what it stores itself, not only as the way to a store peer."""
         return any(node.name == address and getattr(node, "peer_address", None) is None for node in self._nodes)
 
+    def without(self, names: Collection[str]) -> StoreClient:
+        """A client of the nodes with other names, which leaves alone the same ones as this client."""
+        others = copy(self)
+        others._nodes = tuple(node for node in self._nodes if node.name not in names)
+        return others
+
     def query(self, query: StoreQuery) -> StorePage:
         """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
         errors: list[StoreNodeError] = []
@@ -163,10 +170,11 @@ class StoreClient:
         self,
         hashes: Sequence[bytes],
         include_data: bool = True,
-        on_page: Callable[[StorePage], object] = lambda _: None,
+        on_page: Callable[[StorePage], object] | None = None,
     ) -> list[NodeAnswer]:
         """Query these hashes from every node, at most 99 per query (docs/spec/waku-rest.md); repeats are queried
-        once. ``on_page`` is called with every page as it comes. The answers are in the order of the configuration."""
+        once. ``on_page`` is called with every page as it comes; the answers are then without data, which would be a
+        gigabyte of large messages. The answers are in the order of the configuration."""
         wanted = list(dict.fromkeys(hashes))
         queries = [
             StoreQuery(hashes=tuple(wanted[i : i + MAX_HASHES]), include_data=include_data)
@@ -179,9 +187,12 @@ class StoreClient:
             if isinstance(page, StoreNodeError):
                 errors[node] = page
                 continue
-            on_page(page)
             refused[node] += page.refused
-            entries[node].update((entry.message_hash, entry) for entry in page.entries)
+            if on_page is None:
+                entries[node].update((entry.message_hash, entry) for entry in page.entries)
+            else:
+                on_page(page)
+                entries[node].update((each.message_hash, replace(each, message=None)) for each in page.entries)
         return [
             NodeAnswer(node.name, tuple(entries[node].values()), refused[node], errors.get(node))
             for node in self._nodes

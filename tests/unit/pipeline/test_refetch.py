@@ -24,7 +24,8 @@ from reliable_channel.config import Settings, StoreAuditSettings, load
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
+from reliable_channel.core.wire.malformed import Malformed
+from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_in_families, encode_sds_message
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
 from reliable_channel.evidence.audit import threshold_of
 from reliable_channel.evidence.delta_source import DeltaSource
@@ -332,6 +333,16 @@ def test_another_store_node_is_asked_at_once(settings: Settings) -> None:
     assert run(settings, MemoryNode("b", STORED))[0] == RefetchResult(requests=1, written=1)
 
 
+def test_a_store_that_fails_for_an_hour_does_not_delay_the_others(settings: Settings) -> None:
+    """It would take all its time-outs for each query of each round."""
+    request(settings, "m1", STORED)
+    answer_at(settings, (3_600, "error", "busy"), (60, "error", "unreachable"))
+    failing, other = MemoryNode("a", broken=True), MemoryNode("b", STORED)
+    assert run(settings, failing, other)[0] == RefetchResult(requests=1, written=1)
+    assert failing.asked == 0
+    assert presence(settings)["b", "m1"] == "present"
+
+
 def test_after_the_pause_stores_are_asked_for_all_that_is_open(settings: Settings) -> None:
     request(settings, "m1", STORED)
     answer_at(settings, (3_600, "error", "busy"), (301, "error", "unreachable"))
@@ -370,6 +381,36 @@ def test_the_pause_doubles_while_nobody_answers() -> None:
             failures.append(now)
     assert asked_at[:10] == [0, 10, 20, 30, 40, 50, 60, 120, 240, 480]
     assert {later - one for one, later in pairwise(asked_at[9:])} == {300}
+
+
+def test_large_messages_are_not_kept_until_all_nodes_have_answered(settings: Settings) -> None:
+    """Thousands of hints in a small message may point to large envelopes of a store."""
+    request(settings, "m1", STORED)
+    client = StoreClient([MemoryNode("a", STORED), MemoryNode("b", STORED)], RetryPolicy(attempts=1))
+    pages: list[StorePage] = []
+    for each in client.look_up([message_hash(PUBSUB, STORED)], on_page=pages.append):
+        assert each.has(message_hash(PUBSUB, STORED))
+        assert [entry.message for entry in each.entries] == [None]
+    assert [entry.message for page in pages for entry in page.entries] == [STORED, STORED]
+
+
+def test_an_envelope_is_decoded_once_for_all_messages_whose_hint_it_is(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bytes] = []
+
+    def count(payload: bytes, families: tuple[WireFamily, ...]) -> Malformed | tuple[WireFamily, SdsMessage]:
+        decoded.append(payload)
+        return decode_in_families(payload, families)
+
+    monkeypatch.setattr("reliable_channel.evidence.look_ups.decode_in_families", count)
+    keyless = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
+    for number in range(5):
+        request(settings, f"m{number}", STORED)
+    outcome, written = run(settings.model_copy(update={"channels": keyless}), MemoryNode("a", STORED))
+    assert (outcome, [entry.message for entry in written]) == (RefetchResult(requests=5, written=1), [STORED])
+    assert decoded == [STORED.payload]
+    assert [presence(settings)["a", f"m{number}"] for number in range(3)] == ["error", "present", "error"]
 
 
 def test_without_store_nodes_nothing_happens(settings: Settings) -> None:
