@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -144,9 +145,9 @@ def test_refetch_asks_for_all_the_same(sample_tables: Path, spoiled: Path, tmp_p
 
 def test_the_audit_has_its_sample(sample_tables: Path, spoiled: Path) -> None:
     audit = {"audit": {"share": 1.0, "within_ms": 10**12, "after_ms": 0}}
-    now = dt.datetime(2026, 11, 1, 14, tzinfo=dt.UTC)
+    now, nothing = dt.datetime(2026, 11, 1, 14, tzinfo=dt.UTC), pa.chunked_array([], pa.binary())
     found = [
-        {one.message_hash for one in to_audit(settings_of(t, store=audit), now, set())}
+        {one.message_hash for one in to_audit(settings_of(t, store=audit), now, nothing)}
         for t in (sample_tables, spoiled)
     ]
     assert found[0]
