@@ -9,22 +9,26 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
+from reliable_channel.channel.steps import Report
 from reliable_channel.transport.dispatcher import Dispatcher, Kind
 
 DEFAULT_QUEUE_EVENTS = 100_000
 """Events an iterator may be behind before it loses the oldest."""
+MAX_QUEUE_BYTES = 256 * 1024 * 1024
+"""Bytes of messages that it may be behind."""
 
 
 class EventStream(AsyncIterator[ChannelEvent]):
-    """Events for ``async for``, from any thread into one event loop. Bounded: a reader that is too slow loses the
-    oldest, and ``dropped`` counts them. Problems, which strangers can cause, take half of the room at most: further
-    ones are dropped."""
+    """Events for ``async for``, from any thread into one event loop. Bounded in number and bytes: a reader that is too
+    slow loses the oldest, and ``dropped`` counts them. Problems, which strangers can cause, take half of the room at
+    most: further ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
         self._events: deque[ChannelEvent] = deque()
         self._limit = limit
         self._lock = threading.Lock()
         self._problems = 0
+        self._bytes = 0
         self._ended = False
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self.dropped = 0
@@ -36,11 +40,12 @@ class EventStream(AsyncIterator[ChannelEvent]):
             if is_problem and self._problems * 2 >= self._limit:
                 self.dropped += 1
                 return
-            if len(self._events) == self._limit:
-                self.dropped += 1
-                self._take()
             self._events.append(event)
             self._problems += is_problem
+            self._bytes += Report(event).size
+            while len(self._events) > self._limit or (self._bytes > MAX_QUEUE_BYTES and len(self._events) > 1):
+                self.dropped += 1
+                self._take()
         self._wake()
 
     def end(self) -> None:
@@ -60,6 +65,7 @@ class EventStream(AsyncIterator[ChannelEvent]):
     def _take(self) -> ChannelEvent:
         event = self._events.popleft()
         self._problems -= isinstance(event, ChannelProblem)
+        self._bytes -= Report(event).size
         return event
 
     def __aiter__(self) -> EventStream:

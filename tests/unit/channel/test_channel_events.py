@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
-from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived, MessageSent
+from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived, MessageSent, event_stream
 from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.core.errors import LocalError
 from reliable_channel.transport.dispatcher import Dispatcher
@@ -123,6 +124,24 @@ def test_a_slow_reader_loses_the_oldest_and_knows_how_many() -> None:
 
     assert asyncio.run(read()) == [2, 3, 4]
     assert stream.dropped == 2
+
+
+def test_a_slow_reader_loses_the_oldest_beyond_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand messages of 1 MiB are 100 GiB."""
+    monkeypatch.setattr(event_stream, "MAX_QUEUE_BYTES", 10)
+    dispatcher = Dispatcher()
+    stream = EventStream(dispatcher, (), 100)
+    for number in range(5):
+        dispatcher.emit(replace(received(number), message=bytes(4)))
+    dispatcher.emit(replace(received(5), message=bytes(11)))
+    dispatcher.emit(replace(received(6), message=bytes(10)))
+    stream.end()
+
+    async def read() -> list[int]:
+        return [event.at async for event in stream]
+
+    assert asyncio.run(read()) == [6]
+    assert stream.dropped == 6
 
 
 def test_problems_which_strangers_cause_take_half_of_the_room_of_a_slow_reader() -> None:
