@@ -20,8 +20,9 @@ from reliable_channel.lake.checkpoints import filesystem, read_text
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import Table
 
-LONG_ROWS = 128
-"""The number of rows with long values that are read at a time."""
+ROWS_AT_ONCE, LONG_ROWS = 10_000, 128
+"""The number of rows that are read at a time; of rows with the bytes of undecodable records, the number of these. A
+whole column of a compacted file can take a hundred times the file's size: causal histories compress well."""
 
 
 class AddedFile(NamedTuple):
@@ -98,23 +99,11 @@ def read_files(
     columns: Sequence[str],
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """Read some columns from files of a table: of all rows, or of the rows ``where`` (which cannot compare times).
-    Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
-    files, root = filesystem(paths.table(table.name))
-    schema = _nullable_schema(table, columns)
-    read = [
-        pq.read_table(
-            f"{root}/{file_path}",
-            columns=list(columns),
-            filters=where,
-            filesystem=files,
-            partitioning=None,
-            # Spark writes times as INT96, which have no time zone: the cast makes them UTC, as they are in every table.
-            coerce_int96_timestamp_unit="us",
-        ).cast(schema)
-        for file_path in file_paths
-    ]
-    return pa.concat_tables(read) if read else schema.empty_table()
+    """Read some columns from files of a table: of all rows, or of the rows ``where``, which compares these columns
+    alone. Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
+    pieces = iterate_rows(paths, table, file_paths, columns)
+    read = [*pieces] if where is None else [rows.filter(where) for rows in pieces]
+    return pa.concat_tables([_nullable_schema(table, columns).empty_table(), *read])
 
 
 def read_payloads(
@@ -128,9 +117,8 @@ def read_payloads(
     """Read some columns, large ones among them, of the few rows ``where``, which compares the columns ``keys`` alone.
 
     Only row groups with such a row are read, a few rows at a time: a row group of payloads that compress well may have
-    a thousand times its size. Arrow's scanner, which :func:`read_files` uses, reads those ahead whose statistics allow
-    one: all of a compacted file of 100 MB, in 266 MB of memory instead of 11 and with four times the CPU. Raises as
-    :func:`read_files`."""
+    a thousand times its size. Arrow's scanner reads those ahead whose statistics allow one: all of a compacted file of
+    100 MB, in 266 MB of memory instead of 11 and with four times the CPU. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
     schema = _nullable_schema(table, columns)
     read = []
@@ -153,14 +141,15 @@ def read_payloads(
 def iterate_rows(
     paths: PathSettings, table: Table, file_paths: Iterable[str], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Read some columns, long ones among them, from files of a table: :data:`LONG_ROWS` rows at a time. Raises as
-    :func:`read_files`."""
+    """Read some columns from files of a table, some rows at a time. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
     schema = _nullable_schema(table, columns)
+    at_once = LONG_ROWS if "raw" in columns else ROWS_AT_ONCE
     for file_path in file_paths:
-        with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
-            for batch in opened.iter_batches(LONG_ROWS, columns=[*columns], use_threads=False):
-                # Other writers store views, which Arrow does not compare.
+        # Spark writes times as INT96, which have no time zone: the cast makes them UTC, as they are in every table.
+        with pq.ParquetFile(f"{root}/{file_path}", filesystem=files, coerce_int96_timestamp_unit="us") as opened:
+            for batch in opened.iter_batches(at_once, columns=[*columns], use_threads=False):
+                # Other writers store views, which Arrow does not compare: the cast replaces them.
                 yield pa.Table.from_batches([batch]).select(columns).cast(schema)
 
 

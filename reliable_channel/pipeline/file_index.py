@@ -34,9 +34,9 @@ _FILES = b"files"
 class FileIndex:
     """The index of one table in ``directory``, on this machine's disk.
 
-    ``values_in``: a data file's path → the values in it, as a binary array."""
+    ``values_in``: a data file's path → the values in it, as binary arrays."""
 
-    def __init__(self, directory: Path | str, values_in: Callable[[str], pa.Array]) -> None:
+    def __init__(self, directory: Path | str, values_in: Callable[[str], Iterable[pa.Array]]) -> None:
         self._directory, self._values_in = Path(directory), values_in
 
     def files_with(self, files: Collection[str], values: Iterable[str | bytes]) -> set[str]:
@@ -66,11 +66,15 @@ class FileIndex:
         packs.sort(key=lambda pack: -len(pack.hashes))
         new = sorted(live.difference(*(pack.files for pack in packs)))
         if new:
-            packs += self._merge([_of_files(new, [hash_values(self._values_in(file)) for file in new])], [])
+            packs += self._merge([_of_files(new, [self._hashes_in(file) for file in new])], [])
         while len(packs) > 1 and len(packs[-2].hashes) < 2 * len(packs[-1].hashes):
             packs[-2:] = self._merge([pack.of(live) for pack in packs[-2:]], packs[-2:])
             packs.sort(key=lambda pack: -len(pack.hashes))
         return packs
+
+    def _hashes_in(self, file: str) -> Hashes:
+        none = np.array([], np.uint64)
+        return np.unique(np.concatenate([none, *map(hash_values, self._values_in(file))]))
 
     def _merge(self, parts: Sequence[_Pack], instead: Sequence[_Pack]) -> list[_Pack]:
         """Merge several packs into one, and replace those on disk."""

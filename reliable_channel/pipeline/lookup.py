@@ -80,9 +80,18 @@ class Lookup:
         hash."""
         return sorted(self._index.files_with(self._files, values))
 
-    def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression | None) -> pa.Table:
-        """Read some columns of the rows ``where``, or of all rows, in the files that contain one of ``values``."""
+    def iterate(self, columns: Sequence[str], values: Iterable[str | bytes]) -> Iterator[pa.Table]:
+        """Read some columns of the files that contain one of ``values``, some rows at a time."""
+        return iterate_rows(self._paths, self._table, self.files_with(values), columns)
+
+    def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression) -> pa.Table:
+        """Read some columns of the rows ``where``, which compares these columns alone, in the files that contain one of
+        ``values``."""
         return read_files(self._paths, self._table, self.files_with(values), columns, where)
+
+    def find_naming(self, ids: Set[str]) -> set[str]:
+        """The ids of the messages in ``sds_messages`` whose causal histories name one of ``ids``."""
+        return set().union(*(list_naming(rows, ids) for rows in self.iterate(NAMING, ids)))
 
     def find_suspected(self, ids: Set[str]) -> set[str]:
         """Those of ``ids`` that an undecodable record of ``quarantine`` seems to contain as its own. One record is
@@ -97,21 +106,9 @@ class Lookup:
             read.add(files[0])
         return {*ids} - missing
 
-    def _values_in(self, file: str) -> pa.Array:
-        pieces = iterate_evidence(self._paths, self._table, [file], INDEXED[self._table])
-        return pa.concat_arrays([pa.array([], pa.binary()), *(values_in(rows, self._table) for rows in pieces)])
-
-
-def iterate_evidence(
-    paths: PathSettings, table: Table, files: Iterable[str], columns: Sequence[str]
-) -> Iterator[pa.Table]:
-    """Read some columns from files of a table, a file at a time; undecodable records, which are long, a few at a
-    time."""
-    if "raw" in columns:
-        yield from iterate_rows(paths, table, files, columns)
-    else:
-        for file in files:
-            yield read_files(paths, table, [file], columns)
+    def _values_in(self, file: str) -> Iterator[pa.Array]:
+        for rows in iterate_rows(self._paths, self._table, [file], INDEXED[self._table]):
+            yield values_in(rows, self._table)
 
 
 def values_in(rows: pa.Table, table: Table) -> pa.Array:
@@ -136,6 +133,18 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
 def ids_in(histories: pa.Array) -> pa.Array:
     """The SDS ids in causal histories, in order."""
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
+
+
+NAMING = ("sds_id", "causal_history")
+"""The columns of ``sds_messages`` that :func:`list_naming` reads."""
+
+
+def list_naming(rows: pa.Table, ids: Set[str]) -> set[str]:
+    """The SDS ids of the messages among ``rows`` whose causal histories name one of ``ids``."""
+    histories = rows["causal_history"].combine_chunks()
+    named = pc.is_in(ids_in(histories), pa.array(sorted(ids), pa.string()))
+    at = pc.list_parent_indices(histories).filter(named)
+    return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
 
 
 def list_suspected(rows: pa.Table | pa.RecordBatch) -> list[str]:

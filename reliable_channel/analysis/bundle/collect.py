@@ -4,8 +4,10 @@ envelopes, and what stores, senders and bridges say of them."""
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import reduce
 from itertools import pairwise
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +19,15 @@ from reliable_channel.analysis import text
 from reliable_channel.analysis.bundle.archive import MAX_BYTES, write_bundle, write_time
 from reliable_channel.analysis.report.investigate import find_judged
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.config import Settings
+from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import LONG_ROWS
+from reliable_channel.lake.commit import data_files
+from reliable_channel.lake.follow import LONG_ROWS, iterate_rows
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
-from reliable_channel.pipeline.lookup import UNDECODED, ids_in, ids_within, is_among
+from reliable_channel.pipeline.lookup import NAMING, UNDECODED, ids_in, ids_within, is_among, list_naming
 from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
@@ -50,7 +53,7 @@ def collect(settings: Settings, wanted: str) -> bytes:
     lake = _open_round(TableSnapshot(settings.paths))
     status = _find(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
-    rows_by_table = _read_rows(lake, status, bool(silent))
+    rows_by_table = _read_rows(settings.paths, lake, status, bool(silent))
     envelopes = _pack_envelopes(
         rows_by_table[tables.ENVELOPES], rows_by_table[tables.SDS_MESSAGES], {*status["sds_ids"]}
     )
@@ -132,17 +135,23 @@ def _describe_observer(
     }
 
 
-def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) -> Found:
+def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) -> Found:
     """The rows of all tables about the message, only of its channel."""
+    same = [(pc.field(name) == status[name]) | pc.field(name).is_null() for name in CHANNEL_KEY]
+    of_channel = reduce(and_, same)
 
-    def read(table: Table, columns: Sequence[str], values: Collection[Any], where: pc.Expression | None) -> pa.Table:
+    def iterate_messages(columns: Sequence[str]) -> Iterator[pa.Table]:
+        opened = lake.table(tables.SDS_MESSAGES.name)
+        yield from iterate_rows(paths, tables.SDS_MESSAGES, data_files(opened) if opened else (), columns)
+
+    def find_naming(ids: Set[str]) -> Set[str]:
+        return set().union(*(list_naming(rows, ids) for rows in iterate_messages(NAMING) if ids))
+
+    def read(table: Table, _: Sequence[str], values: Collection[Any], where: pc.Expression) -> pa.Table:
         opened = lake.table(table.name)
         if opened is None or not values or table is tables.QUARANTINE:  # read when all hashes are known
             return file_schema(table).empty_table()
-        if where is None:
-            return public_dataset(opened).to_table(columns=list(columns))
-        for name in CHANNEL_KEY if "channel_id" in table.names() else ():
-            where &= (pc.field(name) == status[name]) | pc.field(name).is_null()
+        where = where & of_channel if "channel_id" in table.names() else where
         dataset = public_dataset(opened)
         rows = dataset.to_table([name for name in table.names() if name in dataset.schema.names], filter=where)
         return as_arrow(in_our_time(rows).to_pylist(), table)
@@ -152,7 +161,7 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
 
     ids = {*status["sds_ids"]}
     payloads = {*filter(None, [status["entire_message_hash"]])}
-    rows_by_table = read_related(read, ids, payloads)
+    rows_by_table = read_related(read, find_naming, ids, payloads)
     chain = {
         *_of(rows_by_table[tables.SDS_MESSAGES], "sds_id"),
         *_of(rows_by_table[tables.ACKS], "evidence_sds_id"),
@@ -161,8 +170,8 @@ def _read_rows(lake: TableSnapshot, status: Mapping[str, Any], in_gaps: bool) ->
     chain |= {*ids_in(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
     if in_gaps:
         namers = {*_of(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
-        everything = read(tables.SDS_MESSAGES, ("sds_id", "sender_id", "lamport_timestamp", *CHANNEL_KEY), ids, None)
-        chain |= _list_previous(everything.to_pylist(), namers)
+        order = iterate_messages(("sds_id", "sender_id", "lamport_timestamp", *CHANNEL_KEY))
+        chain |= _list_previous((row for rows in order for row in rows.filter(of_channel).to_pylist()), namers)
     messages = rows_by_table[tables.SDS_MESSAGES] = about(tables.SDS_MESSAGES, "sds_id", chain - {None})
     for table in (tables.REFETCH_REQUESTS, tables.CHANNEL_EVENTS):
         rows_by_table[table] = about(table, "sds_id", ids)

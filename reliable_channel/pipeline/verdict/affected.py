@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.lake import tables
+from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.pipeline.lookup import UNSETTLED, Lookup, ids_in, is_among
+from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, ids_in, is_among
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
@@ -44,18 +45,19 @@ def find_affected(
     missing ones were sent."""
     ids = {*touched.ids, *_find_linked(spark, look_up, touched, in_gap)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
-    verdicts = select_naming(_verdicts(look_up, [*texts, *touched.payloads, UNSETTLED]), texts, touched.payloads)
+    verdicts = _verdicts(look_up, texts, touched.payloads)
     verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
     ids.update(_ids_of(verdicts))
     if not ids:
         return None
     payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
 
-    def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: Any) -> pa.Table:
+    def read(table: Table, columns: Sequence[str], values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
         return look_up[table].rows(columns, values, where)
 
     names = {sds_id for _, sds_id in ids}
-    rows, suspected = read_related(read, names, payloads), look_up[tables.QUARANTINE].find_suspected(names)
+    rows = read_related(read, look_up[tables.SDS_MESSAGES].find_naming, names, payloads)
+    suspected = look_up[tables.QUARANTINE].find_suspected(names)
     sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
     return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
 
@@ -71,9 +73,14 @@ def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> 
     return verdicts.filter(pc.or_kleene(wanted, pc.invert(verdicts["settled"])))
 
 
-def _verdicts(look_up: Lookups, values: Iterable[str | bytes]) -> pa.Table:
-    """All verdicts in the files that contain one of ``values``."""
-    return look_up[tables.DELIVERY_STATUS].rows(tables.DELIVERY_STATUS.names(), values, None)
+def _verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
+    """All verdicts that :func:`select_naming` selects."""
+    status = tables.DELIVERY_STATUS
+    pieces = look_up[status].iterate(status.names(), [*texts, *payloads, UNSETTLED])
+    return pa.concat_tables(
+        [file_schema(status).empty_table(), *(select_naming(rows, texts, payloads) for rows in pieces)],
+        promote_options="default",
+    )
 
 
 def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
@@ -87,16 +94,16 @@ def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
         where = is_among("entire_message_hash", touched.rebuilt)
-        columns = (*CHANNEL_KEY, "sds_ids")
+        columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash")
         yield from _ids_of(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
-        columns = (*CHANNEL_KEY, "sds_id")
+        columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")
         yield from _with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
     if touched.ids:
         # What a message names is witnessed once somebody acknowledges the message.
         new = {sds_id for _, sds_id in touched.ids}
-        messages = look_up[tables.SDS_MESSAGES].rows(("causal_history",), new, is_among("sds_id", new))
+        messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
         named = {*ids_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
         lost = look_up[tables.LOST_DEPENDENCIES].rows((*CHANNEL_KEY, "sds_id"), named, is_among("sds_id", named))
         yield from _with_channels(lost)

@@ -9,17 +9,18 @@ import pyarrow.compute as pc
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.lookup import ids_in, is_among
+from reliable_channel.pipeline.lookup import is_among
 from reliable_channel.pipeline.verdict.gather import READ
 
-ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression | None], pa.Table]
-"""Reads at least some columns of the rows ``where`` of a table; all of these contain one of some values. Without
-``where``, it may return any rows beside those with one of the values."""
+ReadRelated = Callable[[Table, Sequence[str], Collection[str | bytes], pc.Expression], pa.Table]
+"""Reads at least some columns of the rows ``where`` of a table; all of these contain one of some values."""
 
 
-def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict[Table, pa.Table]:
+def read_related(
+    read: ReadRelated, find_naming: Callable[[Set[str]], Set[str]], ids: Set[str], payloads: Set[bytes]
+) -> dict[Table, pa.Table]:
     """At least the rows of evidence about ``ids``, and those that they are compared with: about the same payloads, and
-    about the envelopes that senders name."""
+    about the envelopes that senders name. ``find_naming``: ids → the ids of the messages whose histories name one."""
     related: dict[Table, pa.Table] = {}
 
     def view(table: Table, values: Collection[str | bytes], where: pc.Expression) -> pa.Table:
@@ -29,12 +30,13 @@ def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict
     by_id = is_among("sds_id", ids)
     view(tables.REPAIR_REQUESTS, ids, by_id)
     lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
-    namers = _naming(read, {*lost["sds_id"].to_pylist()})
+    namers = find_naming({*lost["sds_id"].to_pylist()})
     with_namers = is_among("sds_id", ids | namers)
     view(tables.ACKS, ids | namers, with_namers)
     messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
     parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
-    queued = read(tables.SENDER_EVENTS, ("entire_message_hash",), ids, by_id & (pc.field("event") == "queued"))
+    columns = ("sds_id", "event", "entire_message_hash")
+    queued = read(tables.SENDER_EVENTS, columns, ids, by_id & (pc.field("event") == "queued"))
     for rows in (parity, queued):
         payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
     by_payload = is_among("entire_message_hash", payloads)
@@ -53,12 +55,3 @@ def read_related(read: ReadRelated, ids: Set[str], payloads: Set[bytes]) -> dict
     view(tables.STORE_PRESENCE, {*ids, *envelopes}, by_envelope | by_id)
     view(tables.QUARANTINE, envelopes, by_envelope)
     return related
-
-
-def _naming(read: ReadRelated, lost: Set[str]) -> Set[str]:
-    """The ids of the messages whose causal histories name one of ``lost``."""
-    rows = read(tables.SDS_MESSAGES, ("sds_id", "causal_history"), lost, None)
-    histories = rows["causal_history"].combine_chunks()
-    named = pc.is_in(ids_in(histories), pa.array(sorted(lost), pa.string()))
-    at = pc.list_parent_indices(histories).filter(named)
-    return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, list_added_files, list_files
+from reliable_channel.lake.follow import AddedFile, iterate_rows, list_added_files, list_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
-from reliable_channel.pipeline.lookup import ids_within, iterate_evidence
+from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -120,7 +120,7 @@ def read_touched(
     touched = Touched()
     for table, added in files.items():
         try:
-            for rows in iterate_evidence(paths, table, [file.path for file in added], COLUMNS[table]):
+            for rows in iterate_rows(paths, table, [file.path for file in added], COLUMNS[table]):
                 touched.take(table, rows.to_pylist())
         except FileNotFoundError:
             return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings
 from reliable_channel.core.segmentation import CompletedSend
 from reliable_channel.core.segmentation.held import MAX_COMPLETED_PER_KEY
-from reliable_channel.lake import tables
+from reliable_channel.lake import follow, tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.follow import read_files
+from reliable_channel.lake.follow import iterate_rows
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline import lookup
 from reliable_channel.pipeline.reassembly import memory
@@ -105,13 +105,12 @@ def test_only_files_that_are_new_or_hold_what_is_asked_for_are_read(
         write(paths, [message(number, START_MS + number * hour, bytes([number]) * 32, [f"id{number}"])])
     read: list[list[str]] = []
 
-    def counted(
-        paths: PathSettings, table: tables.Table, files: list[str], columns: list[str], *where: Any
-    ) -> pa.Table:
+    def counted(paths: PathSettings, table: tables.Table, files: list[str], columns: list[str]) -> Iterator[pa.Table]:
         read.extend([[*columns]] * len(files))
-        return read_files(paths, table, files, columns, *where)
+        return iterate_rows(paths, table, files, columns)
 
-    monkeypatch.setattr(lookup, "read_files", counted)
+    for module in (follow, lookup):
+        monkeypatch.setattr(module, "iterate_rows", counted)
     read_completed = partial(memory.read_completed, paths, index_in=str(tmp_path))
     since = (START_MS + 15 * hour) * 1000
     assert read_completed({bytes([3]) * 32}, since).num_rows == 0, "before that time"

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake import tables
+from reliable_channel.lake import follow, tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.file_index import FileIndex
-from reliable_channel.pipeline.lookup import INDEXED, UNSETTLED, Lookup, is_among, values_in
+from reliable_channel.pipeline.lookup import INDEXED, NAMING, UNSETTLED, Lookup, is_among, values_in
 
 names = st.text(max_size=3)
 contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
@@ -32,9 +32,9 @@ class Counted:
     def __init__(self, files: dict[str, set[str]]) -> None:
         self.files, self.read = files, list[str]()
 
-    def __call__(self, file: str) -> pa.Array:
+    def __call__(self, file: str) -> list[pa.Array]:
         self.read.append(file)
-        return pa.array([None, *(value.encode() for value in sorted(self.files[file]))], pa.binary())
+        return [pa.array([None, value.encode()], pa.binary()) for value in sorted(self.files[file])]
 
 
 @given(st.lists(st.tuples(contents, st.sets(names, max_size=4)), max_size=6))
@@ -132,3 +132,25 @@ def test_a_quarantined_record_is_looked_up_by_what_may_be_its_id() -> None:
 def test_every_table_of_evidence_can_be_looked_up() -> None:
     for table in INDEXED:
         assert indexed(table, {}) == set()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1_000])
+def test_what_is_looked_up_does_not_depend_on_how_many_rows_are_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """A compacted file of 23 MB took 1 GB to index: its causal histories were decoded as a whole."""
+    monkeypatch.setattr(follow, "ROWS_AT_ONCE", at_once)
+    paths, table = PathSettings(run_dir=str(tmp_path)), tables.SDS_MESSAGES
+    create_tables(paths, (table,))
+    here = {"kafka_topic": "t", "kafka_partition": 0, "event_time": 0}
+    for ids in (range(7), range(7, 12)):
+        history = {n: [{"sds_id": f"id {max(n - back, 0)}"} for back in (1, 2)] for n in ids}
+        rows = [{**here, "kafka_offset": n, "sds_id": f"id {n}", "causal_history": history[n]} for n in ids]
+        append_rows(paths, table, as_arrow(rows, table))
+    look_up = Lookup.of(paths, table)
+    assert {piece.num_rows for piece in look_up.iterate(NAMING, {"id 6"})} <= {*range(1, at_once + 1)}
+    assert [len(look_up.files_with({f"id {n}"})) for n in (4, 6, 11, 12)] == [1, 2, 1, 0]
+    assert look_up.find_naming({"id 5", "id 6"}) == {"id 6", "id 7", "id 8"}
+    assert look_up.find_naming(set()) == set()
+    rows_of = look_up.rows(NAMING, {"id 3", "id 9"}, is_among("sds_id", {"id 3", "id 9"}))
+    assert sorted(rows_of["sds_id"].to_pylist()) == ["id 3", "id 9"]
