@@ -172,7 +172,7 @@ class EnvelopeIndex:
                 hashes = [f"hash IN ({marks})", *conditions]
                 if selection.content_topics is not None:
                     numbers = [str(i) for i in map(self._topic_id, selection.content_topics) if i is not None]
-                    hashes.append(f"content IN ({','.join(numbers) or 'NULL'})")
+                    hashes.append(f"+content IN ({','.join(numbers) or 'NULL'})")
                 walks = [self._walk(hashes, [*selection.hashes, *values], forward, limit)]
             elif selection.content_topics is not None:
                 known = [i for i in map(self._topic_id, dict.fromkeys(selection.content_topics)) if i is not None]
@@ -200,17 +200,25 @@ class EnvelopeIndex:
         values: list[int | bytes] = []
         if selection.pubsub_topic is not None:
             known = self._topic_id(selection.pubsub_topic)
-            conditions.append("pubsub = ?")
+            # With a plus SQLite does not search by the topic, which all envelopes may have.
+            conditions.append("pubsub = ?" if selection.hashes is None else "+pubsub = ?")
             values.append(-1 if known is None else known)
-        if selection.start_time_ns is not None:
+        start, end = selection.start_time_ns, selection.end_time_ns
+        # SQLite searches by one bound at each end. By the start of the time it would pass all pages before this one.
+        if after is not None and forward and (start is None or start <= after.timestamp_ns):
+            start = None
+            conditions.append("(timestamp_ns, hash) > (?, ?)")
+            values += after
+        elif after is not None and not forward and (end is None or end >= after.timestamp_ns):
+            end = None
+            conditions.append("(timestamp_ns, hash) < (?, ?)")
+            values += after
+        if start is not None:
             conditions.append("timestamp_ns >= ?")
-            values.append(selection.start_time_ns)
-        if selection.end_time_ns is not None:
+            values.append(start)
+        if end is not None:
             conditions.append("timestamp_ns <= ?")
-            values.append(selection.end_time_ns)
-        if after is not None:
-            conditions.append(f"(timestamp_ns, hash) {'>' if forward else '<'} (?, ?)")
-            values += [after.timestamp_ns, after.message_hash]
+            values.append(end)
         return conditions, values
 
     def _walk(
