@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from reliable_channel.config import ChannelsSettings, PathSettings, QuotaSettings
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import WrittenFile
+from reliable_channel.lake.follow import iterate_rows, list_files_since
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import QUARANTINE, RECORD_KEY, SDS_MESSAGES, TopicPartition
 from reliable_channel.pipeline.clock import Progress
@@ -81,14 +82,15 @@ class QuotaGate:
         numbers, time = [window for _, window in windows], pc.field("event_time")
         inside = (time >= self._begin(min(numbers))) & (time < self._begin(max(numbers) + 1))
         wanted = inside & among & (pc.field("sds_kind") != "tick")
-        for batch in dataset_of(open_table(paths, SDS_MESSAGES)).to_batches(
-            columns=[*ADMISSION_COLUMNS], filter=wanted
-        ):
-            for group in groups_of(dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True)), self._quotas, uncounted):
-                if group[:2] in windows:
-                    self._spent.add(*group)
+        files = list_files_since(open_table(paths, SDS_MESSAGES), "event_time", self._begin(min(numbers)).value)
+        for rows in iterate_rows(paths, SDS_MESSAGES, files, (*ADMISSION_COLUMNS, "sds_kind")):
+            for batch in rows.filter(wanted).select(ADMISSION_COLUMNS).to_batches():
+                messages = dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True))
+                for group in groups_of(messages, self._quotas, uncounted):
+                    if group[:2] in windows:
+                        self._spent.add(*group)
 
-    def _begin(self, window: int) -> pa.Scalar:
+    def _begin(self, window: int) -> pa.TimestampScalar:
         return pa.scalar(window * self._quotas.window_ms * 1000, pa.timestamp("us", tz="UTC"))
 
     def find_refused(self, groups: Sequence[Group], candidates: Callable[[Topics], Iterable[Candidate]]) -> Refused:
