@@ -24,13 +24,11 @@ class Worker:
         self._work = work
         self._next_due = next_due
         self._wake = threading.Event()
-        self._running = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin; starting twice does nothing."""
         if self._thread is None:
-            self._running = True
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
@@ -41,14 +39,14 @@ class Worker:
     def stop(self, timeout_s: float = 30.0) -> None:
         """End after the current piece of work; stopping twice does nothing. Called from the worker's own thread (by a
         listener) it does not wait for itself."""
-        self._running = False
-        self._wake.set()
         thread, self._thread = self._thread, None
+        self._wake.set()
         if thread is not None and not join(thread, timeout_s):
             _log.error("%s did not end within %s s", self._name, timeout_s)
 
     def _run(self) -> None:
-        while self._running:
+        me = threading.current_thread()
+        while self._thread is me:  # one that an earlier stop left behind must not go on
             self._wake.clear()
             failed = False
             try:
@@ -59,7 +57,7 @@ class Worker:
                 # dead thread never does.
                 _log.exception("%s failed and goes on", self._name)
                 failed, due = True, None
-            if self._running:
+            if self._thread is me:
                 self._wake.wait(MAX_WAIT_S if failed else self._wait_s(due))
 
     def _wait_s(self, due: int | None) -> float:

@@ -137,6 +137,25 @@ def test_work_that_exits_does_not_end_its_thread() -> None:
     worker.stop()
 
 
+def test_a_worker_that_is_stopped_and_started_by_its_own_work_is_one_thread() -> None:
+    """The earlier one went on beside the new one: a listener that restarted its node doubled them each time."""
+    workers: list[threading.Thread] = []
+
+    def work() -> None:
+        workers.append(threading.current_thread())
+        if len(workers) == 1:
+            worker.stop()
+            worker.start()
+
+    worker = Worker("test", ManualClock(), work, lambda: 0)
+    worker.start()
+    until(lambda: workers)
+    workers[0].join(WAIT_S)
+    assert not workers[0].is_alive()
+    until(lambda: len(set(workers)) == 2)
+    worker.stop()
+
+
 def stop_slowly(site: Site, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Thread, threading.Event]:
     """A thread that stops the node, once it is inside ``stop``, and what lets it go on."""
     stopping, go_on = threading.Event(), threading.Event()
