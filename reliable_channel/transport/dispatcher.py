@@ -168,12 +168,13 @@ class Dispatcher(Generic[E]):
             _log.error("a listener of %s did not return within %s s; its thread is left behind", self._name, timeout_s)
 
     def _run(self) -> None:
+        me = threading.current_thread()
         while True:
             with self._changed:
-                while self._started and not self._tasks:
+                while self._thread is me and not self._tasks:
                     self._changed.wait()
-                if not self._tasks:
-                    return
+                if not self._tasks or self._thread not in (me, None):
+                    return  # the thread of a later start has the rest
             try:
                 self.drain(wait=True)
             except BaseException:  # sys.exit() in a listener would end this thread silently

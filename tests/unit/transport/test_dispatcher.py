@@ -9,7 +9,7 @@ import pytest
 
 from reliable_channel.transport import dispatcher
 from reliable_channel.transport.dispatcher import Dispatcher
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 
 
 @pytest.mark.parametrize("bounds", [{"MAX_WAITING": 2}, {"MAX_WAITING_BYTES": 250}])
@@ -51,4 +51,25 @@ def test_a_listener_that_exits_does_not_end_the_thread_of_all_others() -> None:
     node.put(sys.exit)
     node.put(ran.set)
     assert ran.wait(WAIT_S)
+    node.stop()
+
+
+def test_a_listener_that_stops_and_starts_leaves_no_thread_behind() -> None:
+    """The thread it runs on went on beside the new one."""
+    node: Dispatcher[object] = Dispatcher()
+    threads: list[threading.Thread] = []
+    node.start()
+
+    def restart() -> None:
+        threads.append(threading.current_thread())
+        node.stop()
+        node.start()
+
+    node.put(restart)
+    until(lambda: threads)
+    threads[0].join(WAIT_S)
+    assert not threads[0].is_alive()
+    node.put(lambda: threads.append(threading.current_thread()))
+    until(lambda: len(threads) == 2)
+    assert threads[0] is not threads[1]
     node.stop()
