@@ -156,6 +156,8 @@ def _append_new(paths: PathSettings, rows: pa.Table) -> int:
     bounds = pc.min_max(rows["seen_at"])
     where = pc.field("vantage").isin(rows["vantage"].unique())
     where &= (pc.field("seen_at") >= bounds["min"]) & (pc.field("seen_at") <= bounds["max"])
+    # A node without years in its log takes them from the messages: between two of strangers may be all that it did.
+    where &= pc.field("message_hash").isin(rows["message_hash"].unique())
     known = dataset_of(table).to_table(columns=[*_KEY], filter=where)
     new = rows
     if known.num_rows:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
@@ -156,6 +157,26 @@ def test_a_log_that_was_rotated_compressed_and_continued_adds_only_what_is_new(
     packed[1].write_bytes(zstandard.compress(log_of(41, nim_json).encode()))
     assert read_logs(paths, packed).new == 1
     assert [at - AT_MS for *_, at in sightings(paths)] == [*range(41)]
+
+
+def test_only_sightings_of_the_same_messages_are_compared(
+    paths: PathSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sightings that are far apart have all that the node did between them."""
+    log = tmp_path / "node.log"
+    log.write_text(log_of(30))
+    read_logs(paths, [log])
+    compared: list[int] = []
+    select_key = log_files._comparable
+
+    def count(rows: pa.Table) -> pa.Table:
+        compared.append(rows.num_rows)
+        return select_key(rows)
+
+    monkeypatch.setattr(log_files, "_comparable", count)
+    log.write_text(log_of(1) + log_of(31, begin=29))
+    assert read_logs(paths, [log]).new == 1
+    assert compared == [3, 2]
 
 
 def test_parts_of_a_log_are_written_as_one(
