@@ -170,8 +170,9 @@ def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, An
     chain |= {*ids_in(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
     if in_gaps:
         namers = {*_of(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
-        order = iterate_messages(("sds_id", "sender_id", "lamport_timestamp", *CHANNEL_KEY))
-        chain |= _list_previous((row for rows in order for row in rows.filter(of_channel).to_pylist()), namers)
+        order = iterate_messages(("sds_id", "sds_kind", "sender_id", "lamport_timestamp", *CHANNEL_KEY))
+        content = of_channel & (pc.field("sds_kind") == "content")
+        chain |= _list_previous((row for rows in order for row in rows.filter(content).to_pylist()), namers)
     messages = rows_by_table[tables.SDS_MESSAGES] = about(tables.SDS_MESSAGES, "sds_id", chain - {None})
     for table in (tables.REFETCH_REQUESTS, tables.CHANNEL_EVENTS):
         rows_by_table[table] = about(table, "sds_id", ids)
@@ -208,7 +209,7 @@ def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.
 
 
 def _list_previous(messages: Iterable[Mapping[str, Any]], namers: Set[str]) -> set[str]:
-    """The message that the sender of each of ``namers`` sent before it: a missing message that it names is younger."""
+    """The content that the sender of each of ``namers`` sent before it: a missing message that it names is younger."""
     order = sorted((m["sender_id"], m["lamport_timestamp"], m["sds_id"]) for m in messages if m["lamport_timestamp"])
     return {before[2] for before, after in pairwise(order) if after[2] in namers and before[0] == after[0]}
 

@@ -17,12 +17,12 @@ import pytest
 
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
-from reliable_channel.analysis.bundle.collect import collect
+from reliable_channel.analysis.bundle.collect import _read_rows, collect
 from reliable_channel.analysis.bundle.verify import MAX_COPIES, CheckOutcome, EvidenceCheck, unpack, verify
 from reliable_channel.analysis.report import investigate
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
-from reliable_channel.config import ChannelsSettings, Settings
+from reliable_channel.config import ChannelsSettings, PathSettings, Settings
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
@@ -37,6 +37,7 @@ from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
 from tests.support.doc_blocks import ROOT, blocks_of
 from tests.support.judged_tables import write_judged
+from tests.support.simulated_tables import write
 
 NO_KEYS = ChannelsSettings()
 FAULTS = ((3, Fault.NEVER_SENT), (5, Fault.RATE_LIMITED), (7, Fault.SEGMENT_MISSING), (11, Fault.UNDECODABLE))
@@ -270,6 +271,31 @@ def test_what_was_left_out_shows_where_others_name_it(data: bytes) -> None:
     checks = check(change(data, leave_out))
     assert any("are not here" in each.detail for each in checks if each.what == "that nothing was left out"), key
     assert differing(checks) != []
+
+
+def test_the_message_before_a_namer_is_content_of_its_channel(tmp_path: Path) -> None:
+    """During a gap a verdict depends on it, whatever the sender wrote meanwhile in other channels."""
+    channel = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/app/1/x/proto", "channel_id": "field"}
+    sent = [
+        ("field", "before", "content", 1),
+        ("elsewhere", "meanwhile", "content", 2),
+        ("field", "a sync", "sync", 3),
+        ("field", "namer", "content", 4),
+        ("field", "after", "content", 5),
+    ]
+    at = {"kafka_topic": "t", "kafka_partition": 0, "event_time": 1, "ingest_time": 1, "sender_id": "alice"}
+    messages = [
+        {**channel, **at, "kafka_offset": time, "channel_id": name, "sds_id": sds_id, "sds_kind": kind,
+         "lamport_timestamp": time, "family": "spec"}
+        for name, sds_id, kind, time in sent
+    ]  # fmt: skip
+    lost = {**channel, **at, "kafka_offset": 9, "sds_id": "missing", "status": "lost", "needed_by": "namer"}
+    write(tmp_path, tables.SDS_MESSAGES, messages)
+    write(tmp_path, tables.LOST_DEPENDENCIES, [lost])
+    paths = PathSettings(data_dir=str(tmp_path))
+    status = {**channel, "sds_ids": ["missing"], "entire_message_hash": None, "message_key": "missing"}
+    rows = _read_rows(paths, TableSnapshot(paths), status, in_gaps=True)
+    assert {*rows[tables.SDS_MESSAGES]["sds_id"].to_pylist()} == {"before"}
 
 
 @pytest.mark.parametrize("store_plaintext", [True, False])
