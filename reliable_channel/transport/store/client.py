@@ -130,6 +130,8 @@ class StoreClient:
         """Node → until when it asked to be left alone."""
         self._late: dict[StoreNode, tuple[_NodeWalk, float]] = {}
         """Node that has not ended in time → its walk, and until when it is left alone."""
+        self._last_until: dict[StoreNode, float] = {}
+        """Node that did not answer a query → until when the others are asked before it."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -147,13 +149,17 @@ class StoreClient:
         return others
 
     def query(self, query: StoreQuery) -> StorePage:
-        """One page from the first node that returns one. Raises ``StoreUnavailable``, naming every node's fault."""
+        """One page from the first node that returns one. A node that failed is asked after the others for
+        ``deadline_s``, or every page would wait for it. Raises ``StoreUnavailable``, naming every node's fault."""
         errors: list[StoreNodeError] = []
-        for node in self._nodes:
+        now = self._monotonic()
+        for node in sorted(self._nodes, key=lambda node: self._last_until.get(node, now) > now):
             try:
                 return self._page(node, query)
             except StoreNodeError as error:
                 errors.append(error)
+                if self._may_retry(error):  # and was, in vain
+                    self._last_until[node] = self._monotonic() + self._deadline_s
         if not errors:
             raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
         raise StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")
@@ -258,22 +264,23 @@ class StoreClient:
         raise StoreNodeError(node.name, StoreFault.PEER_FAILED, f"more than {MAX_PAGES} pages")
 
     def _page(self, node: StoreNode, query: StoreQuery) -> StorePage:
-        """One page, with retries; none for a node that asks for a longer pause than the policy's longest wait."""
+        """One page, with retries."""
         policy = self._retry
-
-        def may_retry(error: BaseException) -> bool:
-            if not isinstance(error, StoreNodeError) or error.fault not in RETRIABLE:
-                return False
-            return error.retry_after_s <= policy.longest_wait_s
-
         attempt = make_retrying(
             policy.attempts,
             policy.first_wait_s,
             policy.longest_wait_s,
-            retry_if=may_retry,
+            retry_if=self._may_retry,
             sleep=self._sleep,
         )
         return attempt(self._ask, node, query)
+
+    def _may_retry(self, error: BaseException) -> bool:
+        """Whether a query is repeated after a fault: not if the node asks for a longer pause than the policy's longest
+        wait."""
+        if not isinstance(error, StoreNodeError) or error.fault not in RETRIABLE:
+            return False
+        return error.retry_after_s <= self._retry.longest_wait_s
 
     def _ask(self, node: StoreNode, query: StoreQuery) -> StorePage:
         """One page, unless the node asked to be left alone until later."""

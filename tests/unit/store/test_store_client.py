@@ -192,6 +192,33 @@ def test_the_second_node_answers_when_the_first_is_down() -> None:
         assert asked.query(everything()).node == node.url
 
 
+def test_a_node_that_is_down_delays_one_query_and_not_every_page() -> None:
+    """Each page waited for its four attempts, 4 s and more, also those of a thousand pages."""
+    asked: list[str] = []
+    now = [0.0]
+
+    class Node:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def query(self, query: StoreQuery) -> StorePage:
+            asked.append(self.name)
+            if self.name == "down":
+                raise StoreNodeError(self.name, StoreFault.UNREACHABLE, "refused")
+            return StorePage((), None, self.name)
+
+        def close(self) -> None: ...
+
+    nodes = [Node("down"), Node("up"), Node("spare")]
+    stores = StoreClient(nodes, RetryPolicy(attempts=4), lambda _: None, 600, monotonic=lambda: now[0])
+    for _ in range(100):
+        stores.query(everything())
+    assert asked == ["down"] * 4 + ["up"] * 100
+    nodes[0].name = "down again"
+    now[0] = 601
+    assert stores.query(everything()).node == "down again"
+
+
 def test_disagreeing_stores_are_kept_apart() -> None:
     network, messages = filled(3)
     hashes = [message_hash(PUBSUB_TOPIC, m) for m in messages]
