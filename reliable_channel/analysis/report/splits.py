@@ -101,12 +101,17 @@ def find_circle(acknowledgements: Iterable[tuple[str, str]]) -> Group:
     """The participants that acknowledged each other, directly or through others, from pairs (acknowledged by, sender)
     in the order of their times: of several such circles the oldest."""
     pairs = dict.fromkeys(acknowledgements)
-    circles = _join(
-        [frozenset(pair) for pair in pairs if pair[::-1] in pairs], lambda here, there: not here.isdisjoint(there)
-    )
+    mutual: dict[str, list[str]] = {}
+    for one, other in pairs:
+        if (other, one) in pairs:
+            mutual.setdefault(one, []).append(other)
     # The oldest: a stranger can invent participants that acknowledge each other, but not before the first that did.
-    oldest = next((pair[0] for pair in pairs if pair[::-1] in pairs), None)
-    return next((circle for circle in circles if oldest in circle), frozenset())
+    circle, waiting = set[str](), [*mutual][:1]
+    while waiting:
+        if (who := waiting.pop()) not in circle:
+            circle.add(who)
+            waiting += mutual[who]
+    return frozenset(circle)
 
 
 def _follow(rows: list[dict[str, Any]], every_ms: int) -> Iterator[tuple[int, _Contacts]]:
