@@ -23,6 +23,11 @@ KEPT_CONTENT_TOPICS = 1_000
 MAX_TOPIC_BYTES = 256
 """The longest content topic that is remembered; a stranger's longer ones would fill the state file, which is written
 with every batch."""
+NEAR_MS = 60_000
+WIDEST_MS = 300_000
+"""A gap that begins so soon after an open one of the same cause, for which no store was asked yet, is joined with it,
+up to that length. Stores are asked for half a minute more at both ends: a stranger who fills the node's cache every
+second would have each minute read from them forty times."""
 MAX_GAPS = 1_000
 """The maximum number of open gaps; beyond that the two closest are merged."""
 _VERSION = 2
@@ -133,11 +138,15 @@ class BridgeState:
             return gap
 
     def open_gap(self, gap: BridgeGap) -> BridgeGap:
-        """Remember a gap. One that begins in an open gap of the same cause widens that gap, which keeps its name: a
-        record under the old name would otherwise stay open for ever. Returns the gap that is now open."""
+        """Remember a gap. One that begins in an open gap of the same cause, or soon after it, widens that gap, which
+        keeps its name: a record under the old name would otherwise stay open for ever. Returns the gap that is now
+        open."""
         with self._lock:
             for other in self.gaps:
-                if other.cause == gap.cause and other.from_ms <= gap.from_ms <= other.to_ms:
+                # What is being filled is left alone, or it would be filled again and again.
+                is_joined = not other.attempts and gap.to_ms - other.from_ms <= WIDEST_MS
+                reach = other.to_ms + (NEAR_MS if is_joined else 0)
+                if other.cause == gap.cause and other.from_ms <= gap.from_ms <= reach:
                     gap = replace(other, to_ms=max(gap.to_ms, other.to_ms))
                     break
             self.gaps = (*(g for g in self.gaps if g.name != gap.name), gap)

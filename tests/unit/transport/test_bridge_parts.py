@@ -365,6 +365,25 @@ def test_a_strangers_content_topic_keeps_no_gap_open(parts: Callable[..., Parts]
     assert bridge.written.payloads() == [b"strange", b"seen", b"missed"]
 
 
+def test_a_full_cache_again_and_again_has_each_minute_read_once_from_the_store(parts: Callable[..., Parts]) -> None:
+    """Each read that found the cache full was a gap of its own, and half a minute before and after it was asked for."""
+    bridge = parts("nwaku", relay_cache=50)
+    bridge.filler = GapFiller(StoreClient([RestStoreNode(BoundedHttp(bridge.fake.url, 5))]), bridge.context)
+    bridge.inbound.step()
+    for number in range(30):
+        bridge.clock.advance(500)
+        bridge.publish(*(b"%d of %d" % (one, number) for one in range(50)))
+        bridge.inbound.step()
+        bridge.clock.advance(500)
+        bridge.publish(b"in between %d" % number)
+        bridge.inbound.step()
+        bridge.filler.step()
+    bridge.clock.advance(10_000)
+    assert bridge.filler.step() == 1
+    pages = [path for _, path in bridge.fake.requests if path == "/store/v3/messages"]
+    assert len(pages) == 30 * 51 // 100 + 1
+
+
 def test_an_unanswered_gap_is_asked_for_ever_more_rarely_and_its_attempts_are_counted(
     parts: Callable[..., Parts],
 ) -> None:

@@ -81,3 +81,16 @@ def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(gaps: list[t
     assert {g.name for g in state.gaps} == told, "who was told of a gap is told when it is closed"
     for begin, length, cause in gaps:
         assert any(g.cause == cause and g.from_ms <= begin and begin + length <= g.to_ms for g in state.gaps)
+
+
+def test_gaps_that_follow_each_other_closely_are_joined_to_five_minutes(tmp_path: Path) -> None:
+    state = opened(tmp_path / "state.json")
+    for second in range(0, 900, 30):
+        state.open_gap(BridgeGap(second * 1_000, second * 1_000 + 500, "cache_full"))
+    assert [(gap.from_ms, gap.to_ms) for gap in state.gaps] == [(0, 270_500), (300_000, 570_500), (600_000, 870_500)]
+    state.open_gap(BridgeGap(870_000, 2_000_000, "cache_full"))
+    state.open_gap(BridgeGap(2_060_001, 2_060_002, "cache_full"))
+    assert [(gap.from_ms, gap.to_ms) for gap in state.gaps][2:] == [(600_000, 2_000_000), (2_060_001, 2_060_002)]
+    state.count_attempt(state.gaps[-1])
+    state.open_gap(BridgeGap(2_060_003, 2_060_004, "cache_full"))
+    assert [gap.from_ms for gap in state.gaps[3:]] == [2_060_001, 2_060_003], "a store is being asked for the former"
