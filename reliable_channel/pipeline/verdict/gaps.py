@@ -4,6 +4,7 @@ without the times in which another bridge followed the topic. No Spark."""
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,11 +75,12 @@ def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) ->
         for row in run(PLACED):
             topic_partitions = placed.setdefault((row["pubsub_topic"], row["content_topic"]), set())
             topic_partitions.add((row["kafka_topic"], row["kafka_partition"]))
-    every = [gap.span for gap in gaps]
+    every, own = [gap.span for gap in gaps], join_gaps(gaps)
 
     def rest(topics: Iterable[Topic], partitions_of: Mapping[Topic, set[TopicPartition]]) -> dict[Topic, list[Span]]:
         left = {
-            topic: subtract_received(gaps, received.get(topic, {}), partitions_of.get(topic, ())) for topic in topics
+            topic: subtract_received(gaps, own, received.get(topic, {}), partitions_of.get(topic, ()))
+            for topic in topics
         }
         return {topic: spans for topic, spans in left.items() if spans != every}
 
@@ -106,18 +108,32 @@ def open_gaps(paths: PathSettings) -> list[Gap]:
     ]
 
 
+def join_gaps(gaps: Iterable[Gap]) -> dict[str, list[Span]]:
+    """The times in which each bridge did not listen, in order and apart from each other."""
+    joined: dict[str, list[Span]] = {}
+    for span, vantage, _ in sorted(gaps, key=lambda gap: gap.span):
+        if vantage is None or span.since >= span.until:
+            continue
+        spans = joined.setdefault(vantage, [])
+        if spans and span.since <= spans[-1].until:
+            spans[-1] = Span(spans[-1].since, max(spans[-1].until, span.until))
+        else:
+            spans.append(span)
+    return joined
+
+
 def subtract_received(
-    gaps: Collection[Gap], received: Mapping[str, Span], topic_partitions: Collection[TopicPartition] = ()
+    gaps: Collection[Gap],
+    own: Mapping[str, Sequence[Span]],
+    received: Mapping[str, Span],
+    topic_partitions: Collection[TopicPartition] = (),
 ) -> list[Span]:
     """The rest of ``gaps`` for a topic that bridges have ``received``, and whose records are in
-    ``topic_partitions``; without any, they may be in every partition.
+    ``topic_partitions``; without any, they may be in every partition. ``own``: :func:`join_gaps` of them.
 
     A bridge followed the topic from its first to its last envelope, except during its own gaps. What Kafka lost of
     another partition hides nothing of the topic."""
-    listening = {
-        vantage: _subtract([span], (gap.span for gap in gaps if gap.vantage == vantage))
-        for vantage, span in received.items()
-    }
+    listening = {vantage: _subtract(span, own.get(vantage, ())) for vantage, span in received.items()}
     left: list[Span] = []
     for gap in gaps:
         if gap.topic_partition is not None and topic_partitions and gap.topic_partition not in topic_partitions:
@@ -125,22 +141,21 @@ def subtract_received(
         parts = [gap.span]
         for vantage, spans in listening.items():
             if gap.vantage is not None and vantage != gap.vantage:
-                parts = _subtract(parts, spans)
+                parts = [rest for part in parts for rest in _subtract(part, spans)]
         left += parts
     return left
 
 
-def _subtract(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
-    """``spans`` without ``others``."""
-    left = [*spans]
-    for other in others:
-        left = [
-            part
-            for span in left
-            for part in (
-                Span(span.since, min(span.until, other.since)),
-                Span(max(span.since, other.until), span.until),
-            )
-            if part.since < part.until
-        ]
-    return left
+def _subtract(span: Span, others: Sequence[Span]) -> list[Span]:
+    """``span`` without ``others``, which are in order and apart from each other."""
+    if not others:
+        return [span]
+    left, since = [], span.since
+    # Only those that may overlap: each topic is compared with the gaps of months.
+    for at in range(bisect_right(others, since, key=lambda other: other.until), len(others)):
+        if others[at].since >= span.until:
+            break
+        if since < others[at].since:
+            left.append(Span(since, others[at].since))
+        since = others[at].until
+    return [*left, Span(since, span.until)] if since < span.until else left
