@@ -69,7 +69,8 @@ class IngestClock:
 
 def read_progress(paths: PathSettings) -> dict[TopicPartition, Progress]:
     """The recorded position of each partition, for status output and closing ticks."""
-    return _latest(dataset_of(open_table(paths, CLOCK)).to_table())
+    columns = ["kafka_topic", "kafka_partition", "event_time", "next_offset"]
+    return _latest(dataset_of(open_table(paths, CLOCK)).to_table(columns=columns))
 
 
 def last_batch(paths: PathSettings) -> tuple[str, int] | None:

@@ -25,6 +25,9 @@ from reliable_channel.pipeline.clock import read_progress
 STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}
 """The queries that will read a table as a stream even if they have not started yet. Checkpoints show other readers."""
 
+_OF_BATCH = ["kafka_topic", "kafka_partition", "query_id", "batch_id", "recorded_at"]
+_ROWS_AT_ONCE = 1_000
+
 CLOCK_SKEW_MS = 600_000
 """A writer sets the removal time of a file by its own clock, shortly before its commit."""
 
@@ -79,7 +82,7 @@ def _delete_before(table: Table, opened: DeltaTable, by_ms: int) -> dt.datetime 
     cut = dt.datetime.fromtimestamp((by_ms - table.retention_ms) / 1000, dt.UTC)
     if table is not CLOCK:
         return cut
-    needed = clock_needed_from(dataset_of(opened).to_table())
+    needed = clock_needed_from(dataset_of(opened).to_table(columns=_OF_BATCH))
     return cut if needed is None else min(cut, needed)
 
 
@@ -88,14 +91,23 @@ def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
 
     The last two micro-batches of every partition stay: the last one may be replayed, and then reads the position before
     it. Without them event time could decrease after a long silence."""
-    batches: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    partition = ["kafka_topic", "kafka_partition"]
+    times = rows.group_by([*partition, "query_id", "batch_id"]).aggregate(
+        [("recorded_at", "max"), ("recorded_at", "min")]
+    )
     needed: dt.datetime | None = None
-    for row in rows.sort_by([("recorded_at", "descending")]).to_pylist():
-        seen = batches.setdefault((row["kafka_topic"], row["kafka_partition"]), [])
-        batch = (row["query_id"], row["batch_id"])
-        if batch not in seen:
-            if len(seen) == 2:
-                continue
-            seen.append(batch)
-        needed = row["recorded_at"] if needed is None else min(needed, row["recorded_at"])
+    left = {
+        (row["kafka_topic"], row["kafka_partition"]): 2 for row in rows.group_by(partition).aggregate([]).to_pylist()
+    }
+    # The newest first, and a few at a time: the table has millions of rows, and almost always the first ones do.
+    for batch in times.sort_by([("recorded_at_max", "descending")]).to_batches(_ROWS_AT_ONCE):
+        for row in batch.to_pylist():
+            key = row["kafka_topic"], row["kafka_partition"]
+            if left.get(key):
+                left[key] -= 1
+                needed = row["recorded_at_min"] if needed is None else min(needed, row["recorded_at_min"])
+                if not left[key]:
+                    del left[key]
+        if not left:
+            break
     return needed
