@@ -16,6 +16,9 @@ from reliable_channel.analysis.alerts.rules import Rule
 Key = tuple[str, str]
 """Name of the rule, and subject."""
 
+OTHERS = "others"
+"""The subject of the alert about those that have no alert of their own."""
+
 
 class AlertState(StrEnum):
     """The kind of a row in ``alerts``."""
@@ -42,22 +45,31 @@ def changes(
     open_alerts: Mapping[Key, AlertChange], measured: Sequence[tuple[Rule, Sequence[Reading]]], most_open: int
 ) -> list[AlertChange]:
     """The changes against ``open_alerts`` (raised and not cleared). At most ``most_open`` alerts of a rule are open at
-    once, the largest values first."""
+    once, the largest values first, and one about all :data:`OTHERS`."""
     changed: list[AlertChange] = []
     known = {rule.alert for rule, _ in measured}
     for rule, readings in measured:
         by_subject = {reading.subject: reading for reading in readings}
-        above = [reading for reading in readings if reading.value > rule.threshold]
+        above = [reading for reading in readings if reading.value > rule.threshold and reading.subject != OTHERS]
         still = {reading.subject for reading in above}
         mine = {subject: old for (alert, subject), old in open_alerts.items() if alert == rule.alert}
+        open_others = mine.pop(OTHERS, None)
         changed += [_clear_alert(old, by_subject.get(s), rule) for s, old in sorted(mine.items()) if s not in still]
-        # Strangers can create channels without end, and each would be an alert.
-        room = most_open - len(still & mine.keys())
+        # Strangers can create channels without end, and each would be an alert. Those of others must not stay unsaid.
+        room = max(0, most_open - len(still & mine.keys()))
         new = sorted((r for r in above if r.subject not in mine), key=lambda r: (-r.value, r.subject))
+        others = (
+            [Reading(OTHERS, left[0].value, f"{len(left)} more are above the threshold")]
+            if (left := new[room:])
+            else []
+        )
         changed += [
             _change(rule, reading.subject, AlertState.RAISED, reading.value, reading.detail)
-            for reading in new[: max(0, room)]
+            for reading in new[:room] + (others if open_others is None else [])
         ]
+        if open_others is not None and not others:
+            detail = "all that are above the threshold have alerts of their own"
+            changed.append(_change(rule, OTHERS, AlertState.CLEARED, None, detail))
     removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
     why = "the rule was removed"
     return changed + [replace(old, state=AlertState.CLEARED, value=None, threshold=None, detail=why) for old in removed]

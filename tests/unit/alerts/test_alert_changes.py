@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.analysis.alerts.changes import AlertChange, AlertState, Key, changes
+from reliable_channel.analysis.alerts.changes import OTHERS, AlertChange, AlertState, Key, changes
 from reliable_channel.analysis.alerts.measure import Reading
 from reliable_channel.analysis.alerts.rules import LossRate, Rule
 
@@ -55,9 +55,23 @@ def test_a_rule_that_was_removed_clears_what_it_raised() -> None:
 def test_a_stranger_with_many_channels_fills_only_the_bound_and_the_worst_come_first() -> None:
     many = [reading(f"c{n:03}", 0.2 + n / 1000) for n in range(500)]
     found = changes({}, [(LOSS, many), (OTHER, [reading("a", 0.9)])], 100)
-    assert len(found) == 101
-    assert {c.subject for c in found if c.alert == "loss"} == {f"c{n:03}" for n in range(400, 500)}
+    assert len(found) == 102
+    assert {c.subject for c in found if c.alert == "loss"} == {OTHERS, *(f"c{n:03}" for n in range(400, 500))}
     assert changes(applied({}, found), [(LOSS, many), (OTHER, [reading("a", 0.9)])], 100) == []
+
+
+def test_those_without_an_alert_of_their_own_are_counted_until_all_have_one() -> None:
+    """A stranger with a hundred channels hid the loss of everybody else."""
+    invented = [reading(f"c{n}", 1.0) for n in range(3)]
+    *first, others = changes({}, [(LOSS, [*invented, reading("alice", 0.4), reading("bob", 0.3)])], 3)
+    assert {c.subject for c in first} == {"c0", "c1", "c2"}
+    assert (others.subject, others.value, others.detail) == (OTHERS, 0.4, "2 more are above the threshold")
+    state = applied({}, [*first, others])
+    after = changes(state, [(LOSS, [*invented[:1], reading("alice", 0.4), reading("bob", 0.3)])], 3)
+    assert [(c.subject, c.state) for c in after] == [
+        *(("c1", AlertState.CLEARED), ("c2", AlertState.CLEARED)),
+        *(("alice", AlertState.RAISED), ("bob", AlertState.RAISED), (OTHERS, AlertState.CLEARED)),
+    ]
 
 
 MEASURED = st.lists(
@@ -75,8 +89,9 @@ def test_after_any_history_the_same_measures_change_nothing_and_nothing_is_raise
         for change in found:
             assert ((change.alert, change.subject) in state) == (change.state == AlertState.CLEARED)
         state = applied(state, found)
-        assert len(state) <= most_open
-        assert all(r.value > LOSS.threshold for r in measured if ("loss", r.subject) in state)
-        again = changes(state, [(LOSS, measured)], most_open)
-        assert [change for change in again if change.state == AlertState.CLEARED] == []
-        assert len(state) == most_open or again == []
+        own = {subject for _, subject in state} - {OTHERS}
+        above = {r.subject for r in measured if r.value > LOSS.threshold}
+        assert own <= above
+        assert len(own) == min(most_open, len(above))
+        assert (("loss", OTHERS) in state) == (len(above) > most_open)
+        assert changes(state, [(LOSS, measured)], most_open) == []
