@@ -76,7 +76,7 @@ class EnvelopeReader:
 
 MAX_ENVELOPES = 20_000
 MAX_BYTES = 256 * 1024 * 1024
-"""The bytes of payload that may wait; envelopes beyond that are dropped, and stores still have them."""
+"""The bytes of them that may wait; envelopes beyond that are dropped, and stores still have them."""
 
 
 class Arrivals:
@@ -92,7 +92,7 @@ class Arrivals:
 
     def offer(self, envelope: ReceivedEnvelope) -> bool:
         """Add one envelope, unless the queue is full."""
-        size = len(envelope.message.payload)
+        size = envelope.message.size
         with self._lock:
             if len(self._waiting) >= self._max_envelopes or self._bytes + size > self._max_bytes:
                 self.lost += 1
@@ -106,13 +106,13 @@ class Arrivals:
         with self._lock:
             for envelope in envelopes:
                 self._waiting.append(envelope)
-                self._bytes += len(envelope.message.payload)
+                self._bytes += envelope.message.size
 
     def take(self) -> ReceivedEnvelope:
         """Remove and return the oldest. Raises ``IndexError`` when there is none."""
         with self._lock:
             envelope = self._waiting.popleft()
-            self._bytes -= len(envelope.message.payload)
+            self._bytes -= envelope.message.size
             return envelope
 
     @property

@@ -86,7 +86,9 @@ class MessagingConfig(BaseModel):
     )
     max_in_flight: int = Field(default=64, gt=0, description="attempts handed to the transport and not yet answered")
     max_records: int = Field(default=10_000, gt=0, description="older records are dropped beyond this many")
-    max_record_bytes: int = Field(default=256 * 1024 * 1024, gt=0, description="bytes of payload in all records")
+    max_record_bytes: int = Field(
+        default=256 * 1024 * 1024, gt=0, description="bytes of payloads and proofs in all records"
+    )
     max_record_age_ms: int = Field(default=7 * 24 * 3_600_000, gt=0)
     max_pending_requests: int = Field(default=10_000, gt=0)
     max_subscriptions: int = Field(default=1_000, gt=0)

@@ -123,7 +123,7 @@ class Confirmation:
                     return _sort_by_time(records)
                 kept = self._keep(entry, pubsub_topic, topics)
                 records += kept
-                size += sum(len(record.message.payload) for record in kept)
+                size += sum(record.message.size for record in kept)
         return _sort_by_time(records)
 
     def _confirm_topics(self, pubsub_topic: str, topics: tuple[str, ...], now: int) -> bool:

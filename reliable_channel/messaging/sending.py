@@ -482,4 +482,4 @@ class MessageSender:
 
 def _size(event: Queued | SendDelayed | End) -> int:
     """Bytes of an event in memory, nearly."""
-    return 500 + (len(event.message.payload) if isinstance(event, Sent) else 0)
+    return 500 + (event.message.size if isinstance(event, Sent) else 0)

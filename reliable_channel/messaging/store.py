@@ -28,7 +28,9 @@ _COLUMNS = (
 _INT64 = 2**63 - 1
 _QUEUED = 2
 """The value of column ``sending`` for a queued message; 0 and 1 are the specified values."""
-_LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''")  # all payloads together may have DEFAULT_MAX_BYTES
+_LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''").replace("rate_limit_proof", "NULL")
+"""Without what may have DEFAULT_MAX_BYTES in all records together."""
+_SIZE = "length(payload) + coalesce(length(rate_limit_proof), 0)"
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
 BATCH = 50
@@ -86,8 +88,8 @@ def _sending(record: MessageRecord) -> int:
 
 
 class RecordStore:
-    """All records: at most ``max_records``, with ``max_bytes`` of payload, and none older than ``max_age_ms``. The
-    oldest go first, and never one whose request is pending."""
+    """All records: at most ``max_records``, with ``max_bytes`` of payloads and proofs, and none older than
+    ``max_age_ms``. The oldest go first, and never one whose request is pending."""
 
     def __init__(self, path: Path | str, max_records: int, max_age_ms: int, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         self._max_records = max_records
@@ -147,7 +149,7 @@ class RecordStore:
 
     def _totals(self) -> tuple[int, int]:
         count, size = self._connection.execute(
-            "SELECT count(*), coalesce(sum(length(payload)), 0) FROM every_record"
+            f"SELECT count(*), coalesce(sum({_SIZE}), 0) FROM every_record"  # noqa: S608
         ).fetchone()
         return count, size
 
@@ -180,7 +182,7 @@ class RecordStore:
             self._link(connection, record, subscriptions)
             self._advance(connection, 1)
             self._count += 1
-            self._bytes += len(message.payload)
+            self._bytes += message.size
             self._prune(connection, now)
         return RecordChange(None, record)
 
@@ -218,7 +220,7 @@ class RecordStore:
 
     def _prune(self, connection: sqlite3.Connection, now: int) -> None:
         pending = "record_id NOT IN (SELECT record_id FROM every_request WHERE state = 'pending')"
-        select = "SELECT record_id, length(payload) FROM every_record WHERE created_ms"
+        select = f"SELECT record_id, {_SIZE} FROM every_record WHERE created_ms"  # noqa: S608
         eldest = now - self._max_age_ms
         gone = connection.execute(f"{select} < ? AND {pending}", (eldest,)).fetchall()
         count, size = self._count - len(gone), self._bytes - sum(length for _, length in gone)

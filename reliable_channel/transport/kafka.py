@@ -103,7 +103,7 @@ class AwaitedResults:
 
 
 def _size(accepted: Accepted) -> int:
-    return len(accepted.message.payload) + RECORD_OVERHEAD
+    return accepted.message.size + RECORD_OVERHEAD
 
 
 class KafkaNode(NodeBase):
@@ -399,7 +399,7 @@ class KafkaNode(NodeBase):
             if self._subscribed:
                 self._read[partition] = offset + 1
 
-        self._dispatcher.put_bounded(deliver, 0 if event is None else len(event.envelope.message.payload))
+        self._dispatcher.put_bounded(deliver, 0 if event is None else event.envelope.message.size)
 
     def _make_received(
         self, value: bytes | None, headers: tuple[tuple[str, bytes], ...], hold: Hold

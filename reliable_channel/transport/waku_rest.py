@@ -252,7 +252,7 @@ class WakuRestNode(NodeBase):
             # Not on a subscribed topic: not remembered either, somebody may subscribe to it later.
             if envelope.message.content_topic in self._subscribed and self._recent.add(envelope.message_hash):
                 event = Received(envelope)
-                self._dispatcher.put_bounded(partial(self._dispatcher.emit, event), len(envelope.message.payload))
+                self._dispatcher.put_bounded(partial(self._dispatcher.emit, event), envelope.message.size)
 
     def _fail_queued(self) -> None:
         left = self._limit.drain()

@@ -34,6 +34,11 @@ class WakuMessage:
     rate_limit_proof: bytes | None = None
     ephemeral: bool | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of the payload and of the proof: both are a stranger's, and have no limit of their own."""
+        return len(self.payload) + len(self.rate_limit_proof or b"")
+
 
 def encode_waku_message(message: WakuMessage) -> bytes:
     """Serialize an envelope."""

@@ -30,6 +30,16 @@ def test_beyond_the_number_or_the_bytes_nothing_is_taken_and_it_is_counted() -> 
         [arrivals.take() for _ in range(2)]
 
 
+def test_the_proof_of_an_envelope_counts_as_well() -> None:
+    """Envelopes that are all proof took 3 GB."""
+    arrivals = Arrivals(max_envelopes=100, max_bytes=100)
+    proof = WakuMessage(b"x", "/t/1/x/proto", rate_limit_proof=bytes(50))
+    strange = ReceivedEnvelope(proof, "/waku/2/rs/0/0", b"h" * 32, Source.RELAY)
+    assert [arrivals.offer(strange) for _ in range(3)] == [True, False, False]
+    arrivals.take()
+    assert arrivals.offer(envelope(100))
+
+
 @pytest.mark.parametrize(
     ("sizes", "is_crowded"), [([1], False), ([1, 1], True), ([49], False), ([50], True), ([], False)]
 )

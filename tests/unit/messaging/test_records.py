@@ -168,6 +168,19 @@ def test_the_oldest_records_go_beyond_the_configured_bytes() -> None:
     store.close()
 
 
+def test_what_strangers_write_into_the_proof_of_an_envelope_counts_as_bytes() -> None:
+    """They were kept beyond the bound, and all read by each confirmation."""
+    store = RecordStore(":memory:", 100, 10**9, max_bytes=25)
+    for number in range(4):
+        message = WakuMessage(b"%d" % number, CONTENT, timestamp=1, rate_limit_proof=bytes(9))
+        record = MessageRecord(message, message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB)
+        store.add(record, now=number)
+    assert [record.message.payload for record in listed(store, CONTENT, None)] == [b"2", b"3"]
+    assert [record.message.size for record in store.read_unconfirmed([CONTENT], 0)] == [0, 0]
+    assert store._totals() == (store._count, store._bytes) == (2, 20)
+    store.close()
+
+
 def test_many_records_are_read_in_their_order_a_batch_at_a_time() -> None:
     store = filled(120, max_records=200)
     keys = store.keys(CONTENT, None, skip=5)

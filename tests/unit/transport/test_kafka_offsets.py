@@ -45,6 +45,17 @@ def test_what_comes_when_nobody_is_subscribed_any_more_is_read_by_the_next_proce
     assert node._read == {0: 2}
 
 
+def test_the_proof_of_an_envelope_counts_among_the_bytes_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's envelopes may be all proof, and waited without a bound."""
+    node = KafkaNode(KafkaClients({}, {}, {}), NamedTopic(PUBSUB))
+    node.subscribe([TOPIC])
+    sizes: list[int] = []
+    monkeypatch.setattr(node._dispatcher, "put_bounded", lambda _, size: sizes.append(size))
+    message = WakuMessage(b"x", TOPIC, timestamp=1, rate_limit_proof=bytes(99))
+    node._take(0, 0, value_of(message), tuple(headers_of(PUBSUB, None, None)))
+    assert sizes == [100]
+
+
 def _take_records(node: KafkaNode, *offsets: int) -> None:
     for offset in offsets:
         message = WakuMessage(b"%d" % offset, TOPIC, timestamp=1)

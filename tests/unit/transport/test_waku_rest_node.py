@@ -18,6 +18,7 @@ from reliable_channel.transport.base import (
     NodeEvent,
     NodeStoppedError,
     Received,
+    ReceivedEnvelope,
     SendFailed,
     Sent,
     Source,
@@ -29,7 +30,7 @@ from reliable_channel.transport.http.client import BoundedHttp, HttpResponse
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
-from reliable_channel.transport.waku_receiver import ReadInterrupted, WakuReceiver
+from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
 from tests.support.waiting import WAIT_S, until
@@ -449,6 +450,16 @@ def test_the_first_envelope_waits_until_the_node_has_joined_its_shard() -> None:
 def test_a_store_is_asked_only_when_one_is_configured(participant: Participant) -> None:
     with pytest.raises(StoreUnavailable):
         participant.node.query_store(StoreQuery(PUBSUB_TOPIC))
+
+
+def test_the_proof_of_an_envelope_counts_among_the_bytes_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = WakuRestNode(WakuApi(BoundedHttp("http://localhost")), NamedTopic(PUBSUB_TOPIC))
+    node.subscribe([TOPIC])
+    sizes: list[int] = []
+    monkeypatch.setattr(node._dispatcher, "put_bounded", lambda _, size: sizes.append(size))
+    envelope = WakuMessage(b"x", TOPIC, timestamp=1, rate_limit_proof=bytes(99))
+    node._deliver(Batch((ReceivedEnvelope(envelope, PUBSUB_TOPIC, bytes(32), Source.RELAY),)))
+    assert sizes == [100]
 
 
 def test_two_nodes_of_one_network_talk() -> None:
