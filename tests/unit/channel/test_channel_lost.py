@@ -15,13 +15,15 @@ from reliable_channel.channel import (
     MessageReceived,
     ReliableChannelConfig,
 )
+from reliable_channel.channel.inbox import Inbox
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.steps import EnvelopeReceived, Opened, Ticked
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.core.sds import Delivered
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
-from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment
+from reliable_channel.core.wire.segment import Dialect, Segment, decode_segment, encode_segment
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, World, quick
@@ -453,3 +455,19 @@ def test_sets_that_strangers_open_cause_few_store_queries_whatever_times_they_st
         world.run(60_000, step_ms=10_000)
     assert bob.channel.status()["missing_segments"] == 0
     assert 1 <= len(covered) <= 2, "a day is asked for once, and again after a tenth of it"
+
+
+def test_segments_with_long_histories_keep_little_of_them() -> None:
+    """A segment of one byte kept its history, 140 KB, until its message was complete or given up, and in snapshots."""
+    inbox = Inbox(CHANNEL, TOPIC, SEGMENTS)
+    named = tuple(f"{number} {'x' * 1_000}" for number in range(140))
+    content = encode_segment(Segment(bytes(32), 0, 2, 0, False, b"x"))
+    message = SdsMessage(
+        "mallory", "hers", CHANNEL, 1, tuple(HistoryEntry(one, None) for one in named), content=content
+    )
+    inbox.accept(message, 1)
+    inbox.accept_delivery(Delivered(1, "hers", "mallory", 1, 1, 1, content, lost_dependencies=named))
+    assert (inbox.notes["hers"].history, inbox.notes["hers"].lost) == (named[-2:], named[-2:])
+    short = tuple(f"{number:064}" for number in range(30))
+    inbox.accept_delivery(Delivered(1, "hers", "mallory", 1, 1, 1, content, lost_dependencies=short))
+    assert inbox.notes["hers"].lost == short
