@@ -18,14 +18,16 @@ from reliable_channel.pipeline.lookup import Lookup, is_among
 from reliable_channel.pipeline.reassembly.set_results import OVERDUE, SCOPE
 
 _SET = (*SCOPE, "entire_message_hash")
+_COMPARED = (*_SET, "sds_ids", "event_time")
 
 
 def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSettings) -> list[Mapping[str, Any]]:
     """Keep the reports that no row of the tables, and no other report, covers."""
     hashes = sorted({_set_of(each)[-1] for each in reported})
     of_these = is_among("entire_message_hash", hashes)
-    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, hashes, of_these)
-    before = _rows(paths, INCOMPLETE_MESSAGES, hashes, of_these & (pc.field("status") != OVERDUE))
+    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, _COMPARED, hashes, of_these)
+    ended = of_these & (pc.field("status") != OVERDUE)
+    before = _rows(paths, INCOMPLETE_MESSAGES, (*_COMPARED, "status"), hashes, ended)
     return drop_covered(reported, (*rebuilt, *before))
 
 
@@ -47,9 +49,11 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
     ]
 
 
-def _rows(paths: PathSettings, table: Table, hashes: Sequence[bytes], where: pc.Expression) -> list[dict[str, Any]]:
+def _rows(
+    paths: PathSettings, table: Table, columns: Sequence[str], hashes: Sequence[bytes], where: pc.Expression
+) -> list[dict[str, Any]]:
     """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""
-    rows = Lookup.of(paths, table).rows([*_SET, "sds_ids", "event_time"], hashes, where)
+    rows = Lookup.of(paths, table).rows(columns, hashes, where)
     index = rows.schema.get_field_index("event_time")
     return list(rows.set_column(index, "event_time", rows["event_time"].cast(pa.int64())).drop_null().to_pylist())
 
