@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from reliable_channel.analysis.report.investigate import MessageFacts
 from reliable_channel.analysis.report.source import TableWindow
@@ -53,14 +54,11 @@ class Graph:
 def graph(source: TableWindow, message: MessageFacts, generations: int = 2, most: int = MOST_NODES) -> Graph:
     """The SDS messages that ``message`` names, those that they name, and those that name it, up to ``generations``
     steps in both directions; at most ``most``, the nearest ones."""
-    edges, attributes = _edges(source, message)
-    past: dict[str, list[str]] = {}
-    future: dict[str, list[str]] = {}
-    for later, earlier in edges:
-        past.setdefault(later, []).append(earlier)
-        future.setdefault(earlier, []).append(later)
+    messages = _Messages(source, message)
     generation = dict.fromkeys(message.sds_ids, 0)
-    cut = _walk(generation, past, generations, -1, most) | _walk(generation, future, generations, 1, most)
+    cut = _walk(generation, messages.list_named, generations, -1, most)
+    cut |= _walk(generation, messages.list_naming, generations, 1, most)
+    attributes, edges = messages.read(generation)
     nodes = [
         GraphNode(sds_id, *attributes.get(sds_id, (None, None)), step, sds_id in attributes, sds_id in message.sds_ids)
         for sds_id, step in generation.items()
@@ -71,12 +69,16 @@ def graph(source: TableWindow, message: MessageFacts, generations: int = 2, most
 
 
 def _walk(
-    generation: dict[str, int], next_of: dict[str, list[str]], generations: int, direction: int, most: int
+    generation: dict[str, int],
+    list_next: Callable[[Sequence[str]], set[str]],
+    generations: int,
+    direction: int,
+    most: int,
 ) -> bool:
     """Add the messages reached to ``generation``; returns whether any was left out because of ``most``."""
-    border: Iterable[str] = list(generation) if direction < 0 else [i for i, step in generation.items() if step == 0]
+    border = list(generation) if direction < 0 else [i for i, step in generation.items() if step == 0]
     for step in range(1, generations + 1):
-        reached = sorted({other for sds_id in border for other in next_of.get(sds_id, ())} - set(generation))
+        reached = sorted(list_next(border) - set(generation))
         room = max(0, most - len(generation))
         generation.update(dict.fromkeys(reached[:room], direction * step))
         if len(reached) > room:
@@ -85,28 +87,62 @@ def _walk(
     return False
 
 
-def _edges(
-    source: TableWindow, message: MessageFacts
-) -> tuple[list[tuple[str, str]], dict[str, tuple[str | None, int | None]]]:
-    """Which message names which in the message's channel, and (sender, Lamport timestamp) of every SDS message that
-    arrived."""
-    here, values = message.channel.where(), message.channel.parameters
-    rows = source.select(
-        f"""
-        SELECT sds_id, sender_id, lamport_timestamp,
-               coalesce(list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
-                                    lambda id: id IS NOT NULL), []) AS history
-        FROM sds_messages WHERE sds_id IS NOT NULL AND {here}
-        QUALIFY row_number() OVER (PARTITION BY sds_id ORDER BY event_time, kafka_offset) = 1
-        """,  # noqa: S608 - names of columns; values are bound
-        values,
-    )
-    rebuilt = source.select(
-        f"""
-        SELECT sds_id, any_value(sender_id) AS sender_id, any_value(lamport_timestamp) AS lamport_timestamp
-        FROM deliveries WHERE repaired_by IS NOT NULL AND {here} GROUP BY sds_id
-        """,  # noqa: S608 - names of columns; values are bound
-        values,
-    )
-    attributes = {row["sds_id"]: (row["sender_id"], row["lamport_timestamp"]) for row in rebuilt + rows}
-    return [(row["sds_id"], earlier) for row in rows for earlier in row["history"]], attributes
+class _Messages:
+    """The SDS messages in the channel of a message, and in the window. Of copies the first one counts. Only messages
+    that are asked for become Python objects: a channel may have a million, each with a history."""
+
+    def __init__(self, source: TableWindow, message: MessageFacts) -> None:
+        window = {name: getattr(source.window, name) for name in _WITHIN}
+        within = {name: value for name, value in window.items() if value is not None}
+        self._lake = source.snapshot
+        self._here = " AND ".join([message.channel.where(), *(_WITHIN[name] for name in within)])
+        self._values = message.channel.parameters | {f"within_{name}": value for name, value in within.items()}
+
+    def list_named(self, border: Sequence[str]) -> set[str]:
+        """The ids that messages of ``border`` name."""
+        return {earlier for row in self._select(border, "FROM wanted") for earlier in row["history"]}
+
+    def list_naming(self, border: Sequence[str]) -> set[str]:
+        """The ids of the messages that name one of ``border``."""
+        naming = f"SELECT sds_id FROM messages WHERE list_has_any({_HISTORY}, $ids::VARCHAR[])"  # noqa: S608 - our own
+        return {row["sds_id"] for row in self._select(border, naming) if not {*border}.isdisjoint(row["history"])}
+
+    def read(self, ids: Collection[str]) -> tuple[dict[str, tuple[str | None, int | None]], list[tuple[str, str]]]:
+        """(Sender, Lamport timestamp) of those of ``ids`` that arrived or were rebuilt, and who of them names whom."""
+        rebuilt = self._lake.select(
+            f"""
+            SELECT sds_id, any_value(sender_id) AS sender_id, any_value(lamport_timestamp) AS lamport_timestamp
+            FROM deliveries WHERE repaired_by IS NOT NULL AND list_contains($ids, sds_id) AND {self._here}
+            GROUP BY sds_id
+            """,  # noqa: S608 - names of columns; values are bound
+            {"ids": [*ids], **self._values},
+        )
+        rows = self._select([*ids], "FROM wanted")
+        attributes = {row["sds_id"]: (row["sender_id"], row["lamport_timestamp"]) for row in rebuilt + rows}
+        return attributes, [(row["sds_id"], earlier) for row in rows for earlier in row["history"]]
+
+    def _select(self, ids: Sequence[str], which: str) -> list[dict[str, Any]]:
+        """The first copies of the messages ``which``: a relation with their ids."""
+        return self._lake.select(
+            f"""
+            WITH wanted AS (SELECT unnest($ids::VARCHAR[]) AS sds_id),
+            messages AS (SELECT * FROM sds_messages WHERE sds_id IS NOT NULL AND {self._here})
+            SELECT sds_id, sender_id, lamport_timestamp, coalesce({_HISTORY}, []) AS history
+            FROM (SELECT sds_id, unnest(arg_min({{'sender_id': sender_id, 'lamport_timestamp': lamport_timestamp,
+                      'causal_history': causal_history}}, (event_time, kafka_offset)))
+                  FROM messages SEMI JOIN ({which}) USING (sds_id) GROUP BY sds_id)
+            """,  # noqa: S608 - names of columns; values are bound
+            {"ids": [*ids], **self._values},
+        )
+
+
+_HISTORY = """list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
+                            lambda id: id IS NOT NULL)"""
+_WITHIN = {
+    "since": "event_time >= $within_since",
+    "until": "event_time < $within_until",
+    "channel_id": "channel_id = $within_channel_id",
+    "content_topic": "content_topic = $within_content_topic",
+    "sender_id": "sender_id = $within_sender_id",
+}
+"""The bounds of a window (:class:`~reliable_channel.analysis.report.source.Window`) as conditions."""

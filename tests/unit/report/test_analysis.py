@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -377,6 +379,26 @@ def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, told:
     assert {n.sds_id for n in found.nodes if not n.known} == {node("talk 20")}
     small = graph.graph(source, message, most=3)
     assert len(small.nodes) == 3 and small.cut and not found.cut
+
+
+def test_the_causal_graph_of_one_message_loads_no_channel(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of a message draws it again whenever its tables change, and a channel may have a million messages."""
+    with closing(TableWindow(sample_tables)) as opened:
+        message = investigate.example(opened)
+        total = opened.select("SELECT count(*) AS messages FROM sds_messages")[0]["messages"]
+        read: list[int] = []
+        select = TableSnapshot.select
+
+        def count(snapshot: TableSnapshot, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
+            rows = select(snapshot, sql, parameters)
+            read.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(TableSnapshot, "select", count)
+        monkeypatch.setattr(TableWindow, "rows", None)
+        nodes = graph.graph(opened, message).nodes
+    assert len(nodes) > 1
+    assert max(read) <= len(nodes) < total
 
 
 def test_an_example_lacks_a_segment(source: TableWindow, tmp_path: Path) -> None:
