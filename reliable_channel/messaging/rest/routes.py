@@ -205,7 +205,7 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
             )
         finally:
             histories.release()
-        return JSONResponse([record_out(record) for record in records])
+        return StreamingResponse(_json_list(iter(records)), media_type="application/json")
 
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -10,10 +11,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.messaging.records import MessageRecord
+from reliable_channel.messaging.rest import routes
 from reliable_channel.messaging.rest.app import create_app
+from reliable_channel.messaging.rest.models import record_out
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
+from tests.support.waiting import WAIT_S
 from tests.unit.messaging.conftest_rest import MESSAGE, encoded, secured
 
 GUID = "9978c4f1-4465-4537-9d95-0cf016fb1080"
@@ -327,3 +333,37 @@ def test_the_document_names_each_call_once_and_explains_every_parameter(client: 
 @pytest.mark.parametrize("path", ["/health?foo=1", "/subscriptions?foo=1", "/send/requests?foo=1"])
 def test_a_query_parameter_of_no_call_is_ignored(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 200
+
+
+def test_a_history_is_written_record_by_record(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it was made at once: five times its bytes, of which 256 MiB are allowed."""
+    one = MessageRecord(WakuMessage(b"x", CONTENT), stored=True, message_hash=bytes(32), pubsub_topic=PUBSUB)
+    written: list[int] = []
+    made = 0
+
+    def shown(record: MessageRecord) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return record_out(record)
+
+    monkeypatch.setattr(routes, "record_out", shown)
+    monkeypatch.setattr(world.node, "history", lambda *_, **__: [one] * 50)
+    app = create_app(world.node, run_node=False)
+
+    async def call() -> None:
+        body = json.dumps({"contentTopics": [CONTENT]}).encode()
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/history", "query_string": b"", "headers": headers}
+        messages = iter([{"type": "http.request", "body": body}])
+
+        async def receive() -> Any:
+            return next(messages, None) or await asyncio.sleep(WAIT_S)
+
+        async def send(message: Any) -> None:
+            written.append(made)
+
+        await app(scope, receive, send)
+
+    asyncio.run(call())
+    assert made == 50
+    assert written[1] <= 2
