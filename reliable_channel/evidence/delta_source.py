@@ -98,8 +98,11 @@ class DeltaSource:
     def refresh(self) -> None:
         """Update the index to the current version of the table. Queries meanwhile use the previous state.
 
-        Raises ``EnvironmentFault`` if the table or the index cannot be read; queries then raise it too."""
+        Raises ``EnvironmentFault`` if the table or the index cannot be read, and after :meth:`close`; queries then
+        raise it too."""
         with self._refreshing:
+            if self._stopping.is_set():  # a query that met it would open the index again, and nobody would close it
+                raise EnvironmentFault("The archive is closed.", "Start the store again.")
             try:
                 self._fault = self._refresh()
             except EnvironmentFault:
@@ -132,7 +135,7 @@ class DeltaSource:
                 self.refresh()
                 reported = None
             except EnvironmentFault as fault:
-                if str(fault) != reported:
+                if str(fault) != reported and not self._stopping.is_set():
                     _log.warning("%s", fault)
                 reported = str(fault)
             self._stopping.wait(every_s)

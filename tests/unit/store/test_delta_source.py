@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,25 @@ def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource
     append(table, some(2, 2))
     until(lambda: len(source.select(Selection(), None, True, 10)) == 4)
     source.close()
+
+
+def test_a_query_that_meets_the_end_leaves_no_index_open(
+    table: Path, source: DeltaSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, some(1))
+    source.refresh()
+    (position,) = source.select(Selection(), None, True, 10)
+    load = source._load
+
+    def meet_the_end(message_hashes: Sequence[bytes], **options: bool) -> dict[bytes, tuple[str, WakuMessage]]:
+        monkeypatch.setattr(source, "_load", load)
+        source.close()
+        return load(message_hashes, **options)
+
+    monkeypatch.setattr(source, "_load", meet_the_end)
+    with pytest.raises(EnvironmentFault, match="closed"):
+        source.load([position.message_hash])
+    assert source._index is None
 
 
 @given(
