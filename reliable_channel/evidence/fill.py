@@ -10,7 +10,7 @@ from reliable_channel.config import Settings
 from reliable_channel.evidence.arrivals import drop_known
 from reliable_channel.evidence.presence import make_row
 from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.read import dataset_of, open_table, rows_of
+from reliable_channel.lake.read import open_table, rows_of, select
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES, SOURCE_GAPS, STORE_PRESENCE
 from reliable_channel.transport.store.client import StoreClient
@@ -40,9 +40,10 @@ def open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> list[
     gaps = [g for g in gaps if g["from_time"] is not None and g["to_time"] is not None]
     if not gaps:
         return []
-    data = dataset_of(open_table(settings.paths, ENVELOPES))
-    columns = ["kafka_topic", "kafka_partition", "pubsub_topic", "content_topic"]
-    topics = data.to_table(columns=columns).group_by(columns).aggregate([]).to_pylist()
+    topics = select(
+        "SELECT DISTINCT kafka_topic, kafka_partition, pubsub_topic, content_topic FROM envelopes",
+        envelopes=open_table(settings.paths, ENVELOPES),
+    )
     for gap in gaps:
         gap["topics"] = sorted(
             (t["pubsub_topic"], t["content_topic"])
