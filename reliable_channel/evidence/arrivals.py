@@ -25,7 +25,8 @@ def find_arrived(settings: Settings, sds_ids: set[str]) -> set[tuple[str, str, s
     if not sds_ids:
         return set()
     rows = Lookup.of(settings.paths, SDS_MESSAGES).rows(MESSAGE, sds_ids, is_among("sds_id", sds_ids))
-    return {*zip(*(rows[name].to_pylist() for name in MESSAGE), strict=True)}
+    # Each once before it becomes Python objects: a stranger can repeat an id in any number.
+    return {key_of(row) for row in rows.group_by([*MESSAGE]).aggregate([]).to_pylist()}
 
 
 def drop_known(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreEntry]:
@@ -35,5 +36,5 @@ def drop_known(settings: Settings, entries: Sequence[StoreEntry]) -> list[StoreE
     hashes = {entry.message_hash: list_hashes(entry) for entry in entries}
     wanted = {hash_ for each in hashes.values() for hash_ in each}
     rows = Lookup.of(settings.paths, ENVELOPES).rows(("message_hash",), wanted, is_among("message_hash", wanted))
-    here = set(rows["message_hash"].to_pylist())
+    here = {*rows["message_hash"].unique().to_pylist()}
     return [entry for entry in entries if here.isdisjoint(hashes[entry.message_hash])]
