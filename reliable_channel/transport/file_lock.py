@@ -22,7 +22,8 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         private_file(path)
-        self._file: IO[str] = path.open("r+", encoding="ascii")
+        # Without a buffer: a second thread that releases the lock would flush it after the first has closed the file.
+        self._file: IO[bytes] = path.open("rb+", buffering=0)
         try:
             # Not lockf(): a POSIX lock ends when the process closes any descriptor of the file (man 2 fcntl).
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,11 +35,11 @@ class FileLock:
     def note(self, text: str) -> None:
         """Write a text into the file, for those who find it locked."""
         self._file.truncate(0)
-        self._file.write(text)
-        self._file.flush()
+        self._file.seek(0)
+        self._file.write(text.encode("ascii"))
 
     def release(self) -> None:
-        """Release the lock. Releasing twice does nothing."""
+        """Release the lock. Releasing twice does nothing, also by two threads at once."""
         self._file.close()
 
 
