@@ -145,7 +145,7 @@ def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, An
         yield from iterate_rows(paths, tables.SDS_MESSAGES, data_files(opened) if opened else (), columns)
 
     def find_naming(ids: Set[str]) -> Set[str]:
-        return set().union(*(list_naming(rows, ids) for rows in iterate_messages(NAMING) if ids))
+        return set().union(*(list_naming(rows, ids) for rows in iterate_messages(NAMING))) if ids else set()
 
     def read(table: Table, _: Sequence[str], values: Collection[Any], where: pc.Expression) -> pa.Table:
         opened = lake.table(table.name)
