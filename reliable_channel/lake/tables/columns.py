@@ -26,14 +26,13 @@ COORDINATES = (
 RECORD_KEY = tuple(column.name for column in COORDINATES)
 """The columns that identify a Kafka record."""
 
+PUBSUB_TOPIC = Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0")
+
+CONTENT_TOPIC = Column("content_topic", "STRING", "Waku content topic", example="/reliable-channel/1/chat/proto")
+
 CHANNEL = (
-    Column("pubsub_topic", "STRING", "Waku pubsub topic; first part of the channel key", example="/waku/2/rs/1/0"),
-    Column(
-        "content_topic",
-        "STRING",
-        "Waku content topic; second part of the channel key",
-        example="/reliable-channel/1/chat/proto",
-    ),
+    PUBSUB_TOPIC.describe("Waku pubsub topic; first part of the channel key"),
+    CONTENT_TOPIC.describe("Waku content topic; second part of the channel key"),
     Column("channel_id", "STRING", "SDS channel id, set by the sender; third part of the channel key", example="talk"),
 )
 
@@ -80,6 +79,8 @@ ENVELOPE_HASH = Column(
     "envelope_hash", "BINARY", "Waku message hash; equals envelopes.message_hash", unit="32 bytes", example=AN_ENVELOPE
 )
 
+MESSAGE_HASH = Column("message_hash", "BINARY", "Waku message hash", unit="32 bytes", example=AN_ENVELOPE)
+
 ENTIRE_HASH = Column(
     "entire_message_hash", "BINARY", "Keccak-256 of the payload (Segmentation 0.1)", unit="32 bytes", example=A_HASH
 )
@@ -107,15 +108,28 @@ SENDER_TIMESTAMP = Column(
     example="1767226190235000000",
 )
 
-EARLIEST_SENDER_TIMESTAMP = Column(
-    "sender_timestamp_ns",
-    "BIGINT",
-    "timestamp of its envelope, the earliest of several, set by the sender",
-    unit="ns since 1970",
-    example="1767226190235000000",
+EARLIEST_SENDER_TIMESTAMP = SENDER_TIMESTAMP.describe(
+    "timestamp of its envelope, the earliest of several, set by the sender"
 )
 
 KAFKA_TOPIC = Column("kafka_topic", "STRING", "Kafka topic", nullable=False, example="waku.envelopes")
+
+FIRST_SDS_ID = Column("first_sds_id", "STRING", "SDS id of the first segment, or of the first one known", example=AN_ID)
+
+FIRST_LAMPORT = Column(
+    "first_lamport_timestamp",
+    "BIGINT",
+    "Lamport timestamp of the send's first segment",
+    unit="ms since 1970",
+    example="1767226185235",
+)
+
+SDS_IDS = Column(
+    "sds_ids",
+    "ARRAY<STRING>",
+    "SDS ids of the segments, data then parity; null if unknown",
+    example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
+)
 
 POSITION_EXACT = Column(
     "position_exact", "BOOLEAN", "the first segment's SDS id was received or recomputed", example="true"
@@ -125,7 +139,11 @@ PAYLOAD = Column("payload", "BINARY", "payload; null if plaintext is not stored"
 
 PAYLOAD_BYTES = Column("payload_bytes", "BIGINT", "size of the payload", unit="bytes", example="300000")
 
-DELIVERY_TIME = Column("event_time", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z")
+DELIVERY_TIME = EVENT_TIME.describe("event time of the delivery")
+
+FIRST_SEEN = Column(
+    "first_seen", "TIMESTAMP", "event time of the first segment of the set", example="2026-01-01T00:00:56.928Z"
+)
 
 OFFSET_OF_THAT_RECORD = Column("kafka_offset", "BIGINT", "Kafka offset of that record", example="326")
 
@@ -143,11 +161,20 @@ LOST_IDS = Column(
     "lost_dependencies", "ARRAY<STRING>", "SDS ids of its dependencies declared lost", example=f'["{A_PAST_ID}"]'
 )
 
-MISSING_SENDER = Column("sender_id", "STRING", "sender of the missing message; null if not stated", example="alice")
+MISSING_SENDER = SENDER.describe("sender of the missing message; null if not stated")
 
-PUBSUB_TOPIC = Column("pubsub_topic", "STRING", "Waku pubsub topic", example="/waku/2/rs/1/0")
+NEEDED_BY = Column("needed_by", "STRING", "SDS id of a message that depends on it", example=ANOTHER_ID)
 
 RECORDED_AT = Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-11-21T14:26:26.834148Z")
+
+DETAIL = Column(
+    "detail",
+    "STRING",
+    "human-readable detail, no payload bytes",
+    example="Keccak-256 of the rebuilt payload differs",
+)
+
+SEGMENT_INDEX = Column("segment_index", "INT", "index among the data or the parity segments, from 0", example="1")
 
 SDS_METADATA = (
     FAMILY,
@@ -189,7 +216,7 @@ SDS_METADATA = (
     SENDER_TIMESTAMP,
     Column("segment_kind", "STRING", "data, parity or bare (no segment); null without content", example="data"),
     ENTIRE_HASH,
-    Column("segment_index", "INT", "index among the data or the parity segments, from 0", example="1"),
+    SEGMENT_INDEX,
     DATA_COUNT,
     PARITY_COUNT,
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from reliable_channel.lake.tables.columns import (
-    AN_ENVELOPE,
     CHANNEL,
+    CONTENT_TOPIC,
     COORDINATES,
+    DETAIL,
     EVENT_TIME,
     INGEST_TIME,
     KAFKA_TOPIC,
+    MESSAGE_HASH,
+    PUBSUB_TOPIC,
     RECORD_KEY,
     RECORD_TIME,
     SDS_METADATA,
@@ -28,11 +31,9 @@ ENVELOPES = Table(
         EVENT_TIME,
         INGEST_TIME,
         SOURCE,
-        Column("pubsub_topic", "STRING", "Waku pubsub topic, from the Kafka header", example="/waku/2/rs/1/0"),
-        Column(
-            "content_topic", "STRING", "Waku content topic, from the envelope", example="/reliable-channel/1/chat/proto"
-        ),
-        Column("message_hash", "BINARY", "Waku message hash (14/WAKU2-MESSAGE)", unit="32 bytes", example=AN_ENVELOPE),
+        PUBSUB_TOPIC.describe("Waku pubsub topic, from the Kafka header"),
+        CONTENT_TOPIC.describe("Waku content topic, from the envelope"),
+        MESSAGE_HASH.describe("Waku message hash (14/WAKU2-MESSAGE)"),
         Column("value", "BINARY", "WakuMessage as received, in protobuf", example="0x0a9e95010a03626f62"),
         Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
         SENDER_TIMESTAMP,
@@ -115,11 +116,8 @@ QUARANTINE = Table(
             example="envelope",
         ),
         Column("reason", "STRING", "reason code; docs/quarantine.md lists all", example="malformed_envelope"),
-        Column(
-            "detail",
-            "STRING",
-            "human-readable detail, no payload bytes",
-            example="Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt",
+        DETAIL.describe(
+            DETAIL.meaning, "Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt"
         ),
         Column(
             "disposition",
@@ -128,22 +126,9 @@ QUARANTINE = Table(
             example="dropped",
         ),
         SOURCE,
-        Column(
-            "pubsub_topic", "STRING", "Waku pubsub topic; null if the header is unreadable", example="/waku/2/rs/1/0"
-        ),
-        Column(
-            "content_topic",
-            "STRING",
-            "Waku content topic; null if the envelope is unreadable",
-            example="/reliable-channel/1/chat/proto",
-        ),
-        Column(
-            "message_hash",
-            "BINARY",
-            "Waku message hash; null if the envelope is unreadable",
-            unit="32 bytes",
-            example=AN_ENVELOPE,
-        ),
+        PUBSUB_TOPIC.describe("Waku pubsub topic; null if the header is unreadable"),
+        CONTENT_TOPIC.describe("Waku content topic; null if the envelope is unreadable"),
+        MESSAGE_HASH.describe("Waku message hash; null if the envelope is unreadable"),
         Column(
             "raw",
             "BINARY",
@@ -210,12 +195,7 @@ SOURCE_GAPS = Table(
         Column(
             "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
         ),
-        Column(
-            "ingest_time",
-            "TIMESTAMP",
-            "clock of the micro-batch or bridge that recorded it",
-            example="2026-11-21T14:25:47.730Z",
-        ),
+        INGEST_TIME.describe("clock of the micro-batch or bridge that recorded it"),
         Column("attempts", "INT", "queries of the bridge to store nodes; null for offsets of Kafka", example="2"),
         Column("vantage", "STRING", "bridge that was not listening; null for offsets of Kafka", example="bridge"),
         Column(

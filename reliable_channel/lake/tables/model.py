@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -39,6 +39,10 @@ class Column:
     def comment(self) -> str:
         """The column's comment in Delta's schema: the meaning, with the unit."""
         return f"{self.meaning} ({self.unit})" if self.unit else self.meaning
+
+    def describe(self, meaning: str, example: str | None = None) -> Column:
+        """The same column as a table has it in which it means, or shows, something else."""
+        return replace(self, meaning=meaning, example=self.example if example is None else example)
 
 
 @dataclass(frozen=True, slots=True)

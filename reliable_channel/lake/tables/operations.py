@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import KAFKA_TOPIC, RECORDED_AT
+from reliable_channel.lake.tables.columns import DETAIL, EVENT_TIME, KAFKA_TOPIC, RECORDED_AT
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 CLOCK = Table(
@@ -27,12 +27,7 @@ CLOCK = Table(
             "batch, idle (wall-clock tick) or closing (tick at the end of a back-fill)",
             example="batch",
         ),
-        Column(
-            "event_time",
-            "TIMESTAMP",
-            "largest event time so far; no later record has an earlier one",
-            example="2026-01-01T00:01:12.455Z",
-        ),
+        EVENT_TIME.describe("largest event time so far; no later record has an earlier one"),
         Column("next_offset", "BIGINT", "next offset to read", example="643"),
         RECORDED_AT,
     ),
@@ -89,19 +84,14 @@ ALERTS = Table(
             example="0.031",
         ),
         Column("threshold", "DOUBLE", "limit of the rule in the same unit; raised above it", example="0.01"),
-        Column(
-            "detail",
-            "STRING",
-            "human-readable detail, no text from the network",
-            example="4 of 129 settled messages are missing",
-        ),
+        DETAIL.describe("human-readable detail, no text from the network", "4 of 129 settled messages are missing"),
         Column(
             "as_of",
             "TIMESTAMP",
             "recorded clock up to which the tables were read; null without one",
             example="2026-01-01T00:14:00Z",
         ),
-        Column("recorded_at", "TIMESTAMP", "wall clock of the write", example="2026-01-01T00:14:12Z"),
+        RECORDED_AT.describe(RECORDED_AT.meaning, "2026-01-01T00:14:12Z"),
     ),
     ("sequence",),
     retention_ms=90 * DAY_MS,

@@ -10,9 +10,11 @@ from reliable_channel.lake.tables.columns import (
     CHANNEL_KEY,
     DATA_COUNT,
     DELIVERY_TIME,
+    DETAIL,
     EARLIEST_SENDER_TIMESTAMP,
     ENTIRE_HASH,
     FAMILY,
+    FIRST_SEEN,
     LATE,
     LOST_IDS,
     OFFSET_OF_THAT_RECORD,
@@ -20,6 +22,7 @@ from reliable_channel.lake.tables.columns import (
     PAYLOAD,
     PAYLOAD_BYTES,
     POSITION_EXACT,
+    SDS_IDS,
     SENDER,
     SENDER_VERIFIED,
     WRITTEN_AT,
@@ -61,7 +64,7 @@ DELIVERED_MESSAGES = Table(
         LOST_IDS,
         EARLIEST_SENDER_TIMESTAMP,
         SENDER_VERIFIED,
-        Column("first_seen", "TIMESTAMP", "event time of its first segment here", example="2026-01-01T00:00:56.928Z"),
+        FIRST_SEEN.describe("event time of its first segment here"),
         Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
         OFFSET_OF_THAT_RECORD,
         WRITTEN_AT,
@@ -88,7 +91,7 @@ DELIVERY_STATUS = Table(
         ),
         SENDER,
         ENTIRE_HASH,
-        Column("sds_ids", "ARRAY<STRING>", "known SDS ids of its segments", example=f'["{AN_ID}", "{ANOTHER_ID}"]'),
+        SDS_IDS.describe("known SDS ids of its segments", f'["{AN_ID}", "{ANOTHER_ID}"]'),
         Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
         Column(
             "cause",
@@ -98,12 +101,10 @@ DELIVERY_STATUS = Table(
             " unsettled, before_observation, not_followed, claimed_by_one",
             example="segment_missing",
         ),
-        Column(
-            "detail",
-            "STRING",
+        DETAIL.describe(
             "how many segments arrived, which evidence would show the cause, and which nodes' logs have it; null if"
             " delivered",
-            example="2 of 3 needed segments arrived",
+            "2 of 3 needed segments arrived",
         ),
         Column("data_missing", "ARRAY<INT>", "indices of the missing data segments; null if unknown", example="[1]"),
         Column(
@@ -112,12 +113,7 @@ DELIVERY_STATUS = Table(
             "participants that acknowledged k of its segments, so can rebuild it, and do not report it lost",
             example='["bob", "frank"]',
         ),
-        Column(
-            "first_seen",
-            "TIMESTAMP",
-            "time of its first evidence: event time, or its sender's clock",
-            example="2026-01-01T00:00:56.928Z",
-        ),
+        FIRST_SEEN.describe("time of its first evidence: event time, or its sender's clock"),
         Column("delivered_at", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z"),
         Column(
             "settled", "BOOLEAN", "delivered, or the settle delay has passed; if false, judged again", example="true"

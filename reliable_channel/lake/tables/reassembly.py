@@ -9,14 +9,19 @@ from reliable_channel.lake.tables.columns import (
     CHANNEL_KEY,
     COORDINATES,
     DATA_COUNT,
+    DETAIL,
     ENTIRE_HASH,
     EVENT_TIME,
     FAMILY,
+    FIRST_LAMPORT,
+    FIRST_SDS_ID,
+    FIRST_SEEN,
     PARITY_COUNT,
     PAYLOAD,
     PAYLOAD_BYTES,
     POSITION_EXACT,
     RECORD_KEY,
+    SDS_IDS,
     SDS_METADATA,
     SENDER,
     SOURCE,
@@ -51,25 +56,9 @@ ORDERED_SDS_MESSAGES = Table(
             " keccak_content (docs/sds.md, Message ids); null if by none",
             example="keccak",
         ),
-        Column(
-            "sds_ids",
-            "ARRAY<STRING>",
-            "completed rows: SDS ids of the segments, data then parity; null if unknown",
-            example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
-        ),
-        Column("payload_bytes", "BIGINT", "completed rows: size of the payload", unit="bytes", example="300000"),
-        Column(
-            "first_lamport_timestamp",
-            "BIGINT",
-            "completed rows: Lamport timestamp of the send's first segment",
-            unit="ms since 1970",
-            example="1767226185235",
-        ),
-        Column(
-            "position_exact",
-            "BOOLEAN",
-            "completed rows: the first segment's SDS id was received or recomputed",
-            example="true",
+        *(
+            column.describe(f"completed rows: {column.meaning}")
+            for column in (SDS_IDS, PAYLOAD_BYTES, FIRST_LAMPORT, POSITION_EXACT)
         ),
     ),
     (*RECORD_KEY, "sub_order"),
@@ -83,24 +72,13 @@ REASSEMBLED_MESSAGES = Table(
     "jobs/reassembly.py",
     (
         *COORDINATES,
-        Column(
-            "event_time",
-            "TIMESTAMP",
-            "event time of the record that completed the set",
-            example="2026-01-01T00:01:12.455Z",
-        ),
+        EVENT_TIME.describe("event time of the record that completed the set"),
         *CHANNEL,
         FAMILY,
         SENDER,
         ENTIRE_HASH,
-        Column("first_sds_id", "STRING", "SDS id of the first segment, or of the first one known", example=AN_ID),
-        Column(
-            "first_lamport_timestamp",
-            "BIGINT",
-            "Lamport timestamp of the send's first segment",
-            unit="ms since 1970",
-            example="1767226185235",
-        ),
+        FIRST_SDS_ID,
+        FIRST_LAMPORT,
         POSITION_EXACT,
         PAYLOAD,
         PAYLOAD_BYTES,
@@ -114,16 +92,9 @@ REASSEMBLED_MESSAGES = Table(
             "indices of data segments rebuilt from parity or taken from another send of the payload",
             example="[1]",
         ),
-        Column(
-            "sds_ids",
-            "ARRAY<STRING>",
-            "SDS ids of the segments, data then parity; null if unknown",
-            example=f'["{AN_ID}", null, "{ANOTHER_ID}"]',
-        ),
+        SDS_IDS,
         Column("segment_dialect", "STRING", "wire dialect of the segments", example="v0.1"),
-        Column(
-            "first_seen", "TIMESTAMP", "event time of the first segment of the set", example="2026-01-01T00:00:56.928Z"
-        ),
+        FIRST_SEEN,
         Column(
             "send",
             "INT",
@@ -149,11 +120,8 @@ INCOMPLETE_MESSAGES = Table(
         FAMILY,
         SENDER,
         ENTIRE_HASH,
-        Column(
-            "event_time",
-            "TIMESTAMP",
-            "event time at which it was overdue or given up; for a timer, when due",
-            example="2026-01-01T00:09:03.285Z",
+        EVENT_TIME.describe(
+            "event time at which it was overdue or given up; for a timer, when due", "2026-01-01T00:09:03.285Z"
         ),
         Column(
             "status",
@@ -167,12 +135,7 @@ INCOMPLETE_MESSAGES = Table(
             "overdue: silent; given_up: expired or over_limit; both: hash_mismatch",
             example="silent",
         ),
-        Column(
-            "detail",
-            "STRING",
-            "human-readable detail, no payload bytes",
-            example="Keccak-256 of the rebuilt payload differs",
-        ),
+        DETAIL,
         DATA_COUNT,
         PARITY_COUNT,
         Column("data_held", "ARRAY<INT>", "indices of the data segments received", example="[0, 2]"),
@@ -180,10 +143,8 @@ INCOMPLETE_MESSAGES = Table(
         Column(
             "data_missing", "ARRAY<INT>", "indices of the missing data segments; null if k is unknown", example="[1]"
         ),
-        Column("sds_ids", "ARRAY<STRING>", "SDS ids of the segments received", example=f'["{AN_ID}", "{ANOTHER_ID}"]'),
-        Column(
-            "first_seen", "TIMESTAMP", "event time of the first segment received", example="2026-01-01T00:00:56.928Z"
-        ),
+        SDS_IDS.describe("SDS ids of the segments received", f'["{AN_ID}", "{ANOTHER_ID}"]'),
+        FIRST_SEEN.describe("event time of the first segment received"),
         Column("last_seen", "TIMESTAMP", "event time of the last segment received", example="2026-01-01T00:04:03.285Z"),
     ),
     (*CHANNEL_KEY, "family", "sender_id", "entire_message_hash", "event_time", "status"),
