@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived
 from reliable_channel.channel.evicted import EvictedSet, EvictedSets, Stage
 from reliable_channel.channel.steps import AskForSegments, Effect, Report
-from reliable_channel.core.delivery import AwaitedMessages
+from reliable_channel.core.delivery import AwaitedMessages, keep_newest
 from reliable_channel.core.sds import Delivered
 from reliable_channel.core.sds.keys import SendKey, sds_id_of_text, text_of
 from reliable_channel.core.segmentation import (
@@ -50,17 +50,11 @@ MAX_RECENT_BYTES = 16 * 1024 * 1024
 """Complete messages that are kept in case a message refers to one of their segments that never arrived."""
 
 
-NOTE_CHARACTERS = 2_048
-"""The ids that a note keeps of a history, and of those that were lost: 30 of 64 characters, more than a sender of any
-implementation names. A stranger's history may fill an envelope, and nothing else bounds how many notes wait for the
-other segments of their messages."""
-
-
 @dataclass(slots=True)
 class Note:
-    """The record of a segment until its message is delivered. ``history`` and ``lost`` are cut to
-    :data:`NOTE_CHARACTERS`, the newest are kept. ``owner``: that of the message (:func:`owner_of`), empty in snapshots
-    of earlier versions. A stranger may have used the id for a segment of another message."""
+    """The record of a segment until its message is delivered. ``history`` and ``lost`` are cut to their newest
+    (:func:`~reliable_channel.core.delivery.keep_newest`). ``owner``: that of the message (:func:`owner_of`), empty in
+    snapshots of earlier versions. A stranger may have used the id for a segment of another message."""
 
     history: tuple[str, ...]
     at: int
@@ -72,16 +66,6 @@ class Note:
     def is_of(self, owner: bytes) -> bool:
         """Whether the segment is one of this message."""
         return not self.owner or self.owner == owner
-
-
-def _keep_newest(ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The last of these ids, as many as a note keeps."""
-    size = 0
-    for count, one in enumerate(reversed(ids)):
-        size += len(one)
-        if size > NOTE_CHARACTERS:
-            return ids[len(ids) - count :]
-    return ids
 
 
 def owner_of(sender_id: str, entire_message_hash: bytes) -> bytes:
@@ -234,7 +218,7 @@ class Inbox:
         sds_id = _segment_key(event.message_id, event.sender_id, event.lamport_timestamp, event.repeat)
         note = self.notes.get(sds_id)
         if note is not None:
-            note.delivered, note.late, note.lost = True, event.late, _keep_newest(event.lost_dependencies)
+            note.delivered, note.late, note.lost = True, event.late, keep_newest(event.lost_dependencies)
         return [self._deliver(pending, notes, event.at) for _, pending, notes in self.pending.take_with(sds_id)]
 
     def deliver_ephemeral(self, message_id: str, sender_id: str, content: bytes, now: int) -> Effect:
@@ -424,7 +408,7 @@ class Inbox:
         note = self.notes.get(sds_id)
         if note is not None and note.is_of(owner):
             return
-        self.notes[sds_id] = Note(_keep_newest(history), now, owner=owner)
+        self.notes[sds_id] = Note(keep_newest(history), now, owner=owner)
         for key in self.pending.find_by_part(sds_id):
             if self.pending[key].owner != owner:
                 other = self.pending.remove(key)

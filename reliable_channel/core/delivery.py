@@ -13,6 +13,21 @@ PartT = TypeVar("PartT", bound=Hashable)
 MessageT = TypeVar("MessageT")
 DeliveredT = TypeVar("DeliveredT")
 
+NOTE_CHARACTERS = 2_048
+"""The ids that are kept with a segment of those it names, and of those that were lost: 30 of 64 characters, more than a
+sender of any implementation names. A stranger's history may fill an envelope, and nothing else bounds the bytes of the
+segments that wait for the others of their messages."""
+
+
+def keep_newest(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The last of these ids, as many as have :data:`NOTE_CHARACTERS`."""
+    size = 0
+    for count, one in enumerate(reversed(ids)):
+        size += len(one)
+        if size > NOTE_CHARACTERS:
+            return ids[len(ids) - count :]
+    return ids
+
 
 @dataclass(slots=True)
 class _Awaited(Generic[PartT, MessageT]):

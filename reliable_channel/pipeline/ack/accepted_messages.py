@@ -62,6 +62,7 @@ class AcceptedMessage:
     copies: int = 1
     late: bool = False
     lost: tuple[str, ...] = ()
+    """Its newest lost dependencies (:func:`~reliable_channel.core.delivery.keep_newest`)."""
 
     @classmethod
     def first(cls, row: InputRow, now_ms: int) -> AcceptedMessage:

@@ -16,6 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from reliable_channel.core.delivery import keep_newest
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import (
     Acknowledged,
@@ -307,7 +308,7 @@ class ChannelObserver:
         for sender_id, count in self._seen.deliver(seen, self._channel.seniors).items():
             detail = f"{count} of the parts entries"
             out.append(rows.channel_event(self.base(event.at), "evicted", None, sender_id, detail, None))
-        seen.late, seen.lost = event.late, event.lost_dependencies
+        seen.late, seen.lost = event.late, keep_newest(event.lost_dependencies)
         base = self._number_row(event.at, message=seen.segment_kind == "bare")
         out.append(rows.segment_row(base, event, seen))
         for row, held in self._rebuilt.take_completed_by(seen):

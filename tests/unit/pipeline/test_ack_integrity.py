@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reliable_channel.core.delivery import NOTE_CHARACTERS
 from reliable_channel.core.sds import SdsChannel, SdsParameters
+from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline.ack import observer
+from reliable_channel.pipeline.ack.accepted_messages import sds_key
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
 from reliable_channel.pipeline.ack.records import InputRow
@@ -232,3 +235,21 @@ def test_the_sender_of_a_rebuilt_message_is_verified_if_all_its_segments_are(sec
     rows.append(segment_row("Y", 1, ALICES, id_verified=second))
     found = [o._asdict() for o in taken(rows) if isinstance(o, Delivery) and o.row_kind == "message"]
     assert [row["sender_verified"] for row in found] == [second]
+
+
+def test_the_lost_ids_of_a_segment_stay_in_the_state_of_its_channel_only_in_part() -> None:
+    """A stranger's history fills an envelope, and thousands of segments wait for the others of their messages."""
+    config = SdsParameters(timeout_for_lost_messages_ms=1000)
+    channel = ChannelObserver(KEY, None, config)
+    channel.take(content_row(b"first", sds_id="0", lamport_timestamp=NOW - 10))
+    named = [tuple(f"{number} {i:03}" + "x" * 100 for i in range(500)) for number in range(10)]
+    for number, ids in enumerate(named):
+        history = tuple(HistoryEntry(sds_id) for sds_id in ids)
+        channel.take(segment_row(f"X{number}", 0, b"%d" % number, causal_history=history))
+    channel.take(content_row(b"later", sds_id="1")._replace(event_us=(NOW + 100_000) * 1000))
+    proto = pb.ObserverStateProto.FromString(channel.to_bytes())
+    parts = dict(zip(proto.parts.keys, proto.parts.seen, strict=True))
+    for number, ids in enumerate(named):
+        kept = pb.SeenProto.FromString(parts[sds_key(f"X{number}", "alice")]).lost
+        assert kept and kept == [*ids[-len(kept) :]]
+        assert len("".join(kept)) <= NOTE_CHARACTERS
