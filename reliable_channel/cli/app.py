@@ -7,10 +7,12 @@ cause and remedy without a stack trace (``--debug`` shows it): :mod:`reliable_ch
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -20,6 +22,7 @@ from typer.models import CommandInfo, TyperInfo
 import reliable_channel.cli.commands
 from reliable_channel import __version__
 from reliable_channel.cli.commands import Invocation
+from reliable_channel.core.errors import LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, print_fault
 from reliable_channel.runtime.interrupts import end_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
@@ -121,6 +124,27 @@ def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(143)
 
 
+def _prepare_output() -> None:
+    """Make standard output and error take every text: one that was closed (``>&-``) discards it, and one that is not
+    UTF-8 gets escapes for what it cannot represent."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _refuse_undecodable(arguments: list[str]) -> None:
+    """Raise ``LocalError`` for an argument that is not text in UTF-8: no table, database or message can hold it."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise LocalError(
+                f"The argument {argument!a} is not UTF-8.",
+                "Use a UTF-8 locale (LC_ALL=C.UTF-8), and rename files whose names are not UTF-8.",
+            )
+
+
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line (``sys.argv`` by default) and exit; never shows a stack trace unless ``--debug``."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -128,12 +152,14 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
     signal.signal(signal.SIGTERM, _raise_on_terminate)
+    _prepare_output()
     show_own_logs()
     if debug:
         tame_kafka()
     else:
         silence_libraries()
     try:
+        _refuse_undecodable(arguments)
         with end_at_once():
             command = _drop_type_of_flags(typer.main.get_command(build(next(iter(arguments), None))))
         command(args=arguments, prog_name="reliable-channel")

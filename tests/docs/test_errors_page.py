@@ -192,6 +192,8 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             return print_fault(fault.value, "ack"), shell.capsys.readouterr().err
         case "An invalid time":
             return shell("report", "--from", "yesterdayish")
+        case "An argument that is not UTF-8":
+            return shell("report", "--channel", "caf\udce9")
         case "An unknown channel":
             return shell("report", "--channel", "nope", PATHS__DATA_DIR=str(shell.tables))
     raise NotImplementedError(heading)

@@ -127,6 +127,34 @@ def test_ctrl_c_exits_130_without_a_stack_trace(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_the_terminal_cannot_represent_is_printed_as_escapes(encoding: str) -> None:
+    code = (
+        "import reliable_channel.cli.app as cli\n"
+        "def app(_command):\n"
+        "    print('\\u2026 of a name that is not UTF-8: \\udcff')\n"
+        "    raise SystemExit(0)\n"
+        "cli.build = app; cli.run(['status'])"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    dots = "\u2026".encode(encoding, "backslashreplace")
+    assert done.stdout.splitlines() == [dots + b" of a name that is not UTF-8: \\udcff"]
+
+
+def test_a_standard_output_that_is_closed_is_no_fault() -> None:
+    code = (
+        "import sys; sys.stdout = sys.stderr = None\n"  # as with >&- 2>&-
+        "import reliable_channel.cli.app as cli\n"
+        "def app(_command):\n"
+        "    sys.stdout.isatty(), sys.stderr.isatty(), print('seen by nobody')\n"
+        "    raise SystemExit(0)\n"
+        "cli.build = app; cli.run(['status'])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device", "/data/x"))
     status, _, err = run(capsys, "fail")
