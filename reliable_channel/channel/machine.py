@@ -229,7 +229,7 @@ class ChannelMachine:
         is_replay = given.send_id != ""
         ciphertexts = given.ciphertexts if is_replay else self._encrypt_inside(segmented.contents)
         contents = ciphertexts or segmented.contents
-        step = self.sds.send(contents, now, required=segmented.required, recorded_id=given.send_id)
+        step = self.sds.send(contents, now, required=segmented.required)
         ids = [outgoing.message.message_id for outgoing in step.outgoing]
         send_id = ids[0]
         if given.send_id not in ("", send_id):

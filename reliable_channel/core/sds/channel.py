@@ -63,18 +63,15 @@ class SdsChannel:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def send(
-        self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None, recorded_id: str = ""
-    ) -> SdsStep:
+    def send(self, contents: bytes | Sequence[bytes], now: int, *, required: int | None = None) -> SdsStep:
         """Wrap the segments of one send in one step, with consecutive Lamport timestamps (data, then parity).
 
-        ``required``: how many of them a recipient needs (k of k + m); all by default. ``recorded_id``: the id of the
-        first segment when a journal recorded this send; if an earlier version made it, that version's id scheme is used
-        again. Raises ``EmptyMessage`` for an empty content and ``LocalError`` for an observer or two equal contents."""
+        ``required``: how many of them a recipient needs (k of k + m); all by default. Raises ``EmptyMessage`` for an
+        empty content and ``LocalError`` for an observer or two equal contents."""
         outgoing: list[Outgoing] = []
         events: list[SdsEvent] = []
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
-        self._sender.send(segments, required, recorded_id, now, outgoing, events)
+        self._sender.send(segments, required, now, outgoing, events)
         for sent in outgoing:
             self._receiver.settle([sent.message.message_id], now, events)
         return SdsStep(tuple(outgoing), tuple(events))

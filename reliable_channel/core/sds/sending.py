@@ -26,7 +26,7 @@ from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES
-from reliable_channel.core.wire.hashing import compute_joined_id, sds_message_id
+from reliable_channel.core.wire.hashing import sds_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
 
@@ -40,7 +40,6 @@ class SdsSender:
         self,
         contents: Sequence[bytes],
         required: int | None,
-        recorded_id: str,
         now: int,
         outgoing: list[Outgoing],
         events: list[SdsEvent],
@@ -57,9 +56,6 @@ class SdsSender:
         # (docs/segmentation.md, *Sets and sends*).
         first = max(state.clock_time(now), state.open(now) + 1)
         ids = [sds_message_id(me, first, content) for content in contents]
-        # A journal of an earlier version: a new id would be another message to everybody who has the first one.
-        if recorded_id not in ("", ids[0]) and recorded_id == compute_joined_id(me, first, contents[0]):
-            ids = [compute_joined_id(me, first, content) for content in contents]
         if len(set(ids)) < len(ids):
             raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
         segments = []

@@ -1,4 +1,4 @@
-"""A journal of an earlier version, which made SDS ids in another form, is replayed to the sends it recorded."""
+"""The SDS ids of a channel's sends, and those that a stranger may choose."""
 
 from dataclasses import replace
 
@@ -20,11 +20,6 @@ NOW = 1_700_000_000_000
 
 def machine() -> ChannelMachine:
     return ChannelMachine("talk", "alice", "/talk/1/c/proto", ReliableChannelConfig(), SegmentationConfig())
-
-
-def test_a_send_of_an_earlier_version_keeps_its_id_when_its_journal_is_replayed() -> None:
-    recorded = compute_joined_id("alice", NOW + 1, b"hello")
-    assert machine().apply(SendRequested(NOW, b"hello", recorded)).send_id == recorded
 
 
 def test_a_new_send_has_an_id_with_separated_fields() -> None:
