@@ -11,35 +11,26 @@ dataclasses, validated here.
 """
 
 from reliable_channel.config.channels import ChannelsSettings, ChannelTopic
-from reliable_channel.config.kafka import BrokerSettings, KafkaSettings, SecuritySettings, TopicSettings
+from reliable_channel.config.kafka import KafkaSettings, SecuritySettings
 from reliable_channel.config.loading import load
-from reliable_channel.config.model import PathSettings, PipelineSettings, Settings, SparkSettings
+from reliable_channel.config.model import PathSettings, PipelineSettings, Settings
 from reliable_channel.config.node import (
-    BridgeSettings,
-    NodeSettings,
     StoreAuditSettings,
     StoreNodeSettings,
-    StoreSettings,
 )
 from reliable_channel.config.quotas import Quota, QuotaSettings
 
 __all__ = [
-    "BridgeSettings",
-    "BrokerSettings",
     "ChannelTopic",
     "ChannelsSettings",
     "KafkaSettings",
-    "NodeSettings",
     "PathSettings",
     "PipelineSettings",
     "Quota",
     "QuotaSettings",
     "SecuritySettings",
     "Settings",
-    "SparkSettings",
     "StoreAuditSettings",
     "StoreNodeSettings",
-    "StoreSettings",
-    "TopicSettings",
     "load",
 ]

@@ -41,9 +41,6 @@ from reliable_channel.core.sds.events import (
     TrackingEnded,
 )
 
-SendError = DeliveryError
-"""The name of the event before LIP-173 told it apart from ``reliable:message:send-error``."""
-
 __all__ = [
     "Acknowledged",
     "Buffered",
@@ -81,7 +78,6 @@ __all__ = [
     "SdsStep",
     "SegmentAcknowledged",
     "SendDelivered",
-    "SendError",
     "SyncReceived",
     "Tracking",
     "TrackingEnded",

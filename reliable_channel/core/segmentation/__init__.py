@@ -9,8 +9,8 @@ parity code.
 
 from __future__ import annotations
 
-from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk, chunks_of
-from reliable_channel.core.segmentation.codecs import Codec, get_codec
+from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk
+from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.config import SegmentationConfig, effective_segment_size
 from reliable_channel.core.segmentation.events import (
     CompletedSend,
@@ -19,7 +19,6 @@ from reliable_channel.core.segmentation.events import (
     HeldSegment,
     IncompleteSet,
     MessageCompleted,
-    MissingSegment,
     PoisonedSegmentExcluded,
     Refusal,
     Scope,
@@ -33,7 +32,6 @@ from reliable_channel.core.segmentation.events import (
 )
 from reliable_channel.core.segmentation.reassembler import Reassembler
 from reliable_channel.core.segmentation.recovery import (
-    RepairedSegment,
     find_repaired,
     id_scheme_of,
     missing_segments,
@@ -44,7 +42,6 @@ from reliable_channel.core.wire.segment import Dialect, Segment
 __all__ = [
     "ChunkDiscarded",
     "ChunkGate",
-    "Codec",
     "CompletedSend",
     "Dialect",
     "EvictionReason",
@@ -53,12 +50,10 @@ __all__ = [
     "IncompleteSet",
     "MessageChunk",
     "MessageCompleted",
-    "MissingSegment",
     "PoisonedSegmentExcluded",
     "Reassembler",
     "ReceivedChunk",
     "Refusal",
-    "RepairedSegment",
     "Scope",
     "Segment",
     "SegmentConflict",
@@ -69,7 +64,6 @@ __all__ = [
     "SetEvicted",
     "SetExpired",
     "SetOverdue",
-    "chunks_of",
     "contents_for",
     "effective_segment_size",
     "find_repaired",
