@@ -259,8 +259,9 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     """The picture as an SVG document, on no background."""
     from reliable_channel.analysis.report.drawing import svg as drawn
 
-    spec: dict[str, Any] = _prepare(figure.draw(WIDTHS[width]).to_dict(), DARK if dark else {})
-    ink, faint = ("#d5dae0", "#9aa7b4") if dark else ("#1d2630", "#55616e")
+    colours = DARK if dark else {}
+    spec: dict[str, Any] = _prepare(figure.draw(WIDTHS[width]).to_dict(), colours)
+    ink, faint = (_prepare(colour, colours) for colour in ("#1d2630", "#55616e"))  # the page's
     spec["background"] = "transparent"  # the page's own
     # Room for text: a browser's fonts may be wider than those that were measured with.
     spec["padding"] = {"left": 18, "right": 18, "top": 6, "bottom": 6}

@@ -13,6 +13,8 @@ DARK = {
     "#D55E00": "#f0803c",
     "#009E73": "#2fc49a",
     "#8C8C8C": "#8a94a0",
+    "#1d2630": "#d5dae0",
+    "#55616e": "#9aa7b4",
     "white": "#1a2129",
 }
 """The colours of the charts, in light and in dark."""

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.analysis.dashboard import figures
 from reliable_channel.analysis.report import capacity, delivery, depth, drawing, graph, investigate, loss, quarantine
 from reliable_channel.analysis.report.charts import capacity as capacity_charts
 from reliable_channel.analysis.report.charts import delivery as delivery_charts
@@ -172,13 +173,22 @@ def test_answers_of_stores_long_after_do_not_stretch_the_time_line() -> None:
 
 
 def test_a_chart_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
-    svg = drawing.svg(CHARTS["causes"](source))
+    assert {"white", "#000"} <= changed_in_the_dark(drawing.svg(CHARTS["causes"](source)))
+
+
+def test_a_chart_of_the_dashboard_has_the_colours_of_a_dark_page(source: TableWindow) -> None:
+    figure = figures.Figure("", "", (), [], lambda _: CHARTS["causes"](source))
+    assert {"#1d2630", "#55616e"} <= changed_in_the_dark(figures.svg(figure, dark=False).decode())
+
+
+def changed_in_the_dark(svg: str) -> set[str]:
+    """The colours that the picture is drawn in and that another replaces; all others suit both pages."""
     both = with_dark_scheme(svg)
     ET.fromstring(both)  # noqa: S314  drawn here
-    rules = dict(re.findall(r'\[fill="([^"]+)"\]\{fill:([^}]+)\}', both))
+    rules = set(re.findall(r'\[fill="([^"]+)"\]\{fill:', both))
     drawn = set(re.findall(r'fill="([^"]+)"', svg)) - {"none", "transparent"}
-    assert {"white", "#000"} <= drawn
-    assert drawn - set(rules) <= set(look.PALETTE)
+    assert drawn - rules <= set(look.PALETTE)
+    return drawn & rules
 
 
 def test_a_name_has_one_colour_in_every_chart_of_the_same_names() -> None:
