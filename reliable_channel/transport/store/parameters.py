@@ -13,7 +13,7 @@ from typing import Any
 
 from reliable_channel.transport.store.model import DEFAULT_PAGE_SIZE, HASH_BYTES, MAX_PAGE_SIZE
 from reliable_channel.transport.store.peer_address import problem_of
-from reliable_channel.transport.store.source import Selection
+from reliable_channel.transport.store.source import PageRequest, Selection
 
 MAX_CONTENT_TOPICS = 10
 MAX_REQUESTED_HASHES = 100
@@ -90,19 +90,6 @@ _NAMES = {parameter.name.lower(): parameter.name for parameter in PARAMETERS}
 
 class BadParameter(Exception):
     """A parameter is malformed; the text is what the node answers with status 400."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """The page that a client requests. ``of_a_peer``: the client named a peer, for whose archive this server
-    answers."""
-
-    selection: Selection
-    cursor: bytes | None
-    page_size: int
-    forward: bool
-    include_data: bool
-    of_a_peer: bool = False
 
 
 def read_parameters(pairs: Iterable[tuple[str, str]]) -> PageRequest:

@@ -22,8 +22,8 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.store.document import document
 from reliable_channel.transport.store.model import StoreEntry, StorePage
-from reliable_channel.transport.store.parameters import BadParameter, PageRequest, read_parameters
-from reliable_channel.transport.store.source import EnvelopeReading, EnvelopeSource, UnknownCursorError, read_page
+from reliable_channel.transport.store.parameters import BadParameter, read_parameters
+from reliable_channel.transport.store.source import EnvelopeSource, PageRequest, UnknownCursorError, read_page
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
         page_request = read_parameters(request.query_params.multi_items())
         page = _small_page(source, page_request)
         if page is None:
-            page = await run_in_threadpool(_page, source, page_request)
+            page = await run_in_threadpool(read_page, source, page_request)
     except BadParameter as error:
         return PlainTextResponse(str(error), 400)
     except UnknownCursorError:
@@ -108,17 +108,6 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
     return JSONResponse(page_to_json(page))
 
 
-def _page(source: EnvelopeReading, page_request: PageRequest) -> StorePage:
-    return read_page(
-        source,
-        page_request.selection,
-        cursor=page_request.cursor,
-        page_size=page_request.page_size,
-        forward=page_request.forward,
-        include_data=page_request.include_data,
-    )
-
-
 def _small_page(source: EnvelopeSource, page_request: PageRequest) -> StorePage | None:
     """A page that needs only a few reads of one index and payloads in memory; None for any other. It is built on the
     request's thread: passing it to another thread and back would take as long again."""
@@ -128,7 +117,7 @@ def _small_page(source: EnvelopeSource, page_request: PageRequest) -> StorePage 
         return None
     try:
         with source.read_without_waiting() as reading:
-            return None if reading is None else _page(reading, page_request)
+            return None if reading is None else read_page(reading, page_request)
     except BlockingIOError:
         return None
 

@@ -31,6 +31,19 @@ class Selection:
     hashes: tuple[bytes, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """The page that a client requests. ``of_a_peer``: the client named a peer, for whose archive this server
+    answers."""
+
+    selection: Selection
+    cursor: bytes | None
+    page_size: int
+    forward: bool
+    include_data: bool
+    of_a_peer: bool = False
+
+
 class EnvelopeReading(Protocol):
     """Queries of stored envelopes. They raise ``EnvironmentFault`` while the envelopes cannot be read."""
 
@@ -64,31 +77,24 @@ class UnknownCursorError(ReliableChannelError):
     """The cursor is not the hash of a stored envelope."""
 
 
-def read_page(
-    source: EnvelopeReading,
-    selection: Selection,
-    *,
-    cursor: bytes | None,
-    page_size: int,
-    forward: bool,
-    include_data: bool,
-) -> StorePage:
+def read_page(source: EnvelopeReading, request: PageRequest) -> StorePage:
     """One page, oldest first, with a cursor exactly when more follows. Raises :class:`UnknownCursorError`."""
     after = None
-    if cursor is not None:
-        after = source.position(cursor)
+    if request.cursor is not None:
+        after = source.position(request.cursor)
         if after is None:
             raise UnknownCursorError("cursor not found")
-    positions = source.select(selection, after, forward, page_size + 1)  # one more shows whether a page follows
-    page = positions[:page_size]
-    last = page[-1].message_hash if len(positions) > page_size else None
-    if not forward:
+    limit = request.page_size + 1  # one more shows whether a page follows
+    positions = source.select(request.selection, after, request.forward, limit)
+    page = positions[: request.page_size]
+    last = page[-1].message_hash if len(positions) > request.page_size else None
+    if not request.forward:
         page.reverse()
-    data = source.load([entry.message_hash for entry in page]) if include_data else {}
+    data = source.load([entry.message_hash for entry in page]) if request.include_data else {}
     entries = []
     for entry in page:
         pubsub_topic, message = data.get(entry.message_hash, (None, None))
-        if message is not None or not include_data:
+        if message is not None or not request.include_data:
             entries.append(StoreEntry(entry.message_hash, message, pubsub_topic, verified=True))
     return StorePage(tuple(entries), last)
 
@@ -102,12 +108,6 @@ def answer(source: EnvelopeSource, query: StoreQuery, node: str = "") -> StorePa
         end_time_ns=query.end_time_ns,
         hashes=query.hashes or None,
     )
-    page = read_page(
-        source,
-        selection,
-        cursor=query.cursor,
-        page_size=query.page_size,
-        forward=query.forward,
-        include_data=query.include_data,
-    )
+    request = PageRequest(selection, query.cursor, query.page_size, query.forward, query.include_data)
+    page = read_page(source, request)
     return StorePage(page.entries, page.cursor, node)

@@ -24,7 +24,7 @@ from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
-from reliable_channel.transport.store.source import Position, Selection, read_page
+from reliable_channel.transport.store.source import PageRequest, Position, Selection, read_page
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 from tests.support.examples import examples
 from tests.support.waiting import WAIT_S, until
@@ -190,7 +190,7 @@ def test_the_index_gives_the_pages_that_memory_gives(
 def test_a_page_reads_payloads_of_its_own_envelopes_only(table: Path, source: DeltaSource) -> None:
     append(table, some(30))
     source.refresh()
-    page = read_page(source, Selection(), cursor=None, page_size=5, forward=False, include_data=True)
+    page = read_page(source, PageRequest(Selection(), cursor=None, page_size=5, forward=False, include_data=True))
     expected = sorted((m.timestamp or 0, message_hash(p, m)) for p, m in some(30))[-5:]
     assert [e.message_hash for e in page.entries] == [h for _, h in expected]
     assert all(e.message is not None and e.pubsub_topic in PUBSUB_TOPICS for e in page.entries)
