@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.resources import as_file
 from pathlib import Path
 
@@ -37,32 +36,16 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True)
 class BrokerFiles:
-    """The paths of one broker's state."""
+    """The paths of one broker's state; ``output`` is the JVM's own output, outside its logging."""
 
-    home: Path
-
-    @property
-    def properties(self) -> Path:
-        return self.home / "server.properties"
-
-    @property
-    def data(self) -> Path:
-        return self.home / "data"
-
-    @property
-    def pid(self) -> Path:
-        return self.home / "broker.pid"
-
-    @property
-    def log(self) -> Path:
-        return self.home / "broker.log"
-
-    @property
-    def output(self) -> Path:
-        """The file with the JVM's own output, outside its logging."""
-        return self.home / "broker.out"
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.properties = home / "server.properties"
+        self.data = home / "data"
+        self.pid = home / "broker.pid"
+        self.log = home / "broker.log"
+        self.output = home / "broker.out"
 
 
 def files(settings: Settings) -> BrokerFiles:
