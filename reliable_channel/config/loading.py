@@ -65,9 +65,12 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
     try:
         loaded = Loaded(**overrides)
     except SettingsError as error:
+        # The JSON parser's error has the text that it was given: its value may be secret, its variable is not.
+        text = getattr(error.__cause__, "doc", None)
+        named = [name for name, value in os.environ.items() if _is_ours(name) and value == text]
         raise ConfigurationError(
-            f"An environment variable {ENVIRONMENT_PREFIX}… cannot be read: {error}.",
-            "Lists and mappings are written as JSON.",
+            f"The environment variable {' or '.join(named) or f'{ENVIRONMENT_PREFIX}…'} is not valid JSON.",
+            """Write lists and mappings as JSON, such as '["/my-app/1/*/proto"]'.""",
         ) from None
     except ValidationError as error:
         raise _explain(error, file, from_file) from None
@@ -168,13 +171,20 @@ def _read(file: Traversable) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigurationError(f"{file} holds no mapping.", "Write sections with keys: see conf/local.yaml.")
+    for section, values in content.items():  # pydantic-settings drops it where a variable sets a key of the section
+        if section in Settings.model_fields and not isinstance(values, dict | None):
+            raise ConfigurationError(f"{file}: {section} is no mapping.", "Write its keys: see conf/local.yaml.")
     return content
+
+
+def _is_ours(variable: str) -> bool:
+    return variable.upper().startswith(ENVIRONMENT_PREFIX)
 
 
 def _refuse_unknown_variables() -> None:
     """Refuse variables of unknown sections, which pydantic-settings ignores: a typing error must not go unnoticed."""
     for variable in os.environ:
-        if variable.upper().startswith(ENVIRONMENT_PREFIX):
+        if _is_ours(variable):
             section = variable[len(ENVIRONMENT_PREFIX) :].split("__")[0].lower()
             if section not in Settings.model_fields:
                 raise ConfigurationError(
@@ -198,7 +208,9 @@ def _sentences(error: ValidationError, file: Traversable, from_file: dict[str, A
             yield f"{_origin(path, file, from_file)}: unknown key {key}"
         else:
             reason = item["msg"].removeprefix("Value error, ")
-            got = "" if _secret(path) or isinstance(item["input"], (dict, list)) else f", got {item['input']!r}"
+            # An address with an @ may have a password in it.
+            hidden = _secret(path) or isinstance(item["input"], (dict, list)) or "@" in str(item["input"])
+            got = "" if hidden else f", got {item['input']!r}"
             yield f"{_origin(path, file, from_file)}: {key}: {reason}{got}"
 
 
@@ -225,7 +237,7 @@ def _locate(cause: str, file: Traversable) -> str:
     """The environment variable whose last part is the key that a cause names, or whose JSON holds it, else the file."""
     keys = {word.strip(".,:").rsplit(".", 1)[-1] for word in cause.split()}
     for variable, value in os.environ.items():
-        if not variable.upper().startswith(ENVIRONMENT_PREFIX):
+        if not _is_ours(variable):
             continue
         if variable.rsplit("__", 1)[-1].lower() in keys or any(f'"{key}"' in value for key in keys):
             return f"environment variable {variable}"

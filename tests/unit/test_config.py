@@ -114,7 +114,8 @@ def test_a_wrong_key_or_value_in_a_file_is_refused_by_name(tmp_path: Path, text:
         ("RELIABLE_CHANNEL__KAFKA__BROKER__PRT", "1", "kafka.broker.prt"),
         ("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "x", "kafka.broker.port"),
         ("RELIABLE_CHANNEL__SDS__CAUSAL_HISTORY_SIZE", "-1", "causal_history_size"),
-        ("RELIABLE_CHANNEL__SPARK__CONF", "{", "spark"),
+        ("RELIABLE_CHANNEL__SPARK__CONF", "{", "not valid JSON"),
+        ("RELIABLE_CHANNEL__CHANNELS__CONTENT_TOPICS", "/my-app/1/*/proto", "not valid JSON"),
     ],
 )
 def test_a_wrong_environment_variable_is_refused_by_name(
@@ -123,7 +124,14 @@ def test_a_wrong_environment_variable_is_refused_by_name(
     monkeypatch.setenv(variable, value)
     message = refusal("local")
     assert word in message
-    assert variable in message or "environment variable" in message
+    assert variable in message
+
+
+def test_a_section_that_is_no_mapping_is_refused_also_where_a_variable_sets_a_key_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__KAFKA__BROKER__PORT", "9093")
+    assert "kafka is no mapping" in refusal(write(tmp_path, "kafka: kafka-1:9092"))
 
 
 def test_a_missing_file_is_refused_by_name() -> None:
@@ -141,6 +149,8 @@ def test_a_missing_file_is_refused_by_name() -> None:
         f"kafka: {{security: {SECRET}}}",
         f"kafka: {{security: {{sasl_password: {SECRET}: x}}}}",
         f"{SECRET}",
+        f"node: {{url: 'http://operator:{SECRET}@127.0.0.1:8645'}}",
+        f"store: {{nodes: ['http://operator:{SECRET}@127.0.0.1:8645']}}",
     ],
 )
 def test_no_error_text_shows_a_secret(tmp_path: Path, text: str) -> None:
