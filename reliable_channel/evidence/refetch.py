@@ -37,6 +37,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import STORE_PRESENCE
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.kafka_records import envelope_record
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StoreEntry
 
@@ -146,16 +147,14 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
     entry too large for Kafka would fail again at every run, so it is skipped and logged."""
     if not entries:
         return
+    topic = settings.kafka.topics.envelopes
     failures: list[FailureReason] = []
     producer = EnvelopeProducer(settings.kafka.clients().producer)
     try:
         for entry in entries:
             if entry.message is not None and entry.pubsub_topic is not None:
                 producer.send(
-                    settings.kafka.topics.envelopes,
-                    entry.message,
-                    entry.pubsub_topic,
-                    Source.STORE,
+                    envelope_record(topic, entry.message, entry.pubsub_topic, Source.STORE),
                     lambda reason, _detail: failures.append(reason) if reason is not None else None,
                 )
         producer.flush(FLUSH_S)

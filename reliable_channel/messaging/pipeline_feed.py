@@ -15,7 +15,7 @@ from reliable_channel.messaging.sender_events import LossReport, SenderEvent, to
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, Source
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
-from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
+from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.recent import RecentHashes
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class KafkaFeed(Feed):
 
     def record(self, event: SenderEvent | LossReport) -> None:
         """Key: the content topic, so that rows of one channel stay in order."""
-        self._write(self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event), [])
+        self._write(OutRecord(self._evidence_topic, event.content_topic.encode("utf-8"), to_json(event)))
 
     def record_dispatched(self, message: WakuMessage, pubsub_topic: str) -> None:
         """The copy with ``source=sender`` that the dispatcher of an envelope writes."""
@@ -101,15 +101,14 @@ class KafkaFeed(Feed):
         with self._lock:
             if not self._copied.add(envelope_hash):
                 return
-        headers = headers_of(pubsub_topic, source)
-        self._write(self._envelopes_topic, key_of(message), value_of(message), headers)
+        self._write(envelope_record(self._envelopes_topic, message, pubsub_topic, source))
 
-    def _write(self, topic: str, key: bytes, value: bytes, headers: list[tuple[str, bytes]]) -> None:
+    def _write(self, record: OutRecord) -> None:
         if self._producer is None:
             self._on_settled(FailureReason.STOPPED, "not started")
             return
         try:
-            self._producer.send_raw(topic, key, value, headers, self._on_settled, self._wait_s)
+            self._producer.send(record, self._on_settled, self._wait_s)
         except ReliableChannelError as error:
             self._on_settled(FailureReason.UNREACHABLE, error.cause)
 

@@ -36,6 +36,7 @@ from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.waku_api import WakuApi
 from reliable_channel.transport.waku_health import node_has_rln, node_health
@@ -226,9 +227,9 @@ class Bridge:
         node, name = self._node, "loop" if self._node is None else self._node.vantage or self._node.api.name
 
         def report(health: Health) -> None:
-            record = BridgeHealth(name, health, now_ms(self._clock))
+            value = BridgeHealth(name, health, now_ms(self._clock)).to_bytes()
             try:
-                producer.send_raw(self._topics.dispatched, name.encode(), record.to_bytes(), [], lambda *_: None, 1.0)
+                producer.send(OutRecord(self._topics.dispatched, name.encode(), value), lambda *_: None, 1.0)
             except (EnvironmentFault, SendBufferFull) as fault:
                 _log.warning("the health of the bridge is not reported: %s", fault.cause)
 

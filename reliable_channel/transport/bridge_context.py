@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
-from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
+from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.evidence import SIGHTINGS_PER_RECORD, gap_record, sightings_record
+from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.recent import RecentHashes
 
 

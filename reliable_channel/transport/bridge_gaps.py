@@ -13,8 +13,8 @@ from reliable_channel.transport.backoff import delay
 from reliable_channel.transport.base import Source, list_hashes
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
-from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.clock import has_passed
+from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.store.client import StoreClient
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import StoreFault, StoreNodeError

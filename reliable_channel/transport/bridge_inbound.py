@@ -10,8 +10,8 @@ from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_context import BridgeContext
 from reliable_channel.transport.bridge_state import BridgeGap
-from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.clock import has_passed
+from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 
 _log = logging.getLogger(__name__)

@@ -19,14 +19,21 @@ from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import RETRIABLE, FailureReason, Source
 from reliable_channel.transport.bridge_context import BridgeContext
-from reliable_channel.transport.bridge_writer import OutRecord, envelope_record
 from reliable_channel.transport.clock import Timestamps, has_passed
 from reliable_channel.transport.dispatch_limit import DispatchLimit
 from reliable_channel.transport.dispatch_results import MAX_REQUEST_ID, DispatchResult, DispatchStatus
 from reliable_channel.transport.evidence import dispatch_record
 from reliable_channel.transport.http.client import NodeUnreachable
 from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
-from reliable_channel.transport.kafka_records import REQUEST_HEADER, KafkaEnvelope, key_of, read_record, traffic_of
+from reliable_channel.transport.kafka_records import (
+    REQUEST_HEADER,
+    KafkaEnvelope,
+    OutRecord,
+    envelope_record,
+    key_of,
+    read_record,
+    traffic_of,
+)
 from reliable_channel.transport.waku_api import Published
 
 _log = logging.getLogger(__name__)

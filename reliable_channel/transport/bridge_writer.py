@@ -6,35 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.backoff import Backoff
-from reliable_channel.transport.base import FailureReason, Source
+from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
-from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
+from reliable_channel.transport.kafka_records import OutRecord
 
 _log = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 60.0
 STOPPING_TIMEOUT_S = 10.0
 """The time that a batch still gets when the bridge stops; less than the bridge waits for its threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutRecord:
-    """One record for one topic."""
-
-    topic: str
-    key: bytes
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
-def envelope_record(topic: str, message: WakuMessage, pubsub_topic: str, source: Source) -> OutRecord:
-    """An envelope as a record of the contract (14/WAKU2-MESSAGE)."""
-    return OutRecord(topic, key_of(message), value_of(message), tuple(headers_of(pubsub_topic, source)))
 
 
 class Interrupted(Exception):
@@ -86,11 +69,8 @@ class SafeWriter:
 
         for number, record in enumerate(records):
             try:
-                self._producer.send_raw(
-                    record.topic,
-                    record.key,
-                    record.value,
-                    list(record.headers),
+                self._producer.send(
+                    record,
                     lambda reason, _detail, number=number: on_done(number, reason),  # type: ignore[misc]
                 )
             except EnvironmentFault as fault:

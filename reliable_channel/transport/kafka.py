@@ -40,7 +40,7 @@ from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
 from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer
-from reliable_channel.transport.kafka_records import headers_of, key_of, read_record, value_of
+from reliable_channel.transport.kafka_records import envelope_record, read_record
 from reliable_channel.transport.node import Accepted, NodeBase
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import PubsubTopics
@@ -265,8 +265,8 @@ class KafkaNode(NodeBase):
 
         self._awaited.expect(accepted, wait_s)  # first: a bridge may report before Kafka has answered the producer
         try:
-            headers = headers_of(topic, None, request_id, accepted.traffic)
-            producer.send_raw(self._outgoing_topic, key_of(message), value_of(message), headers, on_done, wait_s)
+            record = envelope_record(self._outgoing_topic, message, topic, None, request_id, accepted.traffic)
+            producer.send(record, on_done, wait_s)
         except BaseException:
             self._awaited.settle(request_id)
             raise

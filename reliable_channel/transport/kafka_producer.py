@@ -11,10 +11,9 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError
 
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.transport.base import FailureReason, SendBufferFull, Source
+from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.byte_budget import ByteBudget
-from reliable_channel.transport.kafka_records import headers_of, key_of, value_of
+from reliable_channel.transport.kafka_records import OutRecord
 
 BUFFER_BYTES = 32 * 1024 * 1024
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
@@ -60,29 +59,10 @@ class EnvelopeProducer:
         except KafkaError as error:
             raise make_unreachable_error(error) from None
 
-    def send(
-        self,
-        topic: str,
-        message: WakuMessage,
-        pubsub_topic: str,
-        source: Source | None,
-        done: Done,
-    ) -> None:
-        """Queue one envelope. Raises as :meth:`send_raw`."""
-        self.send_raw(topic, key_of(message), value_of(message), headers_of(pubsub_topic, source), done)
-
-    def send_raw(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes]],
-        done: Done,
-        max_wait_s: float | None = None,
-    ) -> None:
-        """Queue one record unchanged. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
+    def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
+        """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
         ``max_block_s`` where that is ``None``."""
-        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD
+        size = len(record.key) + len(record.value) + RECORD_OVERHEAD
         self._budget.take(size, self._max_block_s if max_wait_s is None else max_wait_s)
 
         number = next(self._numbers)
@@ -94,7 +74,7 @@ class EnvelopeProducer:
 
         self._open[number] = on_settled
         try:
-            future = self._producer.send(topic, value=value, key=key, headers=headers)
+            future = self._producer.send(record.topic, value=record.value, key=record.key, headers=list(record.headers))
         except MessageSizeTooLargeError:
             on_settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
             return

@@ -35,20 +35,25 @@ class KafkaEnvelope:
     source: Source | None
 
 
-def key_of(message: WakuMessage) -> bytes:
-    """The record key."""
-    return message.content_topic.encode("utf-8")
+@dataclass(frozen=True, slots=True)
+class OutRecord:
+    """One record for one topic."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
-def value_of(message: WakuMessage) -> bytes:
-    """The record value."""
-    return encode_waku_message(message)
-
-
-def headers_of(
-    pubsub_topic: str, source: Source | None, request_id: str | None = None, traffic: Traffic | None = None
-) -> list[tuple[str, bytes]]:
-    """The record headers; outgoing records have no source yet."""
+def envelope_record(
+    topic: str,
+    message: WakuMessage,
+    pubsub_topic: str,
+    source: Source | None,
+    request_id: str | None = None,
+    traffic: Traffic | None = None,
+) -> OutRecord:
+    """An envelope as a record of the contract (14/WAKU2-MESSAGE); outgoing records have no source yet."""
     headers = [(PUBSUB_TOPIC_HEADER, pubsub_topic.encode("utf-8"))]
     if source is not None:
         headers.append((SOURCE_HEADER, source.value.encode()))
@@ -56,7 +61,12 @@ def headers_of(
         headers.append((REQUEST_HEADER, request_id.encode()))
     if traffic is not None:
         headers.append((TRAFFIC_HEADER, traffic.value.encode()))
-    return headers
+    return OutRecord(topic, key_of(message), encode_waku_message(message), tuple(headers))
+
+
+def key_of(message: WakuMessage) -> bytes:
+    """The record key."""
+    return message.content_topic.encode("utf-8")
 
 
 def traffic_of(message: WakuMessage, headers: Sequence[tuple[str, bytes | None]] | None) -> Traffic:

@@ -17,6 +17,7 @@ from reliable_channel.messaging import KafkaFeed
 from reliable_channel.messaging.sender_events import SenderEventKind, sender_event, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, SendBufferFull, Source
 from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_records import OutRecord
 from tests.support.messaging_world import CONTENT, PUBSUB
 
 MESSAGE = WakuMessage(b"plain", CONTENT, timestamp=1)
@@ -32,14 +33,12 @@ class FakeProducer:
         self.full = False
         self.waits: list[float | None] = []
 
-    def send_raw(
-        self, topic: str, key: bytes, value: bytes, headers: list[Any], done: Any, max_wait_s: float | None = None
-    ) -> None:
+    def send(self, record: OutRecord, done: Any, max_wait_s: float | None = None) -> None:
         self.waits.append(max_wait_s)
         if self.full:
             raise SendBufferFull("full")
-        self.sent.append((topic, key, value))
-        self.headers.append(dict(headers))
+        self.sent.append((record.topic, record.key, record.value))
+        self.headers.append(dict(record.headers))
         done(self.fault, "detail")
 
     def close(self, timeout_s: float) -> None: ...

@@ -8,9 +8,10 @@ import pytest
 
 from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.evidence import refetch
 from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.store.model import StoreEntry
 
 REASONS = {b"large": FailureReason.TOO_LARGE, b"refused": FailureReason.REFUSED}
@@ -24,10 +25,13 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     class Producer:
         def __init__(self, options: Any) -> None: ...
 
-        def send(self, topic: str, message: WakuMessage, pubsub_topic: str, source: Any, done: Any) -> None:
-            reason = REASONS.get(message.payload)
+        def send(self, record: OutRecord, done: Any) -> None:
+            message = decode_waku_message(record.value)
+            assert isinstance(message, WakuMessage)
+            payload = message.payload
+            reason = REASONS.get(payload)
             if reason is None:
-                found.append(message.payload)
+                found.append(payload)
             done(reason, "")
 
         def flush(self, timeout_s: float) -> None: ...

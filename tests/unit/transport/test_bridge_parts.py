@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, Traffic
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.evidence.intake import EvidenceRecord, position, write
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -32,7 +32,7 @@ from reliable_channel.transport.bridge_gaps import GapFiller
 from reliable_channel.transport.bridge_inbound import REJOIN_MAX_S, Inbound
 from reliable_channel.transport.bridge_outbound import Outbound
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
-from reliable_channel.transport.bridge_writer import OutRecord, SafeWriter
+from reliable_channel.transport.bridge_writer import SafeWriter
 from reliable_channel.transport.clock import ManualClock
 from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit
 from reliable_channel.transport.dispatch_results import DispatchResult, read_result
@@ -41,7 +41,7 @@ from reliable_channel.transport.health import Mode
 from reliable_channel.transport.http.client import BoundedHttp
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import RawRecord
-from reliable_channel.transport.kafka_records import headers_of, read_record
+from reliable_channel.transport.kafka_records import OutRecord, envelope_record, read_record
 from reliable_channel.transport.store.client import RetryPolicy, StoreClient, StoreNode
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StorePage, StoreQuery
@@ -403,8 +403,8 @@ def test_an_unanswered_gap_is_asked_for_ever_more_rarely_and_its_attempts_are_co
 
 
 def outgoing(payload: bytes, topic: str = PUBSUB_TOPIC) -> RawRecord:
-    value = encode_waku_message(WakuMessage(payload, TOPIC, timestamp=START_NS))
-    return RawRecord(0, 0, None, value, tuple(headers_of(topic, Source.SENDER)))
+    record = envelope_record("", WakuMessage(payload, TOPIC, timestamp=START_NS), topic, Source.SENDER)
+    return RawRecord(0, 0, None, record.value, record.headers)
 
 
 def test_the_first_publish_waits_until_the_node_has_joined(parts: Callable[..., Parts]) -> None:
@@ -487,8 +487,8 @@ def asked(
 ) -> RawRecord:
     """An outgoing record as a participant writes it; the request id is its payload."""
     message = WakuMessage(payload, TOPIC, timestamp=at_ns, ephemeral=traffic is Traffic.EPHEMERAL or None)
-    headers = headers_of(PUBSUB_TOPIC, None, payload.decode(), traffic)
-    return RawRecord(0, offset, None, encode_waku_message(message), tuple(headers))
+    record = envelope_record("", message, PUBSUB_TOPIC, None, payload.decode(), traffic)
+    return RawRecord(0, offset, None, record.value, record.headers)
 
 
 @pytest.mark.parametrize("late_ns", [60_000_000_000, -60_000_000_000])

@@ -18,7 +18,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_records import headers_of, value_of
+from reliable_channel.transport.kafka_records import envelope_record
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.waiting import WAIT_S
 from tests.unit.channel.channel_world import quick
@@ -34,8 +34,7 @@ def test_what_comes_when_nobody_is_subscribed_any_more_is_read_by_the_next_proce
     node._dispatcher.start()
     took = threading.Event()
     for offset in range(4):
-        message = WakuMessage(b"%d" % offset, TOPIC, timestamp=1)
-        node._take(0, offset, value_of(message), tuple(headers_of(PUBSUB, None, None)))
+        _take(node, offset, WakuMessage(b"%d" % offset, TOPIC, timestamp=1))
         if offset == 1:
             node._dispatcher.put(took.set)
             assert took.wait(WAIT_S)
@@ -52,14 +51,18 @@ def test_the_proof_of_an_envelope_counts_among_the_bytes_that_wait(monkeypatch: 
     sizes: list[int] = []
     monkeypatch.setattr(node._dispatcher, "put_bounded", lambda _, size: sizes.append(size))
     message = WakuMessage(b"x", TOPIC, timestamp=1, rate_limit_proof=bytes(99))
-    node._take(0, 0, value_of(message), tuple(headers_of(PUBSUB, None, None)))
+    _take(node, 0, message)
     assert sizes == [100]
+
+
+def _take(node: KafkaNode, offset: int, message: WakuMessage) -> None:
+    record = envelope_record("", message, PUBSUB, None)
+    node._take(0, offset, record.value, record.headers)
 
 
 def _take_records(node: KafkaNode, *offsets: int) -> None:
     for offset in offsets:
-        message = WakuMessage(b"%d" % offset, TOPIC, timestamp=1)
-        node._take(0, offset, value_of(message), tuple(headers_of(PUBSUB, None, None)))
+        _take(node, offset, WakuMessage(b"%d" % offset, TOPIC, timestamp=1))
     taken = threading.Event()
     node._dispatcher.put(taken.set)
     assert taken.wait(WAIT_S)
