@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.records import MessageRecord, parse_hash
+from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.store import RecordKey
+from reliable_channel.transport.waku_json import hash_from_hex
 
 
 class RecordLookups:
@@ -20,7 +21,7 @@ class RecordLookups:
 
     def get_by_hash(self, message_hash: str) -> MessageRecord | None:
         """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for text that is not a hash."""
-        digest = parse_hash(message_hash)
+        digest = hash_from_hex(message_hash)
         return None if digest is None else self._ledger.records.by_hash(digest)
 
     def get_by_content_topic(

@@ -84,14 +84,3 @@ NOT_STORED = "not_stored"
 def shorten(error: str) -> str:
     """An error text of bounded length, in one line."""
     return " ".join(error.split())[:MAX_ERROR_CHARACTERS]
-
-
-def parse_hash(text: str) -> bytes | None:
-    """A message hash from hex with or without ``0x``, or None when it is not one."""
-    digits = text[2:] if text[:2] in ("0x", "0X") else text
-    if len(digits) != 64:
-        return None
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        return None

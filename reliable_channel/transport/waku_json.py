@@ -105,17 +105,22 @@ def hash_to_urlsafe(message_hash: bytes) -> str:
     return base64.urlsafe_b64encode(message_hash).decode()
 
 
+def hash_from_hex(text: str) -> bytes | None:
+    """A hash of 32 bytes from 64 hex digits with or without ``0x``; ``None`` for anything else."""
+    digits = text.removeprefix("0x").removeprefix("0X")
+    if len(digits) != 64 or not digits.isalnum():  # fromhex skips spaces
+        return None
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        return None
+
+
 def hash_from_text(text: Any) -> bytes | None:
     """A hash in either form, 32 bytes; ``None`` for anything else."""
     if not isinstance(text, str):
         return None
-    digits = text.removeprefix("0x").removeprefix("0X")
-    if len(digits) == 64:
-        try:
-            return bytes.fromhex(digits)
-        except ValueError:
-            return None
-    digest = decode_base64(text)
+    digest = hash_from_hex(text) or decode_base64(text)
     return digest if digest is not None and len(digest) == 32 else None
 
 
