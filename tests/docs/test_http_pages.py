@@ -96,8 +96,8 @@ def pages(sample_tables: Path) -> Iterator[dict[str, str]]:
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
     prometheus = PrometheusMetrics()
     prometheus.running("ingest", True)
-    with serve(sample_tables) as dashboard, serve_prometheus(free, prometheus, 0) as port:
-        yield {"DASHBOARD": dashboard, "METRICS": f"http://127.0.0.1:{port}"}
+    with serve(sample_tables) as dashboard, serve_prometheus(free, prometheus, 0) as metrics:
+        yield {"DASHBOARD": dashboard, "METRICS": str(metrics)}
 
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl was not found")

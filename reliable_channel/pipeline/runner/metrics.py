@@ -32,7 +32,7 @@ from reliable_channel.pipeline.runner.measures import measures
 from reliable_channel.pipeline.runner.progress_listener import ProgressListener
 from reliable_channel.runtime.failures import explain_known_error
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
-from reliable_channel.transport.http.server import HttpServer, listen
+from reliable_channel.transport.http.server import serve_in_thread
 
 _log = logging.getLogger(__name__)
 _LAST_EVENTS_S = 15.0
@@ -228,21 +228,14 @@ def record_metrics(
 
 
 @contextmanager
-def serve_prometheus(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[int | None]:
-    """Serve Prometheus on a thread within this block; yields the port, or None if it cannot be opened."""
-    host, port = settings.metrics.host, settings.metrics.port + port_offset
+def serve_prometheus(settings: Settings, prometheus: PrometheusMetrics, port_offset: int) -> Iterator[str | None]:
+    """Serve Prometheus on a thread within this block; yields the address, or None if it cannot be opened."""
+    app = AccessGuard(make_asgi_app(prometheus.registry), AccessRules())
     with ExitStack() as opened:
         try:
-            sock = opened.enter_context(listen(host, port))
+            served = serve_in_thread(app, settings.metrics.host, settings.metrics.port + port_offset)
+            address = opened.enter_context(served)
         except EnvironmentFault as fault:
             _log.warning("no metrics for Prometheus: %s Set metrics.port.", fault.cause)
-            yield None
-            return
-        server = HttpServer(AccessGuard(make_asgi_app(prometheus.registry), AccessRules()))
-        thread = threading.Thread(target=server.run, args=([sock],), name="metrics", daemon=True)
-        thread.start()
-        try:
-            yield sock.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(_LAST_EVENTS_S)
+            address = None
+        yield address

@@ -90,19 +90,19 @@ def url_of(host: str, sock: socket.socket) -> str:
 
 
 @contextmanager
-def serve_in_thread(app: ASGIApp, **options: Any) -> Iterator[str]:
-    """The address (on a free port of loopback) of ``HttpServer(app, **options)``, which answers on a thread of its own
-    until the block ends. Raises ``EnvironmentFault`` when it does not start."""
-    with listen("127.0.0.1", 0) as sock:
+def serve_in_thread(app: ASGIApp, host: str = "127.0.0.1", port: int = 0, **options: Any) -> Iterator[str]:
+    """The address (by default on a free port of loopback) of ``HttpServer(app, **options)``, which answers on a thread
+    of its own until the block ends. Raises ``EnvironmentFault`` when it does not start."""
+    with listen(host, port) as sock:
         server = HttpServer(app, **options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         while not server.started:
             if not thread.is_alive():
-                raise EnvironmentFault("A server on loopback did not start.", "Read the log.")
+                raise EnvironmentFault(f"The server on {host} did not start.", "Read the log.")
             time.sleep(0.005)
         try:
-            yield url_of("127.0.0.1", sock)
+            yield url_of(host, sock)
         finally:
             server.should_exit = True
             thread.join(4 * STOP_TIMEOUT_S)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from deltalake.exceptions import DeltaError
@@ -99,8 +100,8 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
     prometheus = PrometheusMetrics()
     prometheus.running("ack", True)
-    with serve_prometheus(free, prometheus, 0) as port:
-        assert port is not None
+    with serve_prometheus(free, prometheus, 0) as address:
+        port = urlsplit(address).port
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
             assert b'reliable_channel_query_running{query="ack"} 1.0' in answer.read()
         taken = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": port})})
@@ -114,7 +115,8 @@ def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest
 def test_the_endpoint_closes_connections_that_ask_nothing() -> None:
     settings = load("local")
     free = settings.model_copy(update={"metrics": settings.metrics.model_copy(update={"port": 0})})
-    with serve_prometheus(free, PrometheusMetrics(), 0) as port, ExitStack() as opened:
+    with serve_prometheus(free, PrometheusMetrics(), 0) as address, ExitStack() as opened:
+        port = urlsplit(address).port
         for _ in range(DEFAULT_LIMITS.per_peer + 10):
             opened.enter_context(socket.create_connection(("127.0.0.1", port), 30))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
