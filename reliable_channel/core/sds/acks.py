@@ -258,9 +258,6 @@ class AckTable:
         Built when the first participant is forgotten, so that forgetting one costs as much as it has acknowledged."""
         self._views: dict[int, tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Bytes]] = {}
 
-    def __len__(self) -> int:
-        return len(self.tracked)
-
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self.tracked.values())
 

@@ -28,9 +28,6 @@ class Repeats:
     def __contains__(self, send: object) -> bool:
         return send in self.sends
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def __iter__(self) -> Iterator[Send]:
         return iter(self._order)
 

@@ -146,9 +146,6 @@ class Remembered:
     def __contains__(self, message_id: object) -> bool:
         return message_id in self.owners
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.owners)
-
     def items(self) -> Iterator[tuple[str, str]]:
         """Ids with their owners, oldest first."""
         return iter(self.owners.items())

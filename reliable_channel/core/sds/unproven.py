@@ -35,12 +35,6 @@ class Unproven:
         self.doubts: dict[str, Doubt] = {}
         """Read-only for other modules."""
 
-    def __contains__(self, message_id: object) -> bool:
-        return message_id in self.doubts
-
-    def __len__(self) -> int:
-        return len(self.doubts)
-
     def items(self) -> tuple[tuple[str, Doubt], ...]:
         """Ids with their doubts, in the order in which they end."""
         return tuple(self.doubts.items())

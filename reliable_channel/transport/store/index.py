@@ -181,11 +181,6 @@ class EnvelopeIndex:
                 walks = [self._walk(conditions, values, forward, limit, by_time=selection.pubsub_topic is None)]
             return list(islice(merge(*walks, reverse=not forward), limit))
 
-    def __len__(self) -> int:
-        with self._lock:
-            count: int = self._db.execute("SELECT count(DISTINCT hash) FROM envelopes").fetchone()[0]
-        return count
-
     def close(self) -> None:
         """Close the file. Closing twice does nothing."""
         with self._lock:

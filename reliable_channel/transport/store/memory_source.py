@@ -34,9 +34,6 @@ class MemorySource:
             if (entry := self._envelopes.pop(envelope_hash, None)) is not None:
                 self._order.remove(Position(entry[1].timestamp or 0, envelope_hash))
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def fault(self) -> None:
         return None
 

@@ -353,7 +353,7 @@ def test_finished_sends_are_forgotten_past_the_bound() -> None:
         [mine] = sent_ids(alice, b"%d" % number)
         alice.receive(message(f"b{number}", lamport=T0 + 9 + number, history=(mine,)), T0 + 10)
     assert len(alice._state.outgoing.sends) <= 3
-    assert len(alice._state.review.table) == len(alice._state.outgoing.segments)
+    assert len(alice._state.review.table.tracked) == len(alice._state.outgoing.segments)
 
 
 def test_an_ephemeral_message_leaves_no_trace() -> None:
