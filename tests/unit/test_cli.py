@@ -221,6 +221,27 @@ def test_every_command_that_reads_tables_says_where_in_the_same_way(
     assert re.search(r"--tables +DIR", out)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report",
+        "status",
+        "maintain",
+        "sql SELECT",
+        "alerts check",
+        "what-if talk",
+        "evidence bundle abc --out {}/bundle.zip",
+    ],
+)
+def test_a_place_without_tables_is_named_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__DATA_DIR", str(tmp_path / "elsewhere"))
+    status, _, err = run(capsys, *command.format(tmp_path).split())
+    assert status == 1
+    assert err.startswith(f"reliable-channel: There are no Delta tables under {tmp_path / 'elsewhere'}. ")
+
+
 def test_the_shell_completes_commands() -> None:
     environment = {**os.environ, "_RELIABLE_CHANNEL_COMPLETE": "complete_bash", "COMP_WORDS": "reliable-channel re"}
     code = "from reliable_channel.cli import main; main([])"

@@ -49,8 +49,11 @@ Found = dict[Table, pa.Table]
 
 def collect(settings: Settings, wanted: str) -> bytes:
     """The bundle of the message with this name (:func:`find_judged`): the bytes of its file, the same for the same
-    tables. Raises ``LocalError`` if no message or several are meant."""
-    lake = _open_round(TableSnapshot(settings.paths))
+    tables. Raises ``LocalError`` if no message or several are meant, and ``EnvironmentFault`` if there are no
+    tables."""
+    newest = TableSnapshot(settings.paths)
+    newest.require_any()
+    lake = _open_round(newest)
     status = _find(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
     rows_by_table = _read_rows(settings.paths, lake, status, bool(silent))

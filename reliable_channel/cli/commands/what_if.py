@@ -58,6 +58,7 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings(tables)
         least = share(target)
         lake = TableSnapshot(settings.paths)
+        lake.require_any()
         key = _find_channel(lake, channel_id, content_topic)
         recording = replace(
             read_recording(lake, key, messages), acknowledge_within_ms=settings.sds.acknowledge_within_ms
