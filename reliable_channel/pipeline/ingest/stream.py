@@ -153,7 +153,9 @@ class IngestWriter:
             sink.together(
                 *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
                 partial(sink.append_small, gaps, SOURCE_GAPS),
-                partial(self.clock.record, sink, reached),
+                # Also a micro-batch without records (of a transaction's marker), so that the table has all of them
+                # (runner/settings_guard.py).
+                partial(self.clock.record, sink, reached or self.clock.reached),
             )
             quarantined = sum(part.quarantined for part in result.parts.values())
             counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)

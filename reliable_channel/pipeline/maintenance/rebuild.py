@@ -31,6 +31,7 @@ from reliable_channel.pipeline.ingest.admission import QuotaGate
 from reliable_channel.pipeline.ingest.stream import admit, kafka_coordinates, limit_record_time
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.runner.run import wait_for
+from reliable_channel.pipeline.runner.settings_guard import refuse_other_copies
 from reliable_channel.pipeline.verdict import verdicts
 
 CARRIED_OVER = (
@@ -144,7 +145,8 @@ def swap(paths: PathSettings, new: PathSettings) -> str:
 
 
 def _fit_to_rebuild(paths: PathSettings) -> int:
-    """The version of ``envelopes`` to rebuild from. Raises ``EnvironmentFault`` if ingest was interrupted."""
+    """The version of ``envelopes`` to rebuild from. Raises ``EnvironmentFault`` if ingest was interrupted, and
+    ``ConfigurationError`` if its checkpoint, which is kept, is not of the same time."""
     version = open_table(paths, tables.ENVELOPES).version()
     checkpoint = read_checkpoint(paths, INGEST.name)
     if checkpoint is not None and checkpoint.interrupted:
@@ -152,6 +154,8 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
             "Ingest was interrupted in a micro-batch: some of its rows may be written and others not.",
             "Run ingest once (`jobs/ingest.py --once`), which finishes it, and rebuild then.",
         )
+    if checkpoint is not None:
+        refuse_other_copies(paths, checkpoint, (tables.ENVELOPES, tables.CLOCK), ())
     return version
 
 

@@ -1,19 +1,22 @@
-"""Refuses to start a query if its settings differ from its checkpoint's, or its tables are gone.
+"""Refuses to start a query if its settings differ from its checkpoint's, or its tables are gone or of another time.
 
 Spark silently keeps the checkpoint's number of shuffle partitions and state store provider, and does not notice another
 topic or participant. So the settings are stored in the checkpoint (``reliable-channel.json``, deleted together with it)
 and compared at every start (docs/operations.md). So are the names of the query's tables, because it would silently
-continue with new, empty tables in place of deleted ones.
+continue with new, empty tables in place of deleted ones. A table that was restored from an older copy than the
+checkpoint, or the reverse, is recognised by the micro-batches and versions that both record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from deltalake import DeltaTable
+
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoint, read_record, write_record
-from reliable_channel.lake.read import exists, holds_rows
+from reliable_channel.lake.read import holds_rows, open_at
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
@@ -39,8 +42,7 @@ _WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIV
 _REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
 
 _ELSEWHERE = (
-    "Restore it, or set paths.data_dir and paths.checkpoint_dir to new places,"
-    " where ingest reads again what is still in Kafka."
+    "set paths.data_dir and paths.checkpoint_dir to new places, where ingest reads again what is still in Kafka."
 )
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
@@ -111,7 +113,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
                 f"Run that version, or {_REMEDY}",
             )
         if checkpoint.committed is not None:
-            _refuse_without_tables(settings.paths, query, tables, recorded.get(_TABLES, "").split())
+            refuse_other_copies(settings.paths, checkpoint, tables, recorded.get(_TABLES, "").split())
     if wanted.keys() - recorded.keys():
         write_record(settings.paths, query, {**wanted, **recorded})
 
@@ -122,19 +124,50 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
-    remedy = _ELSEWHERE if query == "ingest" else f"Restore it, or {_REMEDY}"
+    remedy = f"Restore it, or {_ELSEWHERE if query == 'ingest' else _REMEDY}"
     fault = f"The query {query} has no checkpoint, but its table {table.name} has rows"
     raise ConfigurationError(f"{fault}: it would write them all again.", remedy)
 
 
-def _refuse_without_tables(paths: PathSettings, query: str, tables: Iterable[Table], names: Collection[str]) -> None:
-    """Raise ``ConfigurationError`` if one of ``tables`` does not exist although the checkpoint was made with it."""
+def refuse_other_copies(
+    paths: PathSettings, checkpoint: Checkpoint, tables: Iterable[Table], names: Collection[str]
+) -> None:
+    """Raise ``ConfigurationError`` if one of ``tables`` is not of the checkpoint's time: it does not exist although it
+    is one of the ``names`` that the checkpoint was made with, or one of the two was restored from an older copy."""
     for table in tables:
-        if table.name in names and not exists(paths, table):
+        opened = open_at(paths.table(table.name))
+        if opened is not None:
+            _refuse_another_time(paths, checkpoint, table, opened)
+        elif table.name in names:
             raise ConfigurationError(
-                f"The table {table.name} was deleted, but the checkpoint of {query} continues after its rows.",
-                _ELSEWHERE if table in (ENVELOPES, CLOCK) else f"Restore it, or {_REMEDY}",
+                f"The table {table.name} was deleted, but the checkpoint of {checkpoint.query} continues after its"
+                " rows.",
+                f"Restore it, or {_ELSEWHERE if table in (ENVELOPES, CLOCK) else _REMEDY}",
             )
+
+
+def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Table, opened: DeltaTable) -> None:
+    query, committed = checkpoint.query, checkpoint.committed or 0
+    written = opened.transaction_version(checkpoint.query_id or "")
+    if written is not None and written > committed and _was_never_planned(paths, query, written):
+        # Appends of the micro-batches up to ``written`` are skipped as replays, whatever rows they have.
+        fault = f"The checkpoint of {query} is older than the table {table.name}: new rows would be taken for old ones."
+    elif checkpoint.offsets.delta.get(str(opened.metadata().id), 0) > opened.version() + 1 or (
+        # Every micro-batch of ingest writes to its clock; other tables gain rows in some only.
+        table == CLOCK and written is not None and written < committed
+    ):
+        fault = f"The table {table.name} is older than the checkpoint of {query}: rows between them would be missing."
+    else:
+        return
+    other = _ELSEWHERE if query == "ingest" else _REMEDY
+    raise ConfigurationError(fault, f"Restore the tables and the checkpoints of one time, or {other}")
+
+
+def _was_never_planned(paths: PathSettings, query: str, batch_id: int) -> bool:
+    """Whether the checkpoint does not have a micro-batch. It is read after the table, to which another driver may be
+    writing."""
+    newest = read_checkpoint(paths, query)
+    return newest is None or newest.planned is None or newest.planned < batch_id
 
 
 def _format_value(value: str) -> str:

@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import pytest
 from kafka import TopicPartition
+from pyspark.sql import DataFrame
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
-from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.checkpoints import RECORD, parse_offsets, read_checkpoint, read_checkpoints
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, ENVELOPES
+from reliable_channel.lake.tables import CLOCK, ENVELOPES, SDS_MESSAGES, Table
+from reliable_channel.pipeline.ingest import stream
+from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
-from reliable_channel.pipeline.runner.queries import CHAIN, Query
+from reliable_channel.pipeline.ingest.stream import IngestWriter
+from reliable_channel.pipeline.ingest.task import IngestResult
+from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild
+from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, REASSEMBLY, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
 from tests.support import error_page
 
@@ -181,6 +189,72 @@ def test_a_query_does_not_go_on_over_new_tables_in_place_of_deleted_ones(query: 
             assert error_page.pattern_of("A checkpoint without its table").fullmatch(str(fault.value))
         place.with_suffix(".away").rename(place)
         starts()
+
+
+def append_batch(settings: Settings, table: Table, batch_id: int) -> None:
+    """One micro-batch of the checkpoint that :func:`write` makes."""
+    values = {"STRING": "x", "INT": 0, "BIGINT": 0, "TIMESTAMP": 0}
+    row = {c.name: values[c.type] for c in table.columns if c.type in values}
+    BatchSink(settings.paths, "b6cfcac8", batch_id).append_small(as_arrow([row], table), table)
+
+
+def test_tables_that_were_restored_from_an_older_copy_are_refused_by_ingest(settings: Settings) -> None:
+    """Its records up to the checkpoint's offset would be in no table, and Kafka would not be asked for them again."""
+    create_tables(settings.paths, INGEST.tables)
+    for batch_id in range(3):
+        append_batch(settings, CLOCK, batch_id)
+    append_batch(settings, ENVELOPES, 1)  # not every micro-batch has envelopes
+    root = write(settings, "ingest", [batch()] * 3, 3, operators=0)
+    check(settings, "ingest", SESSION, INGEST.tables)
+    (root / "offsets" / "3").write_text(batch())
+    (root / "commits" / "3").write_text("v1")
+    with pytest.raises(ConfigurationError) as fault:
+        check(settings, "ingest", SESSION, INGEST.tables)
+    assert error_page.pattern_of("Tables that are older than a checkpoint").fullmatch(str(fault.value))
+    with pytest.raises(ConfigurationError, match="older than the checkpoint of ingest"):
+        _fit_to_rebuild(settings.paths)
+    append_batch(settings, CLOCK, 3)
+    check(settings, "ingest", SESSION, INGEST.tables)
+    assert _fit_to_rebuild(settings.paths) == 1
+
+
+def test_ingest_records_a_micro_batch_without_records_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an aborted transaction, for instance. Else its tables would look older than the checkpoint."""
+    create_tables(settings.paths, INGEST.tables)
+    monkeypatch.setattr(stream, "admit", lambda *_: IngestResult({}, [], []))
+    append_batch(settings, CLOCK, 0)
+    writer = IngestWriter(settings, assume_lost)
+    writer(cast(DataFrame, None), BatchSink(settings.paths, "b6cfcac8", 1))
+    write(settings, "ingest", [batch()] * 2, 2, operators=0)
+    check(settings, "ingest", SESSION, INGEST.tables)
+
+
+def test_a_source_that_was_restored_from_an_older_copy_is_refused(settings: Settings) -> None:
+    """Spark would wait until the source has as many commits as the old one had, and skip them."""
+    create_tables(settings.paths, REASSEMBLY.tables)
+    append_batch(settings, SDS_MESSAGES, 0)
+    source = open_table(settings.paths, SDS_MESSAGES)
+    read_all = delta(source.version() + 1, source.metadata().id)
+    write(settings, "reassembly", [batch(read_all)], 1, operators=0)
+    check(settings, "reassembly", SESSION, REASSEMBLY.tables)
+    read_more = delta(source.version() + 2, source.metadata().id)
+    write(settings, "reassembly", [batch(read_more)], 1, operators=0)
+    with pytest.raises(ConfigurationError, match=r"sds_messages is older than .* of reassembly: .*rebuild"):
+        check(settings, "reassembly", SESSION, REASSEMBLY.tables)
+
+
+@pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
+def test_a_checkpoint_that_was_restored_from_an_older_copy_is_refused(query: Query, settings: Settings) -> None:
+    """Its next micro-batches would have numbers that the tables know, and their rows would be dropped as replays."""
+    table = _WRITES[query.name]
+    create_tables(settings.paths, query.tables)
+    append_batch(settings, table, 2)
+    write(settings, query.name, [batch()] * 3, 2, operators=0)  # the last one was interrupted and has written
+    check(settings, query.name, SESSION, query.tables)
+    append_batch(settings, table, 3)
+    with pytest.raises(ConfigurationError) as fault:
+        check(settings, query.name, SESSION, query.tables)
+    assert error_page.pattern_of("A checkpoint that is older than its tables").fullmatch(str(fault.value))
 
 
 def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -> None:
