@@ -104,6 +104,7 @@ class Story:
             sds_id=m["ids"][n],
             sds_kind="content",
             segment_kind=m["kinds"][n],
+            segment_index=n if m["kinds"][n] == "data" else 0,
             entire_message_hash=m["payload"],
             envelope_hash=m["envelopes"][n],
             data_count=2 if len(m["ids"]) > 1 else 1,

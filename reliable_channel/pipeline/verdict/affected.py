@@ -105,8 +105,15 @@ def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap
         new = {sds_id for _, sds_id in touched.ids}
         messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
         named = {*ids_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
-        lost = look_up[tables.LOST_DEPENDENCIES].rows((*CHANNEL_KEY, "sds_id"), named, is_among("sds_id", named))
+        lost = look_up[tables.LOST_DEPENDENCIES].rows(
+            (*CHANNEL_KEY, "sds_id"), named | new, is_among("sds_id", named | new)
+        )
         yield from _with_channels(lost)
+        # What is missing may belong to the message of a segment that names it.
+        namers = look_up[tables.SDS_MESSAGES].find_naming(new.intersection(lost["sds_id"].to_pylist()))
+        where = is_among("sds_id", namers) & (pc.field("segment_kind") != "bare")
+        columns = (*CHANNEL_KEY, "sds_id", "segment_kind")
+        yield from _with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
     if in_gap and touched.lamport:
         least = pa.array(touched.lamport.values(), pa.int64())
         as_frame(spark, _by_channel([*touched.lamport], least=least)).createOrReplaceTempView("v_new_lamport")

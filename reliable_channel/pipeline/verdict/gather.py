@@ -37,7 +37,7 @@ READ: dict[Table, tuple[str, ...]] = {
     ),
     tables.SDS_MESSAGES: (
         *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
-        *("lamport_timestamp", "event_time", "causal_history"),
+        *("segment_index", "lamport_timestamp", "event_time", "causal_history"),
     ),
     tables.LOST_DEPENDENCIES: (*_BY_ID, "sender_id", "status", "needed_by", "missing_since", "event_time"),
     tables.ACKS: (*_BY_ID, "acknowledged_by", "certainty"),
@@ -59,10 +59,13 @@ _FACT_TYPES = {
     # The sources that assign the id to a message, the most certain first.
     "delivered": _UNIT,
     "incomplete": _UNIT,
+    "belated": _UNIT,
     "queued": _UNIT,
     "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
     " data_count: int>",
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
+    # The next segment of the same send.
+    "next": "struct<sds_id: string, sender_id: string>",
     # Other facts about the id.
     "acknowledged_by": "string",
     "lost_by": "string",
@@ -95,6 +98,10 @@ _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coa
         and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
     where d.row_kind = 'message')"""
 
+_UNIT_OF_DELIVERED = """struct(not coalesce(sender_verified, false), first_seen,
+    concat_ws('-', lower(hex(entire_message_hash)), coalesce(cast(first_lamport_timestamp as string), first_sds_id)),
+    sender_id, entire_message_hash, coalesce(data_count, 1), late, first_seen, event_time, null, null)"""
+
 _IN_ORDER = ", ".join(
     # By default, Spark puts nulls first, DuckDB last.
     f"{name} nulls first"
@@ -120,17 +127,35 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 """The channel reports a send as queued, and the node each segment, milliseconds apart; more than a second later the
 same payload is another send."""
 
-_LAST_WITH_SEGMENTS = 2**63 - 1 - 256
+MAX_WITNESSED = 10
+"""Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
+soon among the last ten, and a single envelope cannot write the headline."""
+
+_SPAN = 256
+_FIRST = f"least(first_lamport_timestamp, {2**63 - 1 - 2 * _SPAN})"
 """A foreign writer's row may have any Lamport timestamp, and a sum that overflows ends the query in both engines."""
 
-_ARRIVED = f"""(select * from v_sds_messages s where s.sds_kind = 'content'
-    -- Without parity that arrived after its message was complete: v0.1 data segments do not state the parity count.
-    and not (s.segment_kind = 'parity' and exists (select 1 from v_deliveries d
-        where d.row_kind = 'message' and d.segment_kind is null and d.channel_id = s.channel_id
-        and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic and d.sender_id = s.sender_id
-        and d.entire_message_hash = s.entire_message_hash
-        and s.lamport_timestamp between d.first_lamport_timestamp
-            and least(d.first_lamport_timestamp, {_LAST_WITH_SEGMENTS}) + 256)))"""
+_BELATED = f"""(select d.*, s.sds_id as known_id
+    from (select *, explode(array({_FIRST} - {_FIRST} % {_SPAN}, {_FIRST} - {_FIRST} % {_SPAN} + {_SPAN})) as span
+        from v_deliveries where row_kind = 'message' and segment_kind is null) d
+    join (select *, lamport_timestamp - lamport_timestamp % {_SPAN} as span
+        from v_sds_messages where sds_kind = 'content' and segment_kind <> 'bare') s
+    on d.channel_id = s.channel_id and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic
+        and d.sender_id = s.sender_id and d.entire_message_hash = s.entire_message_hash and d.span = s.span
+    where s.lamport_timestamp - {_FIRST} between 0 and {_SPAN})"""
+"""The segments of a rebuilt message. It does not know the ids of those that arrived after it was complete, unless they
+can be recomputed: those of parity cannot, because v0.1 data segments do not state the parity count, and others' ids may
+be anything. ``span`` keeps the join small where one payload is sent often."""
+
+_NEIGHBOURS = f"""(select {_CHANNEL}, named.sds_id, next, next_sender
+    from (select {_CHANNEL}, sds_id as next, sender_id as next_sender,
+            explode(slice(reverse(causal_history), 1, cast(least(ordinal, {MAX_WITNESSED}) as int))) as named
+        from (select *, cast(segment_index as bigint)
+                + if(segment_kind = 'parity', coalesce(data_count, 2), 0) as ordinal
+            from v_sds_messages where sds_kind = 'content' and segment_kind <> 'bare') where ordinal > 0)
+    where coalesce(named.sender_id, next_sender) = next_sender)"""
+"""The segments before a segment, by its history: all segments of a send are made in one step, so they are the last
+entries."""
 
 _SENDER_RECORDS = """(select * from v_sender_events left join (
         select message_hash, bool_or(undecryptable) as undecryptable, bool_or(present) as present,
@@ -144,10 +169,6 @@ _SENDER_RECORDS = """(select * from v_sender_events left join (
 _LOGGED = f"""(select * from v_sender_events join (select distinct message_hash as envelope_hash, vantage
         from v_sightings where source not in {BRIDGE_SOURCES + NOT_SEEN_SOURCES}) using (envelope_hash))"""
 """The nodes whose logs have an envelope that its sender names, however the send ended."""
-
-MAX_WITNESSED = 10
-"""Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
-soon among the last ten, and a single envelope cannot write the headline."""
 
 _WITNESSED = f"""(select {_CHANNEL}, named_id as sds_id
     from (select {_CHANNEL}, sds_id, sender_id, named_id, bool_or(array_contains(own_ids, named_id)) as own
@@ -227,13 +248,8 @@ NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_los
 
 FACTS = "\nunion all ".join(
     (
-        _facts_from(
-            f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})",
-            delivered="""struct(not coalesce(sender_verified, false), first_seen,
-                concat_ws('-', lower(hex(entire_message_hash)),
-                coalesce(cast(first_lamport_timestamp as string), first_sds_id)), sender_id, entire_message_hash,
-                coalesce(data_count, 1), late, first_seen, event_time, null, null)""",
-        ),
+        _facts_from(f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})", delivered=_UNIT_OF_DELIVERED),
+        _facts_from(f"(select * except (sds_id), known_id as sds_id from {_BELATED})", belated=_UNIT_OF_DELIVERED),
         _facts_from(
             _INCOMPLETE,
             incomplete="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
@@ -245,9 +261,10 @@ FACTS = "\nunion all ".join(
                 entire_message_hash, null, false, first_seen, null, null, null)""",
         ),
         _facts_from(
-            _ARRIVED,
+            "v_sds_messages where sds_kind = 'content'",
             segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
+        _facts_from(_NEIGHBOURS, next="struct(next, next_sender)"),
         _facts_from(
             f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
             named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
@@ -276,7 +293,7 @@ FACTS = "\nunion all ".join(
     )
 )
 
-_CLAIMS = ("delivered", "incomplete", "queued", "segment", "named")
+_CLAIMS = ("delivered", "incomplete", "belated", "queued", "segment", "named", "next")
 _FACTS = (
     "asked_for",
     "sent",
@@ -302,19 +319,32 @@ SUSPECTS = f"""select stage, substring(raw, 1, {SEARCHED_BYTES}) as raw from v_q
 """Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
 
 EVIDENCE = f"""
-    with in_sends as (
+    with known as (
+        select * except (delivered, belated), suspected is not null as undecodable,
+            coalesce(delivered, if(incomplete is null, belated, null)) as delivered,
+            coalesce(delivered, incomplete, belated, queued) is null and segment is null and named is not null
+                and coalesce(named.sender_id, next.sender_id) = next.sender_id as is_lost_segment
+        from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
+    ), in_sends as (
         -- A sender queues all segments of a send: if one belongs to a delivered message, all do.
-        select * except (delivered, incomplete), suspected is not null as undecodable,
+        select * except (delivered, incomplete),
             coalesce(delivered, min(delivered) over send) as delivered,
             coalesce(incomplete, min(incomplete) over send) as incomplete
-        from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
+        from known
         window send as (partition by {_CHANNEL}, coalesce(queued.message_key, sds_id))
+    ), beside as (
+        -- A segment that never arrived belongs to the message of the segment after it.
+        select * except (delivered, incomplete, queued),
+            coalesce(delivered, min(delivered) over pair) as delivered,
+            coalesce(incomplete, min(incomplete) over pair) as incomplete,
+            coalesce(queued, min(queued) over pair) as queued, coalesce(segment, min(segment) over pair) as part
+        from in_sends window pair as (partition by {_CHANNEL}, if(is_lost_segment, next.sds_id, sds_id))
     ), claimed as (
         select *, coalesce(delivered, incomplete, queued) as unit,
             case when delivered is not null then 'delivered' when incomplete is not null then 'incomplete'
-                when queued is not null then 'queued' when segment is not null then 'waiting'
+                when queued is not null then 'queued' when part is not null then 'waiting'
                 when named is not null then 'named' end as source
-        from in_sends
+        from beside
     ), units as (
         select {_CHANNEL}, source, coalesce(max(unit.message_key),
                 if(source = 'named', min(sds_id),
@@ -336,8 +366,8 @@ EVIDENCE = f"""
             -- A store that has only received segments cannot provide a missing one.
             bool_or(present and segment is null) as present
         from claimed where source is not null
-        group by {_CHANNEL}, source, unit.message_key, if(unit is null and segment is not null,
-            struct(segment.sender_id, segment.entire_message_hash, if(segment.bare, sds_id, '')), null),
+        group by {_CHANNEL}, source, unit.message_key, if(unit is null and part is not null,
+            struct(part.sender_id, part.entire_message_hash, if(part.bare, sds_id, '')), null),
             if(source = 'named', sds_id, '')
     )
     -- Keep one message per key: an id is arbitrary text, so it can equal the key of another message.

@@ -34,10 +34,10 @@ def read_related(
     with_namers = is_among("sds_id", ids | namers)
     view(tables.ACKS, ids | namers, with_namers)
     messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
-    parity = messages.filter(pc.equal(messages["segment_kind"], "parity"))
+    segments = messages.filter(pc.not_equal(messages["segment_kind"], "bare"))
     columns = ("sds_id", "event", "entire_message_hash")
     queued = read(tables.SENDER_EVENTS, columns, ids, by_id & (pc.field("event") == "queued"))
-    for rows in (parity, queued):
+    for rows in (segments, queued):
         payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
     by_payload = is_among("entire_message_hash", payloads)
     for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):

@@ -80,3 +80,81 @@ def test_no_number_or_time_of_a_row_makes_it_fail(extreme: str) -> None:
 
 def test_no_evidence_gives_no_message() -> None:
     assert gather([{**CHANNEL, "sds_id": "m"}], {}) == []
+
+
+OF_ALICE = {**CHANNEL, "sender_id": "alice", "entire_message_hash": b"h" * 32}
+
+
+def part(sds_id: str, index: int, *history: str, **columns: Any) -> dict[str, Any]:
+    """A data segment of Alice's message of four, or as ``columns`` say; the history names messages of its sender."""
+    sender = columns.get("sender_id", "alice")
+    named = [{"sds_id": each, "retrieval_hint": None, "sender_id": sender} for each in history]
+    said = {"segment_kind": "data", "segment_index": index, "data_count": 4, "lamport_timestamp": 1_000 + index}
+    return segment(sds_id, causal_history=named, **{**said, **columns})
+
+
+def rebuilt(first_lamport: int, *sds_ids: str | None) -> dict[tables.Table, list[dict[str, Any]]]:
+    """The rows of Alice's message, rebuilt from some segments."""
+    at = {"kafka_topic": "k", "kafka_partition": 0, "kafka_offset": first_lamport}
+    message = {"row_kind": "message", "first_lamport_timestamp": first_lamport, "data_count": 4, "late": False}
+    message |= {"first_seen": AT_US, "event_time": AT_US}
+    return {
+        tables.DELIVERIES: [{**OF_ALICE, **at, **message}],
+        tables.REASSEMBLED_MESSAGES: [{**OF_ALICE, **at, "sds_ids": [*sds_ids]}],
+    }
+
+
+def messages(rows: dict[tables.Table, list[dict[str, Any]]]) -> list[tuple[str, int, list[str]]]:
+    """Source, received segments and ids of each message."""
+    ids = {row["sds_id"] for some in rows.values() for row in some if "sds_id" in row}
+    gathered = gather([{**CHANNEL, "sds_id": each} for each in sorted(ids)], rows)
+    return sorted((row["source"], row["received"], row["ids"]) for row in gathered)
+
+
+def test_a_segment_that_arrives_after_its_message_was_rebuilt_belongs_to_it_whatever_its_id() -> None:
+    """Its id cannot be recomputed. It was one more message, and missing: 1 of 4 needed segments arrived."""
+    rows = rebuilt(1_000, "a", None, "c", "d", None, "f")
+    rows[tables.SDS_MESSAGES] = [part("a", 0), part("c", 2), part("d", 3), part("f", 1, segment_kind="parity")]
+    rows[tables.SDS_MESSAGES] += [part("b", 1), part("e", 0, segment_kind="parity", data_count=None)]
+    rows[tables.ACKS] = [{**CHANNEL, "sds_id": each, "acknowledged_by": "bob"} for each in "abce"]
+    assert messages(rows) == [("delivered", 6, [*"abcdef"])]
+
+
+@pytest.mark.parametrize("first_lamport", [900, 1_001, 700, 10_000])
+def test_a_segment_of_another_send_of_the_payload_does_not(first_lamport: int) -> None:
+    rows = rebuilt(first_lamport, "a", "b", "c", "d")
+    rows[tables.SDS_MESSAGES] = [part("x", 0, lamport_timestamp=first_lamport + 257), part("a", 0)]
+    rows[tables.SDS_MESSAGES][1]["lamport_timestamp"] = first_lamport
+    rows[tables.SDS_MESSAGES].append(part("w", 0, lamport_timestamp=first_lamport - 1))
+    assert [ids for _, _, ids in messages(rows)] == [["a"], ["w", "x"]]
+
+
+INCOMPLETE = {**OF_ALICE, "event_time": AT_US, "first_seen": AT_US, "data_count": 4, "status": "overdue"}
+
+
+def lost(sds_id: str, sender_id: str | None = "alice") -> dict[str, Any]:
+    return {**CHANNEL, "sds_id": sds_id, "sender_id": sender_id, "status": "lost", "event_time": AT_US}
+
+
+@pytest.mark.parametrize("source", ["incomplete", "waiting", "delivered"])
+def test_a_lost_segment_that_the_next_ones_name_belongs_to_their_message(source: str) -> None:
+    """It was one more missing message, although only one was lost."""
+    rows = rebuilt(1_000, "a", None, None, "d") if source == "delivered" else {}
+    rows[tables.SDS_MESSAGES] = [part("a", 0, "old"), part("d", 3, "b", "c")]
+    if source == "incomplete":
+        rows[tables.INCOMPLETE_MESSAGES] = [{**INCOMPLETE, "sds_ids": ["a", "d"]}]
+    rows[tables.LOST_DEPENDENCIES] = [lost("b"), lost("c", None), lost("old")]
+    assert messages(rows) == sorted([(source, 2, [*"abcd"]), ("named", 0, ["old"])])
+
+
+@pytest.mark.parametrize(
+    "named_by",
+    [
+        pytest.param(part("m", 1, "b", sender_id="mallory", entire_message_hash=b"m" * 32), id="another sender"),
+        pytest.param(part("m", 0, "b"), id="a first segment"),
+        pytest.param(segment("m"), id="a message of one segment"),
+    ],
+)
+def test_a_lost_message_that_others_name_stays_one_of_its_own(named_by: dict[str, Any]) -> None:
+    rows = {tables.SDS_MESSAGES: [named_by], tables.LOST_DEPENDENCIES: [lost("b")]}
+    assert ("named", 0, ["b"]) in messages(rows)
