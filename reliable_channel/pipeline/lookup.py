@@ -36,6 +36,7 @@ INDEXED: dict[Table, tuple[str, ...]] = {
     tables.LOST_DEPENDENCIES: ("sds_id",),
     tables.ACKS: ("sds_id",),
     tables.REPAIR_REQUESTS: ("sds_id",),
+    tables.CHANNEL_EVENTS: ("sds_id",),
     tables.STORE_PRESENCE: ("sds_id", "message_hash"),
     tables.SIGHTINGS: ("message_hash", "source"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),

@@ -97,8 +97,8 @@ DELIVERY_STATUS = Table(
             "cause",
             "STRING",
             "cause of the verdict, null if none is known: never_sent, rate_limited, propagated_not_stored,"
-            " segment_missing, undecodable, undecryptable, dependency_missing, late, hash_mismatch, source_gap,"
-            " unsettled, before_observation, not_followed, claimed_by_one",
+            " segment_missing, undecodable, undecryptable, refused, dependency_missing, late, hash_mismatch,"
+            " source_gap, unsettled, before_observation, not_followed, claimed_by_one",
             example="segment_missing",
         ),
         DETAIL.describe(

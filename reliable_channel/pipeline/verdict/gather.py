@@ -8,6 +8,7 @@ evidence took longer to compile than to run. The text of the queries is constant
 
 from __future__ import annotations
 
+from reliable_channel.core.sds import RefusalReason
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, NOT_SEEN_SOURCES, UNPROVEN
@@ -42,6 +43,7 @@ READ: dict[Table, tuple[str, ...]] = {
     tables.LOST_DEPENDENCIES: (*_BY_ID, "sender_id", "status", "needed_by", "missing_since", "event_time"),
     tables.ACKS: (*_BY_ID, "acknowledged_by", "certainty"),
     tables.REPAIR_REQUESTS: _BY_ID,
+    tables.CHANNEL_EVENTS: (*_BY_ID, "event", "detail"),
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash", "outcome", "detail"),
     tables.SIGHTINGS: ("message_hash", "vantage", "source"),
     tables.QUARANTINE: ("message_hash", "reason"),
@@ -72,6 +74,7 @@ _FACT_TYPES = {
     "logged_by": "string",
     "store_error": "string",
     "asked_for": "boolean",
+    "refused": "boolean",
     "sent": "boolean",
     "held_back": "boolean",
     "given_up": "boolean",
@@ -246,6 +249,14 @@ _PROVEN = f"outcome = 'present' and detail is distinct from '{UNPROVEN}'"
 
 NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
 
+_REFUSED = " and ".join(
+    (
+        "event = 'refused'",
+        *(f"detail not like '{part}%'" for part in (RefusalReason.FILTER_SIZE, RefusalReason.NOT_CAUSAL)),
+    )
+)
+"""Of these two reasons, only the filter or a dependency is refused, not the message."""
+
 FACTS = "\nunion all ".join(
     (
         _facts_from(f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})", delivered=_UNIT_OF_DELIVERED),
@@ -273,6 +284,7 @@ FACTS = "\nunion all ".join(
         _facts_from(_WITNESSED, witnessed="true"),
         _facts_from("v_acks", acknowledged_by="acknowledged_by"),
         _facts_from("v_repair_requests", asked_for="true"),
+        _facts_from(f"v_channel_events where {_REFUSED}", refused="true"),
         _facts_from(
             _SENDER_RECORDS,
             sent="event in ('sent', 'resent', 'not_stored')",
@@ -296,6 +308,7 @@ FACTS = "\nunion all ".join(
 _CLAIMS = ("delivered", "incomplete", "belated", "queued", "segment", "named", "next")
 _FACTS = (
     "asked_for",
+    "refused",
     "sent",
     "held_back",
     "given_up",

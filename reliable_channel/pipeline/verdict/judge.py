@@ -58,6 +58,7 @@ def judge_message(
         needed=needed,
         received=row["received"],
         hash_mismatch=row["reason"] == "hash_mismatch",
+        refused=bool(row["refused"]),
         sent=bool(row["sent"]),
         held_back=bool(row["held_back"]),
         given_up=bool(row["given_up"]),

@@ -29,6 +29,7 @@ def read_related(
 
     by_id = is_among("sds_id", ids)
     view(tables.REPAIR_REQUESTS, ids, by_id)
+    view(tables.CHANNEL_EVENTS, ids, by_id)
     lost = view(tables.LOST_DEPENDENCIES, ids, by_id)
     namers = find_naming({*lost["sds_id"].to_pylist()})
     with_namers = is_among("sds_id", ids | namers)

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     SEGMENT_MISSING = "segment_missing"
     UNDECODABLE = "undecodable"
     UNDECRYPTABLE = "undecryptable"
+    REFUSED = "refused"
     DEPENDENCY_MISSING = "dependency_missing"
     LATE = "late"
     HASH_MISMATCH = "hash_mismatch"
@@ -42,7 +43,8 @@ class Cause(StrEnum):
 class VerdictEvidence:
     """The evidence about one message, from all tables.
 
-    ``needed``: k; ``received``: the number of its received segments; ``sent``: a sender's record shows that it was
+    ``needed``: k; ``received``: the number of its received segments; ``refused``: SDS refused
+    one of them (``channel_events``); ``sent``: a sender's record shows that it was
     dispatched, or the log of a node that the network had it (``logged_by``: the names of these nodes);
     ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send it;
     ``known_to_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
@@ -57,6 +59,7 @@ class VerdictEvidence:
     needed: int = 1
     received: int = 0
     hash_mismatch: bool = False
+    refused: bool = False
     sent: bool = False
     held_back: bool = False
     given_up: bool = False
@@ -85,6 +88,7 @@ RULES: tuple[Rule, ...] = (
     ),
     (lambda e: not e.settled, Verdict.UNKNOWN, Cause.UNSETTLED),
     (lambda e: e.hash_mismatch, Verdict.MISSING, Cause.HASH_MISMATCH),
+    (lambda e: e.received >= e.needed and e.refused, Verdict.MISSING, Cause.REFUSED),
     (lambda e: e.received >= e.needed, Verdict.MISSING, Cause.DEPENDENCY_MISSING),
     (lambda e: e.held_back and not e.sent, Verdict.MISSING, Cause.RATE_LIMITED),
     (lambda e: e.given_up and not e.sent, Verdict.MISSING, Cause.NEVER_SENT),

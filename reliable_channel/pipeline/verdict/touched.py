@@ -38,6 +38,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     tables.LOST_DEPENDENCIES: _BY_ID,
     tables.ACKS: _BY_ID,
     tables.REPAIR_REQUESTS: _BY_ID,
+    tables.CHANNEL_EVENTS: _BY_ID,
     tables.STORE_PRESENCE: (*_BY_ID, "message_hash"),
     tables.SIGHTINGS: ("message_hash", "source"),
     tables.QUARANTINE: ("message_hash", "stage", "raw"),

@@ -158,3 +158,18 @@ def test_a_lost_segment_that_the_next_ones_name_belongs_to_their_message(source:
 def test_a_lost_message_that_others_name_stays_one_of_its_own(named_by: dict[str, Any]) -> None:
     rows = {tables.SDS_MESSAGES: [named_by], tables.LOST_DEPENDENCIES: [lost("b")]}
     assert ("named", 0, ["b"]) in messages(rows)
+
+
+@pytest.mark.parametrize(
+    ("detail", "is_refused"),
+    [
+        ("lamport_too_far 3600000 ms ahead", True),
+        ("older_than_log", True),
+        ("filter_size", False),
+        ("not_causal x", False),
+    ],
+)
+def test_a_message_that_sds_refused_wholly_is_refused(detail: str, is_refused: bool) -> None:
+    event = {**CHANNEL, "sds_id": "m", "event": "refused", "detail": detail}
+    rows = {tables.SDS_MESSAGES: [segment("m")], tables.CHANNEL_EVENTS: [event]}
+    assert [bool(row["refused"]) for row in gather([{**CHANNEL, "sds_id": "m"}], rows)] == [is_refused]

@@ -24,6 +24,12 @@ CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
         Cause.NEVER_SENT,
     ),
     "wrong hash": (VerdictEvidence(hash_mismatch=True, received=3, needed=3), MISSING, Cause.HASH_MISMATCH),
+    "a clock far ahead": (VerdictEvidence(refused=True, received=2, needed=2), MISSING, Cause.REFUSED),
+    "refused, and a segment lacks": (
+        VerdictEvidence(refused=True, received=1, needed=2),
+        MISSING,
+        Cause.SEGMENT_MISSING,
+    ),
     "waits for another": (VerdictEvidence(received=1), MISSING, Cause.DEPENDENCY_MISSING),
     "held by a rate limit": (VerdictEvidence(held_back=True), MISSING, Cause.RATE_LIMITED),
     "given up by its sender": (VerdictEvidence(given_up=True), MISSING, Cause.NEVER_SENT),

@@ -31,7 +31,7 @@ def test_every_table_is_there_with_the_comments_of_its_columns(sample_tables: Pa
     ("table", "column", "expected"),
     [
         ("delivery_status", "verdict", set(Verdict)),
-        ("delivery_status", "cause", set(Cause) - {Cause.NOT_FOLLOWED, Cause.CLAIMED_BY_ONE} | {None}),
+        ("delivery_status", "cause", set(Cause) - {Cause.NOT_FOLLOWED, Cause.CLAIMED_BY_ONE, Cause.REFUSED} | {None}),
         ("acks", "evidence", {"causal_history", "implied", "filter"}),
         ("acks", "certainty", {"certain", "implied", "probable"}),
         ("lost_dependencies", "status", {"lost", "before_observation", "recovered"}),
