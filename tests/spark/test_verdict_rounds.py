@@ -124,14 +124,15 @@ class Story:
             "sender_id": m["sender_id"],
             "entire_message_hash": m["payload"],
             "first_sds_id": m["ids"][0],
-            "first_lamport_timestamp": BEGIN_US // 1000 + int(m["at_s"] * 1000),
+            "first_lamport_timestamp": BEGIN_US // 1000 + int(m["at_s"] * 1000) + 7 * m.get("sends", 0),
             "event_time": self.time(),
             "first_seen": self.time(m["at_s"] + 1),
         }
         if segmented:
             self.put(tables.REASSEMBLED_MESSAGES, **common, sds_ids=[*m["ids"][:2], None], data_count=2)
-        if not m.get("delivered"):
-            m["delivered"] = True
+        # A text may be sent again under its id.
+        if not m.get("delivered") or not segmented:
+            m["delivered"], m["sends"] = True, m.get("sends", 0) + 1
             self.put(
                 tables.DELIVERIES,
                 **common,

@@ -19,7 +19,17 @@ _CHANNEL = ", ".join(CHANNEL_KEY)
 _BY_ID = (*CHANNEL_KEY, "sds_id")
 READ: dict[Table, tuple[str, ...]] = {
     tables.DELIVERIES: (
-        *(*_BY_ID, *RECORD_KEY, "row_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count", "late"),
+        *(
+            *_BY_ID,
+            *RECORD_KEY,
+            "family",
+            "row_kind",
+            "segment_kind",
+            "sender_id",
+            "entire_message_hash",
+            "data_count",
+            "late",
+        ),
         *("first_sds_id", "first_lamport_timestamp", "first_seen", "event_time", "sender_verified"),
     ),
     tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, *RECORD_KEY, "sds_ids", "entire_message_hash"),
@@ -51,11 +61,12 @@ READ: dict[Table, tuple[str, ...]] = {
 """The columns of each view that these queries read."""
 
 # Messages of two wire families may be delivered under one id: the one whose id is proven has it, else the first. So
-# nobody takes an id by writing it in the other family.
+# nobody takes an id by writing it in the other family. In that family, every send of the same payload has it too: where
+# ids are hashes of the content (js-waku, LIP-173), equal texts have one id.
 _UNIT = (
     "struct<unproven: boolean, since: timestamp, message_key: string, sender_id: string, entire_message_hash: binary,"
     " needed: int, late: boolean, first_seen: timestamp, delivered_at: timestamp, reason: string,"
-    " data_missing: array<int>>"
+    " data_missing: array<int>, family: string>"
 )
 _FACT_TYPES = {
     # The sources that assign the id to a message, the most certain first.
@@ -103,7 +114,7 @@ _DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coa
 
 _UNIT_OF_DELIVERED = """struct(not coalesce(sender_verified, false), first_seen,
     concat_ws('-', lower(hex(entire_message_hash)), coalesce(cast(first_lamport_timestamp as string), first_sds_id)),
-    sender_id, entire_message_hash, coalesce(data_count, 1), late, first_seen, event_time, null, null)"""
+    sender_id, entire_message_hash, coalesce(data_count, 1), late, first_seen, event_time, null, null, family)"""
 
 _IN_ORDER = ", ".join(
     # By default, Spark puts nulls first, DuckDB last.
@@ -264,12 +275,12 @@ FACTS = "\nunion all ".join(
         _facts_from(
             _INCOMPLETE,
             incomplete="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
-                sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing)""",
+                sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing, null)""",
         ),
         _facts_from(
             _QUEUED,
             queued="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
-                entire_message_hash, null, false, first_seen, null, null, null)""",
+                entire_message_hash, null, false, first_seen, null, null, null, null)""",
         ),
         _facts_from(
             "v_sds_messages where sds_kind = 'content'",
@@ -321,6 +332,7 @@ _FACTS = (
 
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
+        collect_set(delivered) as sends,
         collect_set(acknowledged_by) as acknowledged_by, collect_set(lost_by) as lost_by,
         collect_set(logged_by) as logged_by, max(store_error) as store_error,
         {", ".join(f"bool_or({name}) as {name}" for name in _FACTS)}
@@ -333,8 +345,10 @@ SUSPECTS = f"""select stage, substring(raw, 1, {SEARCHED_BYTES}) as raw from v_q
 
 EVIDENCE = f"""
     with known as (
-        select * except (delivered, belated), suspected is not null as undecodable,
-            coalesce(delivered, if(incomplete is null, belated, null)) as delivered,
+        select * except (delivered, belated, sends), suspected is not null as undecodable,
+            explode(if(delivered is null, array(if(incomplete is null, belated, null)), filter(sends,
+                each -> each.family <=> delivered.family
+                and each.entire_message_hash <=> delivered.entire_message_hash))) as delivered,
             coalesce(delivered, incomplete, belated, queued) is null and segment is null and named is not null
                 and coalesce(named.sender_id, next.sender_id) = next.sender_id as is_lost_segment
         from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id

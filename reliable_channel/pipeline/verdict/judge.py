@@ -49,7 +49,7 @@ def judge_message(
     settled = as_of - first_seen >= dt.timedelta(milliseconds=settle_delay_ms)
     needed = count_needed_segments(row)
     times = Counter(row["acknowledgements"])
-    can_rebuild = {who for who, segments in times.items() if segments >= needed}
+    can_rebuild = {who for who, segments in times.items() if segments >= needed and who != row["sender_id"]}
     lost_by = {*row["lost_by"]}
     evidence = VerdictEvidence(
         delivered=row["source"] == "delivered",

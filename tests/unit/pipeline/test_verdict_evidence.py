@@ -3,6 +3,7 @@ Spark."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Set
 from typing import Any
 
@@ -14,6 +15,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.pipeline.verdict.gather import READ
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
+from reliable_channel.pipeline.verdict.judge import judge_message
 
 CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "channel_id": "c"}
 AT_US = 1_767_225_600_000_000
@@ -173,3 +175,43 @@ def test_a_message_that_sds_refused_wholly_is_refused(detail: str, is_refused: b
     event = {**CHANNEL, "sds_id": "m", "event": "refused", "detail": detail}
     rows = {tables.SDS_MESSAGES: [segment("m")], tables.CHANNEL_EVENTS: [event]}
     assert [bool(row["refused"]) for row in gather([{**CHANNEL, "sds_id": "m"}], rows)] == [is_refused]
+
+
+def delivery(
+    sender_id: str, lamport: int, content: bytes = b"h", family: str = "spec", **columns: Any
+) -> dict[str, Any]:
+    """A delivered message of one segment with the id ``m``."""
+    by = {"sender_id": sender_id, "family": family, "first_lamport_timestamp": lamport, "segment_kind": "bare"}
+    at = {"first_seen": AT_US + lamport, "event_time": AT_US + lamport, "row_kind": "message", "late": False}
+    return {**CHANNEL, **by, **at, "sds_id": "m", "entire_message_hash": content * 32, **columns}
+
+
+def test_every_send_of_a_text_whose_id_is_its_hash_is_a_message() -> None:
+    sends = [delivery("alice", 1), delivery("alice", 5), delivery("bob", 7)]
+    gathered = gather([{**CHANNEL, "sds_id": "m"}], {tables.DELIVERIES: sends})
+    keys = sorted((row["sender_id"], row["message_key"].rpartition("-")[-1]) for row in gathered)
+    assert keys == [("alice", "1"), ("alice", "5"), ("bob", "7")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(delivery("mallory", 0, b"m"), id="another content under its id"),
+        pytest.param(delivery("mallory", 0, family="nim"), id="in another wire family"),
+    ],
+)
+def test_a_message_under_the_proven_id_of_another_is_none(other: dict[str, Any]) -> None:
+    rows = {tables.DELIVERIES: [other, delivery("alice", 1, sender_verified=True)]}
+    assert [row["sender_id"] for row in gather([{**CHANNEL, "sds_id": "m"}], rows)] == ["alice"]
+
+
+def test_who_sends_an_equal_text_does_not_acknowledge_its_own() -> None:
+    acks = [{**CHANNEL, "sds_id": "m", "acknowledged_by": who} for who in ("alice", "bob", "carol")]
+    rows = {tables.DELIVERIES: [delivery("alice", 1), delivery("bob", 7)], tables.ACKS: acks}
+    at = dt.datetime(2027, 1, 1, tzinfo=dt.UTC)
+    judged = [
+        judge_message(row, at, 0, [], followed=True, ask_stores=False)
+        for row in gather([{**CHANNEL, "sds_id": "m"}], rows)
+    ]
+    acknowledged = {row["sender_id"]: row["acknowledged_by"] for row in judged}
+    assert acknowledged == {"alice": ["bob", "carol"], "bob": ["alice", "carol"]}
