@@ -72,9 +72,11 @@ def relation(
         return FURTHER_SEND
     if verified is None:  # recomputing takes up to 3 MiB of hashing: only where it decides something
         verified = id_is_recomputed(message)
-    if equal and not verified and not _is_verified(message, known):
+    # If it is recomputed from both sends, or from neither, nothing binds it to one of them. LIP-173 hashes the content
+    # alone as js-waku does, by another function.
+    if equal and bool(verified) == _is_verified(message, known):
         return FURTHER_SEND
-    # An id that binds sender and Lamport timestamp is recomputed from one message only. A message that has won once
+    # Of two sends, an id that binds sender and Lamport timestamp is recomputed from one. A message that has won once
     # stays: two that can both be recomputed would replace each other for ever (docs/spec/sds.md, *Bounds*).
     wins = verified and not known.won
     report_conflict(message, known, wins, now, events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,16 +14,22 @@ from reliable_channel.channel.events import ChannelProblem, MessageReceived
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.steps import Effect, EnvelopeReceived, Report, Ticked
 from reliable_channel.core.segmentation import SegmentationConfig
-from reliable_channel.core.wire.hashing import js_message_id
+from reliable_channel.core.wire.hashing import content_message_id, js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 
 NOW = 1_700_000_000_000
 OK = js_message_id(b"ok")
 
 
-def heard(sender: str, lamport: int, history: tuple[str, ...] = (), content: bytes = b"ok") -> EnvelopeReceived:
+def heard(
+    sender: str,
+    lamport: int,
+    history: tuple[str, ...] = (),
+    content: bytes = b"ok",
+    make_id: Callable[[bytes], str] = js_message_id,
+) -> EnvelopeReceived:
     entries = tuple(HistoryEntry(name) for name in history)
-    message = SdsMessage(sender, js_message_id(content), "talk", lamport, entries, content=content)
+    message = SdsMessage(sender, make_id(content), "talk", lamport, entries, content=content)
     return EnvelopeReceived(NOW + 100, encode_sds_message(message), bytes(32))
 
 
@@ -36,9 +43,11 @@ def told(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, st
     return [(each.sender_id, each.lamport_timestamp, each.sds_id) for each in found], problems
 
 
-def test_five_copies_each_of_two_equal_texts_are_two_messages() -> None:
-    messages, problems = told([heard("bob", NOW + 1), heard("carol", NOW + 2)] * 5)
-    assert messages == [("bob", NOW + 1, OK), ("carol", NOW + 2, OK)]
+@pytest.mark.parametrize("make_id", [js_message_id, content_message_id], ids=["js-waku", "LIP-173"])
+def test_five_copies_each_of_four_equal_texts_are_four_messages(make_id: Callable[[bytes], str]) -> None:
+    sends = [(name, NOW + n) for n, name in enumerate(("bob", "carol", "bob", "bob"))]
+    messages, problems = told([heard(*send, make_id=make_id) for send in sends] * 5)
+    assert messages == [(*send, make_id(b"ok")) for send in sends]
     assert problems == []
 
 

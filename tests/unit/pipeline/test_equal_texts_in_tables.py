@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
+from reliable_channel.core.wire.hashing import content_message_id, js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from tests.support.adapters import Adapters
@@ -31,10 +33,13 @@ def delivered(records: list[bytes]) -> tuple[list[tuple[str, bytes | None]], lis
     return [(row.sender, row.payload) for row in found.messages], events
 
 
-def test_five_records_each_of_two_equal_texts_are_two_messages_without_a_conflict() -> None:
-    both = [record("bob", b"ok", T0 + 1), record("carol", b"ok", T0 + 2)]
-    messages, events = delivered(both * 5)
-    assert messages == [("bob", b"ok"), ("carol", b"ok")]
+@pytest.mark.parametrize("make_id", [js_message_id, content_message_id], ids=["js-waku", "LIP-173"])
+def test_five_records_each_of_three_equal_texts_are_three_messages_without_a_conflict(
+    make_id: Callable[[bytes], str],
+) -> None:
+    sends = [record(name, b"ok", T0 + n, make_id(b"ok")) for n, name in enumerate(("bob", "carol", "bob"))]
+    messages, events = delivered(sends * 5)
+    assert messages == [("bob", b"ok"), ("carol", b"ok"), ("bob", b"ok")]
     assert events == []
 
 
