@@ -290,6 +290,17 @@ class SdsChannel:
         """Whether a message with this id, Lamport timestamp (ms) and sender would be refused as older than the log."""
         return self._state.log.may_have_forgotten((lamport, message_id), sender_id)
 
+    def has_delivered(self, message_id: str, lamport: int, sender_id: str) -> bool:
+        """Whether exactly this send was delivered here, or may have been: equal contents can have one id."""
+        state = self._state
+        entry = state.log.get(message_id)
+        return (
+            (entry is not None and (entry.lamport, entry.sender_id) == (lamport, sender_id))
+            or (lamport, message_id, sender_id) in state.repeats
+            or lamport <= state.repeats.horizon
+            or self.is_forgotten(message_id, lamport, sender_id)
+        )
+
     def sender_of(self, message_id: str) -> str | None:
         """The sender of the message that owns an id here, in the log or in the incoming buffer; ``None`` if there is
         none."""

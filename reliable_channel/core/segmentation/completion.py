@@ -58,7 +58,9 @@ def make_completed(
         first_seen=held.first_seen,
         completed_at=now,
         send=held.send,
-        one_send=find_agreed_lamport(genuine, k) is not None or (parity_count != 0 and is_bound(held, work)),
+        one_send=find_agreed_lamport(genuine, k) is not None
+        or (k == 1 and not parity_count)  # it is the only segment
+        or (parity_count != 0 and is_bound(held, work)),
     )
 
 

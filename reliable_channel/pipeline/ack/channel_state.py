@@ -41,13 +41,13 @@ from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import row_of
 
-STATE_VERSION = 13
+STATE_VERSION = 14
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
 value. Later versions changed rules: 4 for messages with unproven ids, 5 for own repair requests that others repeat, 6
 for which segments are forgotten when too many wait for the rest of their messages, 8 for the cost of a waiting message
 and for when one of many missing ids is given up. Version 9 has compressed snapshots, and journals in
 pages; version 10 has eight buckets in a shuffle partition instead of 64 in all; version 12 has due times; version 13
-has a channel for each wire family."""
+has a channel for each wire family; version 14 delivers each of several equal contents under one id."""
 
 SNAPSHOT_PART = 8
 """A journal may grow to the size of its snapshot divided by this. The limit varies between half and one and a half

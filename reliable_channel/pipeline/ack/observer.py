@@ -233,7 +233,7 @@ class ChannelObserver:
         if lamport is None or self._channel.is_forgotten(sds_id, lamport, row.sender_id):
             return
         seen = self._seen.get(sds_key(sds_id, row.sender_id))
-        if seen is not None and seen.digest == digest_of(row):
+        if seen is not None and seen.digest == digest_of(row) and not self._is_further(sds_id, lamport, row):
             return
         if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
             return
@@ -250,7 +250,10 @@ class ChannelObserver:
                 return not self._channel.is_forgotten(sds_id, lamport, row.sender_id)
             return sender_id != row.sender_id or sds_key(sds_id, sender_id) in self._seen
 
-        possible = self._rebuilt.possible(row, may_come)
+        def is_further(sds_id: str, lamport: int) -> bool:
+            return self._is_further(sds_id, lamport, row)
+
+        possible = self._rebuilt.possible(row, may_come, is_further)
         if possible < (row.data_count or 1):
             if possible:
                 out.append(self._drop_row(row, "its first segments were forgotten: too many of others came"))
@@ -260,6 +263,15 @@ class ChannelObserver:
         if held is not None:
             self._write_delivered(row, held, self._now, out)
         out.extend([self._drop_row(given_up, "too many wait") for given_up in self._rebuilt.too_many()])
+
+    def _is_further(self, sds_id: str, lamport: int, row: InputRow) -> bool:
+        """Whether SDS may deliver a delivered segment once more: where ids are hashes of the content, the same payload
+        can be sent again under the same ids."""
+        key = sds_key(sds_id, row.sender_id)
+        seen = self._seen.get(key) if self._seen.is_settled(key) else None
+        if seen is None or seen.sender_verified:
+            return False
+        return not self._channel.has_delivered(sds_id, lamport, row.sender_id or "")
 
     def _is_past(self, row: InputRow) -> bool:
         lamport = row.lamport_timestamp

@@ -79,11 +79,14 @@ class RebuiltMessages:
         self._segments = 0
         return rows
 
-    def possible(self, row: InputRow, may_come: Callable[[str, int], bool]) -> int:
+    def possible(
+        self, row: InputRow, may_come: Callable[[str, int], bool], is_further: Callable[[str, int], bool]
+    ) -> int:
         """The number of segments of a rebuilt message that SDS has delivered or may still deliver, without those of an
         earlier delivery. It is 0 for a message that a store returns after it was forgotten: it was delivered before.
 
-        ``may_come``: whether SDS may still accept a segment of this sender with this SDS id and Lamport timestamp."""
+        ``may_come``: whether SDS may still accept a segment of this sender with this SDS id and Lamport timestamp;
+        ``is_further``: whether it may deliver one again that it has delivered."""
         hash_, first = hash_of(row), row.first_lamport_timestamp
         possible = 0
         for ordinal, sds_id in enumerate(row.sds_ids):
@@ -92,7 +95,8 @@ class RebuiltMessages:
             key = sds_key(sds_id, row.sender_id)
             seen = self._seen.get(key)
             if seen is not None and seen.entire_message_hash == hash_:
-                possible += not self._seen.is_settled(key)
+                settled = self._seen.is_settled(key)
+                possible += not settled or (first is not None and is_further(sds_id, first + ordinal))
             else:
                 possible += first is None or may_come(sds_id, first + ordinal)
         return possible
