@@ -379,8 +379,10 @@ EVIDENCE = f"""
             coalesce(max(unit.sender_id), max(segment.sender_id), max(named.sender_id)) as sender_id,
             coalesce(max(unit.entire_message_hash), max(segment.entire_message_hash)) as entire_message_hash,
             max(unit.needed) as needed, max(segment.data_count) as data_count,
-            -- Late is also what was rebuilt after its set had been reported incomplete.
-            bool_or(unit.late or coalesce(delivered.entire_message_hash = incomplete.entire_message_hash
+            -- Late is also what was rebuilt after its set had been reported incomplete. Not given up is what was named
+            -- by the first message of a channel and came behind it.
+            bool_or(unit.late) and not coalesce(bool_or(before_observation), false)
+                or bool_or(coalesce(delivered.entire_message_hash = incomplete.entire_message_hash
                 and delivered.sender_id <=> incomplete.sender_id, false)) as late,
             coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
             min(named.sent_since) as sent_since,

@@ -215,3 +215,12 @@ def test_who_sends_an_equal_text_does_not_acknowledge_its_own() -> None:
     ]
     acknowledged = {row["sender_id"]: row["acknowledged_by"] for row in judged}
     assert acknowledged == {"alice": ["bob", "carol"], "bob": ["alice", "carol"]}
+
+
+@pytest.mark.parametrize(("status", "is_late"), [("lost", True), ("before_observation", False)])
+def test_a_message_that_came_behind_the_first_of_its_channel_was_not_given_up(status: str, is_late: bool) -> None:
+    rows = {
+        tables.DELIVERIES: [delivery("alice", 1, late=True)],
+        tables.LOST_DEPENDENCIES: [{**lost("m"), "status": status}],
+    }
+    assert [row["late"] for row in gather([{**CHANNEL, "sds_id": "m"}], rows)] == [is_late]
