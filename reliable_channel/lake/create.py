@@ -56,7 +56,11 @@ _HARMLESS_FEATURES = frozenset(
         "timestampNtz",
     }
 )
-"""Features of the table's protocol that have no effect unless a property or column uses them."""
+"""Features of the table's protocol that have no effect on writers unless a property or column uses them."""
+
+_READ_FEATURES = frozenset({"timestampNtz"})
+"""Features of the table's protocol for readers that delta-rs reads as Arrow. It refuses a table with any other, whether
+one of its files uses it or not."""
 
 _SWITCHES = {
     "delta.appendOnly": "append-only",
@@ -161,7 +165,9 @@ def find_unsupported_features(table: DeltaTable) -> Iterator[str]:
     for field in json.loads(table.schema().to_json())["fields"]:
         yield from (what for key, what in _COLUMN_MARKS.items() if key in field["metadata"])
     protocol = table.protocol()
-    for feature in {*(protocol.writer_features or ()), *(protocol.reader_features or ())} - _HARMLESS_FEATURES:
+    unknown = {*(protocol.writer_features or ())} - _HARMLESS_FEATURES
+    unreadable = {*(protocol.reader_features or ())} - _READ_FEATURES
+    for feature in unknown | unreadable:
         yield f"the table feature {feature}"
 
 

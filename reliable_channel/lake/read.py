@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
@@ -87,11 +87,12 @@ _CHECK_LOG = "Check whether its _delta_log is complete; `reliable-channel rebuil
 def unreadable(location: str, error: BaseException) -> EnvironmentFault:
     """The error for a table whose log or files cannot be read. ``location``, or its name."""
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(": ParsedLogPath {")[0]
-    newer = "Upgrade this package, or read it with the engine that wrote it last."
-    return EnvironmentFault(
-        f"{_cannot_be_read(location)}: {first_line[:_LONGEST].rstrip('.')}.",
-        newer if "Unsupported" in first_line else _CHECK_LOG,
-    )
+    remedies = {
+        "Unsupported": "Upgrade this package, or read it with the engine that wrote it last.",
+        "these reader features": "Run `reliable-channel rebuild`, which derives the tables again without them.",
+    }
+    remedy = next((remedy for words, remedy in remedies.items() if words in first_line), _CHECK_LOG)
+    return EnvironmentFault(f"{_cannot_be_read(location)}: {first_line[:_LONGEST].rstrip('.')}.", remedy)
 
 
 def _cannot_be_read(location: str) -> str:
@@ -154,7 +155,8 @@ def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
 
 
 def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:
-    """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``."""
+    """The files of ``table`` at its version as a dataset, with dictionary encoding for the columns ``dictionaries``.
+    Raises ``EnvironmentFault`` if another engine gave it a feature that delta-rs cannot read."""
     import pyarrow.dataset as ds
 
     # Arrow's own file system if the table is on this machine. The default of delta-rs calls Python from Arrow's
@@ -164,7 +166,10 @@ def dataset_of(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Data
     own = fs.SubTreeFileSystem(here, fs.LocalFileSystem()) if here is not None else None
     # Spark writes times as INT96. Arrow would read them as ns, which cannot represent every year.
     options = ds.ParquetReadOptions(dictionary_columns=dictionaries, coerce_int96_timestamp_unit="us")
-    return table.to_pyarrow_dataset(filesystem=own, parquet_read_options=options)
+    try:
+        return table.to_pyarrow_dataset(filesystem=own, parquet_read_options=options)
+    except DeltaProtocolError as error:
+        raise unreadable(table.table_uri, error) from error
 
 
 def public_dataset(table: DeltaTable, dictionaries: Collection[str] = ()) -> ds.Dataset:

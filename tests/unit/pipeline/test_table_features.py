@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings, load
@@ -195,6 +195,16 @@ def test_a_feature_of_the_protocol_is_refused_by_name(paths: PathSettings, featu
     changed(paths, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
     with pytest.raises(ConfigurationError, match=says):
         create_tables(paths, (SDS_MESSAGES,))
+
+
+def test_a_feature_that_arrow_readers_refuse_is_refused_although_no_property_uses_it(paths: PathSettings) -> None:
+    """What is left after delta.enableDeletionVectors was set, and set back."""
+    table = DeltaTable(paths.table(SDS_MESSAGES.name))
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(ConfigurationError, match=r"sds_messages has the table feature deletionVectors, .*rebuild"):
+        create_tables(paths, (SDS_MESSAGES,))
+    with pytest.raises(EnvironmentFault, match=r"sds_messages cannot be read: .*deletionVectors.* Run .*rebuild"):
+        dataset_of(open_table(paths, SDS_MESSAGES))
 
 
 def test_features_that_nothing_uses_do_no_harm(paths: PathSettings) -> None:
