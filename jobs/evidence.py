@@ -10,11 +10,11 @@ from reliable_channel.config import Settings
 from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.runtime.job import make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
-from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.own_broker import check_kafka
 
 
 def collect(settings: Settings) -> None:
-    require_own_broker(settings)
+    check_kafka(settings)
     sys.stderr.write(f"{collect_evidence(settings)} records of evidence\n")
 
 

@@ -14,7 +14,7 @@ from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
-from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.own_broker import check_kafka
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     stop = threading.Event()
 
     def run(settings: Settings) -> None:
-        require_own_broker(settings)
+        check_kafka(settings)
         while not stop.is_set():
             sys.stderr.write(f"{refetch_once(settings, store_client)}\n")
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):

@@ -14,7 +14,7 @@ from reliable_channel.config import Settings
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.messaging.rest.errors import refusal
 from reliable_channel.runtime.messaging import messaging_node
-from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.runtime.participant import topic_config
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from reliable_channel.transport.http.server import HttpServer, listen, require_token, url_of
@@ -27,7 +27,7 @@ def serve_api(settings: Settings, say: Callable[[str], object]) -> None:
     token = api.token.get_secret_value() if api.token is not None else None
     require_token("api", api.host, token)
     if api.transport == "kafka" or api.feed:
-        require_own_broker(settings)
+        check_kafka(settings)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)
     with listen(api.host, api.port) as sock, closing(messaging_node(settings)) as node:

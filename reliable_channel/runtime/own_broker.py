@@ -1,11 +1,13 @@
-"""Checks that the Kafka on the default port is this project's own broker, and not another one."""
+"""Checks, before Kafka is used, what its clients would not say: that the Kafka on the default port is this project's
+own broker and not another one, and that certificate files can be loaded."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 
-from reliable_channel.config import KafkaSettings, Settings
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.config import KafkaSettings, SecuritySettings, Settings
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime.broker import files
 from reliable_channel.runtime.logs import quiet_kafka_client
 
@@ -36,11 +38,12 @@ def own_cluster_id(settings: Settings) -> str | None:
     return next((line.partition("=")[2].strip() for line in lines if line.startswith("cluster.id=")), None)
 
 
-def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
+def check_kafka(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
     """Raise ``EnvironmentFault`` if ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not the
     broker of this run directory. A missing answer is not a fault here, because the next connection reports it
-    better."""
+    better. Otherwise raise ``ConfigurationError`` if a certificate file cannot be loaded."""
     if settings.kafka.bootstrap_servers is not None:
+        _load_certificates(settings.kafka.security)
         return
     cluster_id = ask(settings.kafka)
     if cluster_id is not None and cluster_id != own_cluster_id(settings):
@@ -48,3 +51,23 @@ def require_own_broker(settings: Settings, ask: Callable[[KafkaSettings], str | 
             f"The Kafka at {settings.kafka.servers} is not the broker of the run directory {settings.paths.run_dir}.",
             "Set kafka.bootstrap_servers to use it, or kafka.broker.port to start ours elsewhere.",
         )
+
+
+def _load_certificates(security: SecuritySettings) -> None:
+    """Load the certificate files: kafka-python tries until its time-out if it cannot, and does not say why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # With an empty password OpenSSL refuses an encrypted key; without one it asks on the terminal.
+    password = security.ssl_key_password.get_secret_value() if security.ssl_key_password else ""
+    for key, load in (
+        ("ssl_ca_file", context.load_verify_locations),
+        ("ssl_certificate_file", lambda file: context.load_cert_chain(file, password=password)),
+    ):
+        file = getattr(security, key)
+        try:
+            if file:
+                load(file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"kafka.security.{key}: {file} cannot be loaded ({error.strerror or error}).",
+                "Name a file that can be read, in PEM; ssl_key_password is that of its private key.",
+            ) from None

@@ -24,7 +24,7 @@ from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.pipeline_feed import Feed, KafkaFeed
 from reliable_channel.runtime.build import kafka_node, pubsub_topics, waku_node
 from reliable_channel.runtime.logs import quiet_kafka_client
-from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.transport.base import Node
 
 Transport = Literal["kafka", "waku-rest"]
@@ -151,7 +151,7 @@ def _feed(settings: Settings, who: ParticipantOptions) -> Feed:
 def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
     if who.transport == "waku-rest":
         return waku_node(settings)
-    require_own_broker(settings)
+    check_kafka(settings)
     # One consumer group per sender and channel, so that each reads everything from its own offset.
     name = hashlib.sha256(f"{sender_id}\0{who.topic}\0{who.channel_id}".encode()).hexdigest()[:16]
     return kafka_node(settings, group_id=f"reliable-channel-{name}")

@@ -142,6 +142,9 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
         case "A wrong broker address":
             with refusing_port() as port:
                 return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS=f"127.0.0.1:{port}", KAFKA__CLIENT=QUICK)
+        case "A certificate file that cannot be loaded":
+            security = {"KAFKA__SECURITY__PROTOCOL": "SSL", "KAFKA__SECURITY__SSL_CA_FILE": "nope.pem"}
+            return shell("kafka", "topics", KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1", **security)
         case "A participant finds no broker":
             database = str(shell.place / "channel.sqlite")
             with refusing_port() as port:

@@ -37,12 +37,12 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.core.errors import EnvironmentFault
         from reliable_channel.runtime.build import make_bridge
         from reliable_channel.runtime.logs import show_own_logs
-        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
         show_own_logs()
         settings = invocation(context).settings()
-        require_own_broker(settings)
+        check_kafka(settings)
         running = make_bridge(settings, loop=loop)
         ensure_topics(settings.kafka)
         ensure_evidence_topic(settings)

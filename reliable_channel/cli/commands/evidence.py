@@ -124,7 +124,9 @@ def register(app: typer.Typer) -> None:
             _tell_counts(read_logs(settings.paths, files or (), node))
         else:
             from reliable_channel.evidence.log_topic import read_topic
+            from reliable_channel.runtime.own_broker import check_kafka
 
+            check_kafka(settings)
             _tell_counts(read_topic(settings.paths, settings.kafka.clients(), topic, node, node_field, follow))
 
 

@@ -62,11 +62,11 @@ def register(app: typer.Typer) -> None:
         """Create the topics that do not exist, on the configured cluster, and list them."""
         import json
 
-        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.topics import ensure_topics
 
         settings = invocation(context).settings()
-        require_own_broker(settings)
+        check_kafka(settings)
         created = ensure_topics(settings.kafka)
         names = settings.kafka.topics
         rows = [{"topic": name, "created": name in created} for name in (names.envelopes, names.outgoing)]

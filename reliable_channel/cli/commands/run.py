@@ -225,11 +225,11 @@ def register(app: typer.Typer) -> None:
         With --continuous also verdicts and alerts, once a minute (pipeline.verdict_interval_ms)."""
         from reliable_channel.pipeline.runner.metrics import record_metrics
         from reliable_channel.pipeline.runner.run import run_once
-        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.spark import spark_session
 
         settings = invocation(context).settings()
-        require_own_broker(settings)
+        check_kafka(settings)
 
         terminal = continuous and sys.stderr.isatty()
 

@@ -32,14 +32,14 @@ def register(app: typer.Typer) -> None:
         truth: Annotated[Path | None, typer.Option(help="Directory for the truth; <run_dir>/truth by default.")] = None,
     ) -> None:
         """Write a simulated conversation to Kafka, and the truth about it to Parquet files."""
-        from reliable_channel.runtime.own_broker import require_own_broker
+        from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.progress import progress
         from reliable_channel.simulation.presets import custom_scenario
         from reliable_channel.simulation.to_kafka import write_records
         from reliable_channel.simulation.world import simulate as play
 
         settings = invocation(context).settings()
-        require_own_broker(settings)
+        check_kafka(settings)
         scenario = custom_scenario(
             seed=seed,
             messages=messages,

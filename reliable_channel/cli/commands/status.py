@@ -44,9 +44,9 @@ def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
     from kafka import KafkaConsumer, TopicPartition
 
     from reliable_channel.runtime.logs import quiet_kafka_client
-    from reliable_channel.runtime.own_broker import require_own_broker
+    from reliable_channel.runtime.own_broker import check_kafka
 
-    require_own_broker(settings)
+    check_kafka(settings)
     with (
         quiet_kafka_client(),
         closing(KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)) as consumer,

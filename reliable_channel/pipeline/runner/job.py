@@ -14,7 +14,7 @@ from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
 from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
-from reliable_channel.runtime.own_broker import require_own_broker
+from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.runtime.spark import spark_session
 
 
@@ -30,7 +30,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
     def run(settings: Settings) -> None:
         if not isinstance(query.reads, Table):
-            require_own_broker(settings)
+            check_kafka(settings)
         with (
             spark_session(settings, f"reliable-channel {query.name}") as spark,
             record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
