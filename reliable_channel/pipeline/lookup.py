@@ -81,9 +81,10 @@ class Lookup:
         hash."""
         return sorted(self._index.files_with(self._files, values))
 
-    def iterate(self, columns: Sequence[str], values: Iterable[str | bytes]) -> Iterator[pa.Table]:
-        """Read some columns of the files that contain one of ``values``, some rows at a time."""
-        return iterate_rows(self._paths, self._table, self.files_with(values), columns)
+    def iterate(self, columns: Sequence[str], values: Iterable[str | bytes] | None) -> Iterator[pa.Table]:
+        """Read some columns of the files that contain one of ``values``, or of all, some rows at a time."""
+        files = sorted(self._files) if values is None else self.files_with(values)
+        return iterate_rows(self._paths, self._table, files, columns)
 
     def rows(self, columns: Sequence[str], values: Iterable[str | bytes], where: pc.Expression) -> pa.Table:
         """Read some columns of the rows ``where``, which compares these columns alone, in the files that contain one of

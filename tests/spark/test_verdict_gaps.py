@@ -14,7 +14,6 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
-from reliable_channel.pipeline.verdict.affected import as_frame
 from reliable_channel.pipeline.verdict.gather import SENT_SINCE
 
 pytestmark = pytest.mark.spark
@@ -61,10 +60,10 @@ def test_of_two_that_name_a_missing_message_at_once_the_lesser_id_counts(spark: 
         said(2, "namer-1", "carol", 60, ("a", "missing")),
         said(3, "namer-2", "dave", 61, ("b", "missing")),
     ]
-    as_frame(spark, as_arrow(came, tables.SDS_MESSAGES)).createOrReplaceTempView("v_observed")
+    spark.createDataFrame(as_arrow(came, tables.SDS_MESSAGES)).createOrReplaceTempView("v_sds_messages")
     namings = [named("missing", "namer-1", 62), named("missing", "namer-2", 62)]
     for order in (namings, namings[::-1]):
-        rows = as_frame(spark, as_arrow(order, tables.LOST_DEPENDENCIES)).coalesce(1)
+        rows = spark.createDataFrame(as_arrow(order, tables.LOST_DEPENDENCIES)).coalesce(1)
         rows.createOrReplaceTempView("v_named_since_gaps")
         (row,) = spark.sql(f"select unix_micros(sent_since) as us from ({SENT_SINCE})").collect()  # noqa: S608
         assert row.us == at(10)
@@ -142,8 +141,9 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)
-    verdicts.view_everything(spark, settings)
-    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
+    judged = verdicts.statuses(
+        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
+    ).collect()
     found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
     assert {name: said for name, said in found.items() if name.startswith("lost")} == {
         **{f"lost-in-gap-{number}": ("unknown", "source_gap") for number in (1, 2, 3)},
@@ -206,8 +206,9 @@ def test_a_gap_that_a_store_filled_hides_losses_if_another_bridge_saw_what_the_s
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)
-    verdicts.view_everything(spark, settings)
-    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
+    judged = verdicts.statuses(
+        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
+    ).collect()
     found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged}
     in_gap = ("unknown", "source_gap") if is_contradicted else ("missing", None)
     assert (found["lost-in-gap"], found["lost-later"]) == (in_gap, ("missing", None))

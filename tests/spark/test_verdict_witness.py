@@ -72,9 +72,10 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
     settings = settings.model_copy(
         update={"store": settings.store.model_copy(update={"nodes": [StoreNodeSettings(url="http://store.example")]})}
     )
-    verdicts.view_everything(spark, settings)
     as_of = dt.datetime.fromtimestamp(BEGIN_MS / 1000 + 7_200, dt.UTC)
-    judged = verdicts.statuses(spark, settings, as_of, verdicts.when_silent(spark, settings)).collect()
+    judged = verdicts.statuses(
+        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
+    ).collect()
     named = {i for _, _, history, _ in NAMINGS for i, _ in history}  # type: ignore[attr-defined]
     verdict = {i: (row["verdict"], row["cause"]) for row in judged for i in row["sds_ids"] if i in named}
     witnessed = {"named by two", "of the sender", "of all copies"}

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, ids_in, is_among
-from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED
 from reliable_channel.pipeline.verdict.related import read_related
+from reliable_channel.pipeline.verdict.rules import Verdict
+from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 from reliable_channel.pipeline.verdict.touched import Channel, Touched
 
 Lookups = Mapping[Table, Lookup]
@@ -37,15 +37,15 @@ class Affected(NamedTuple):
 
 
 def find_affected(
-    spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool, since: dt.datetime
+    look_up: Lookups, touched: Touched, since_gaps: SinceGaps | None, since: dt.datetime
 ) -> Affected | None:
     """Find the messages whose verdicts may change after evidence about ``touched``; ``None`` if there are none.
 
-    Verdicts on messages first seen before ``since`` are left out. ``in_gap``: there are gaps, so new messages show when
-    missing ones were sent."""
-    ids = {*touched.ids, *_find_linked(spark, look_up, touched, in_gap)}
+    Verdicts on messages first seen before ``since`` are left out. ``since_gaps``: there are gaps, so new messages show
+    when missing ones were sent."""
+    ids = {*touched.ids, *_find_linked(look_up, touched, since_gaps)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
-    verdicts = _verdicts(look_up, texts, touched.payloads)
+    verdicts = _verdicts(look_up, texts, touched.payloads, touched.silence)
     verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
     ids.update(_ids_of(verdicts))
     if not ids:
@@ -62,23 +62,34 @@ def find_affected(
     return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
 
 
-def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
-    """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads."""
+def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
+    """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads;
+    ``undelivered``: and all others that are not *delivered*."""
     keys = pa.array(sorted(texts), pa.string())
     names = verdicts["sds_ids"].combine_chunks()
     named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
     wanted = pc.is_in(pa.array(range(verdicts.num_rows)), named)
     wanted = pc.or_(wanted, pc.is_in(verdicts["message_key"], keys))
     wanted = pc.or_(wanted, pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary())))
-    return verdicts.filter(pc.or_kleene(wanted, pc.invert(verdicts["settled"])))
+    wanted = pc.or_kleene(wanted, pc.invert(verdicts["settled"]))
+    return verdicts.filter(pc.or_kleene(wanted, _is_undelivered(verdicts)) if undelivered else wanted)
 
 
-def _verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes]) -> pa.Table:
+def count_undelivered(look_up: Lookup) -> int:
+    """The number of verdicts that are not *delivered*."""
+    return sum(pc.sum(_is_undelivered(rows)).as_py() or 0 for rows in look_up.iterate(("verdict",), None))
+
+
+def _is_undelivered(verdicts: pa.Table) -> pa.ChunkedArray:
+    return pc.not_equal(verdicts["verdict"], Verdict.DELIVERED.value)
+
+
+def _verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
     """All verdicts that :func:`select_naming` selects."""
     status = tables.DELIVERY_STATUS
-    pieces = look_up[status].iterate(status.names(), [*texts, *payloads, UNSETTLED])
+    pieces = look_up[status].iterate(status.names(), None if undelivered else [*texts, *payloads, UNSETTLED])
     return pa.concat_tables(
-        [file_schema(status).empty_table(), *(select_naming(rows, texts, payloads) for rows in pieces)],
+        [file_schema(status).empty_table(), *(select_naming(rows, texts, payloads, undelivered) for rows in pieces)],
         promote_options="default",
     )
 
@@ -90,7 +101,7 @@ def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
         yield from ((tuple(channel), sds_id) for sds_id in ids or () if sds_id is not None)
 
 
-def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap: bool) -> Iterable[tuple[Any, str]]:
+def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | None) -> Iterable[tuple[Any, str]]:
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
         where = is_among("entire_message_hash", touched.rebuilt)
@@ -114,25 +125,15 @@ def _find_linked(spark: SparkSession, look_up: Lookups, touched: Touched, in_gap
         where = is_among("sds_id", namers) & (pc.field("segment_kind") != "bare")
         columns = (*CHANNEL_KEY, "sds_id", "segment_kind")
         yield from _with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
-    if in_gap and touched.lamport:
-        least = pa.array(touched.lamport.values(), pa.int64())
-        as_frame(spark, _by_channel([*touched.lamport], least=least)).createOrReplaceTempView("v_new_lamport")
-        new_ids = pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())
-        as_frame(spark, pa.table({"new_id": new_ids})).createOrReplaceTempView("v_new_ids")
-        yield from _with_channels(spark.sql(NEWLY_SURROUNDED).where("sds_id is not null").distinct().toArrow())
+    if since_gaps is not None and touched.lamport:
+        least = _by_channel([*touched.lamport], least=pa.array(touched.lamport.values(), pa.int64()))
+        new_ids = pa.table({"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
+        yield from _with_channels(since_gaps.find_surrounded(least, new_ids))
 
 
 def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
     for *channel, sds_id in zip(*(rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_id")), strict=True):
         yield tuple(channel), sds_id
-
-
-def as_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """``rows`` as a ``DataFrame``."""
-    # As one chunk: Spark 4.2 stops reading an Arrow table of up to spark.sql.execution.arrow.localRelationThreshold
-    # bytes at an empty chunk that follows another one, and silently drops all rows after it. Rows read from files have
-    # a chunk a file, empty where no row of the file matches.
-    return spark.createDataFrame(rows.combine_chunks())
 
 
 def _by_channel(channels: Sequence[Channel], **columns: pa.Array) -> pa.Table:

@@ -16,18 +16,23 @@ from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table, TopicPartition
 
+BRIDGES = """
+    select distinct vantage from v_sightings where source in ('relay', 'filter') and seen_at is not null
+"""
+"""The bridges whose own nodes received envelopes."""
+
 RECEIVED = """
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
     from (select vantage, message_hash, seen_at from v_sightings
         where source in ('relay', 'filter') and seen_at is not null)
-    join (select distinct pubsub_topic, content_topic, envelope_hash from v_observed)
+    join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """
 """The first and last time a bridge received envelopes of a topic from its own node."""
 
 
 PLACED = """
-    select distinct pubsub_topic, content_topic, kafka_topic, kafka_partition from v_observed
+    select distinct pubsub_topic, content_topic, kafka_topic, kafka_partition from v_sds_messages
     where content_topic is not null
 """
 """The Kafka partitions that have records of a topic."""
@@ -62,11 +67,16 @@ class Silence(NamedTuple):
     received: dict[Topic, list[Span]]
 
 
+NO_SILENCE = Silence([], {}, {})
+"""Without gaps."""
+
+
 def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) -> Silence:
-    """The times in which no bridge listened, from open gaps. ``run`` gives the rows of :data:`RECEIVED` and
-    :data:`PLACED`."""
+    """The times in which no bridge listened, from open gaps. ``run`` gives the rows of :data:`BRIDGES`,
+    :data:`RECEIVED` and :data:`PLACED`."""
     received: dict[Topic, dict[str, Span]] = {}
-    if any(gap.vantage is not None for gap in gaps):  # else no other bridge can have listened
+    silent = {gap.vantage for gap in gaps if gap.vantage is not None}
+    if silent and len(silent.union(row["vantage"] for row in run(BRIDGES))) > 1:  # else no other one can have listened
         for row in run(RECEIVED):
             by = received.setdefault((row["pubsub_topic"], row["content_topic"]), {})
             by[row["vantage"]] = Span(row["since"], row["until"])

@@ -214,7 +214,7 @@ SENT_SINCE = f"""
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,
             min({_SENT_BY}) as sent_by, min(transform(causal_history, entry -> entry.sds_id)) as history
-        from v_observed join (select distinct {_CHANNEL} from first_named) using ({_CHANNEL})
+        from v_sds_messages join (select distinct {_CHANNEL} from first_named) using ({_CHANNEL})
         where sds_kind = 'content' group by {_CHANNEL}, sds_id
     ), namers as (
         select {_CHANNEL}, missing, history, previous, previous_sent_by,
@@ -242,13 +242,14 @@ missed since the first gap."""
 NEWLY_SURROUNDED = f"""
     with namers as (
         select {_CHANNEL}, named.sds_id as missing, lamport_timestamp, causal_history
-        from v_named_since_gaps named join v_observed using ({_CHANNEL})
-        where needed_by = v_observed.sds_id and sds_kind = 'content'
+        from v_named_since_gaps named join v_sds_messages using ({_CHANNEL})
+        where needed_by = v_sds_messages.sds_id and sds_kind = 'content'
     )
     select {_CHANNEL}, missing as sds_id from namers join v_new_lamport using ({_CHANNEL})
     where least <= lamport_timestamp
     union all
-    select {_CHANNEL}, missing from (select *, explode(causal_history.sds_id) as new_id from namers)
+    select {_CHANNEL}, missing
+    from (select *, explode(transform(causal_history, entry -> entry.sds_id)) as new_id from namers)
     join v_new_ids using (new_id)
 """
 """The missing messages whose time of sending new messages can narrow down (``SENT_SINCE``). They are named by a message

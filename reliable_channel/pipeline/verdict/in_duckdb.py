@@ -11,6 +11,7 @@ from contextlib import closing
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
@@ -22,7 +23,6 @@ _STRUCT = re.compile(r"struct<([^()]*?)>(?= as | *\))")
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\bv_observed\b", "sds_messages"),
         (r"\bv_named_since_gaps\b", "lost_dependencies"),
         (r"\bv_(?=\w)", ""),
         (r"\* except \(", "* exclude ("),
@@ -58,16 +58,24 @@ def gather_evidence(
     """The row of evidence about each message with one of the SDS ``ids``, which have their channels. ``rows``: the
     evidence; ``suspected``: the ids in records that could not be decoded; ``sent``: the rows of
     :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
-    given = {table.name: in_our_time(some) for table, some in rows.items()}  # DuckDB cannot subtract the last times
+    given: dict[str, pa.Table | ds.Dataset] = {
+        table.name: in_our_time(some)
+        for table, some in rows.items()  # DuckDB cannot subtract the last times
+    }
     given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(sorted(suspected), pa.string())})}
     if sent is not None:
         given["sent"] = sent
     views = {"sent": rewrite(NO_SENT_SINCE)} if sent is None else {}
+    return select_rows(_evidence(views), given)
+
+
+def select_rows(query: str, sources: Mapping[str, pa.Table | ds.Dataset]) -> pa.Table:
+    """The rows of a query for DuckDB over ``sources``, by name."""
     with closing(duckdb.connect()) as engine:
         engine.execute(_PREPARE)
-        for name, some in given.items():
-            engine.register(name, some)
-        return run_interruptibly(lambda: engine.sql(_evidence(views)).to_arrow_table(), engine.interrupt)
+        for name, source in sources.items():
+            engine.register(name, source)
+        return run_interruptibly(lambda: engine.sql(query).to_arrow_table(), engine.interrupt)
 
 
 def evidence_query(in_gaps: bool) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from deltalake import DeltaTable
 
 from reliable_channel import __version__
 from reliable_channel.config import Settings
 from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.verdict.gaps import Silence
 
 USER_METADATA = "userMetadata"
 """The field of a commit's information that contains the position."""
@@ -25,19 +26,21 @@ _COMMITS_READ = 20
 
 @dataclass(frozen=True, slots=True)
 class RoundPosition:
-    """``read``: table name → its id and the version up to which it was read. ``digest``: a digest of everything else
-    that verdicts depend on; if it changes, existing verdicts may be wrong."""
+    """``read``: table name → its id and the version up to which it was read. ``silence``: a digest of the times in
+    which no bridge listened; if it changes, verdicts on what was not delivered may be wrong. ``digest``: a digest of
+    everything else that verdicts depend on; if it changes, all of them may be."""
 
     read: dict[str, tuple[str, int]]
     digest: str
+    silence: str
 
     def text(self) -> str:
         """The position as text for a commit."""
-        return json.dumps({"read": self.read, "digest": self.digest})
+        return json.dumps(asdict(self))
 
 
-def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: object) -> RoundPosition:
-    """The position of a round over these tables. ``gaps``: the times in which no bridge listened, by topic."""
+def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, silence: Silence) -> RoundPosition:
+    """The position of a round over these tables."""
     settings_used = (
         __version__,
         settings.pipeline.settle_delay_ms,
@@ -45,10 +48,15 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, gaps: ob
         # Sets are sorted by value, because their own order depends on hashes, which differ between processes.
         json.dumps(settings.channels.model_dump(), default=sorted),
         sorted(settings.bridge.content_topics),
-        gaps,
     )
     read = {table.name: (str(there.metadata().id), there.version()) for table, there in opened.items()}
-    return RoundPosition(read, hashlib.sha256(repr(settings_used).encode()).hexdigest())
+    return RoundPosition(
+        read, _digest(settings_used), _digest((silence.gaps, sorted(silence.received.items(), key=repr)))
+    )
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def last_position(status: DeltaTable) -> RoundPosition | None:
@@ -59,7 +67,7 @@ def last_position(status: DeltaTable) -> RoundPosition | None:
             try:
                 position = json.loads(text)
                 read = {name: (str(table_id), int(version)) for name, (table_id, version) in position["read"].items()}
-                return RoundPosition(read, str(position["digest"]))
+                return RoundPosition(read, str(position["digest"]), str(position["silence"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 return None  # somebody else's
     return None

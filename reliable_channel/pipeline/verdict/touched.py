@@ -61,7 +61,8 @@ class Touched:
     """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
     channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``rebuilt``: the
     delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores, of ingest or of logs; ``lamport``:
-    the lowest Lamport timestamp of the new messages of a channel."""
+    the lowest Lamport timestamp of the new messages of a channel; ``silence``: whether it changed when no bridge
+    listened, so that every verdict but *delivered* may change."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
@@ -69,6 +70,7 @@ class Touched:
     rebuilt: set[bytes] = field(default_factory=set)
     envelopes: set[bytes] = field(default_factory=set)
     lamport: dict[Channel, int] = field(default_factory=dict)
+    silence: bool = False
 
     def take(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add new rows of ``table``, with its ``COLUMNS``."""

@@ -9,32 +9,34 @@ segments, ids that others name. An SDS id belongs to the message of the first so
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from reliable_channel.config import Settings
+from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake import tables
 from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow, file_schema
-from reliable_channel.lake.tables import EPOCH
+from reliable_channel.lake.tables import EPOCH, Table
 from reliable_channel.pipeline.clock import read_progress
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile
-from reliable_channel.pipeline.verdict.affected import as_frame, find_affected
-from reliable_channel.pipeline.verdict.gaps import Silence, find_silence, open_gaps
+from reliable_channel.pipeline.verdict.affected import count_undelivered, find_affected
+from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
 from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
+from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, read_touched
 
 Judge = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -42,6 +44,9 @@ TABLES_READ = (*COLUMNS, tables.CLOCK, tables.ENVELOPES, tables.SOURCE_GAPS)
 WITHOUT_FILE_SKIPPING = {"spark.databricks.delta.stats.skipping": "false"}
 """Whole tables are read here. To skip files by their statistics, Spark would run a job per table, which cost as much as
 the rest of the planning."""
+
+MAX_UNDELIVERED = 20_000
+"""With more verdicts that may change with the times in which no bridge listened, Spark judges everything."""
 
 
 @retry_on_conflict
@@ -58,31 +63,35 @@ def run(spark: SparkSession, settings: Settings) -> int:
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
-    opened = {table: open_table(paths, table) for table in COLUMNS}  # before anything is read
-    with set_meanwhile(spark, WITHOUT_FILE_SKIPPING):
-        silence = when_silent(spark, settings)
-        position = position_of(opened, settings, (silence.gaps, sorted(silence.received.items(), key=repr)))
-        metadata = {USER_METADATA: position.text()}
-        status = open_table(paths, tables.DELIVERY_STATUS)
-        before = last_position(status)
-        touched = None
-        # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
-        if status.version() == 0 or (before is not None and before.digest == position.digest):
-            touched = read_touched(paths, opened, before)
-        if touched is None:
-            view_everything(spark, settings)
+    opened = open_evidence(paths)  # before anything is read
+    silence = when_silent(paths, opened)
+    since_gaps = SinceGaps(opened, silence.gaps) if silence.gaps else None
+    position = position_of(opened, settings, silence)
+    metadata = {USER_METADATA: position.text()}
+    status = open_table(paths, tables.DELIVERY_STATUS)
+    look_up = {
+        table: Lookup(paths, table, data_files(there))
+        for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
+    }
+    before = last_position(status)
+    touched = None
+    # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
+    if status.version() == 0 or (before is not None and before.digest == position.digest):
+        touched = read_touched(paths, opened, before)
+    if touched is not None and before is not None and before.silence != position.silence:
+        touched.silence = True
+        if count_undelivered(look_up[tables.DELIVERY_STATUS]) > MAX_UNDELIVERED:
+            touched = None
+    if touched is None:
+        with set_meanwhile(spark, WITHOUT_FILE_SKIPPING):
             judged = statuses(spark, settings, as_of, silence)
             judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
             replace_all_verdicts(spark, paths, status, judged, since, metadata)
             return judged.count()
-        look_up = {
-            table: Lookup(paths, table, data_files(there))
-            for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
-        }
-        affected = find_affected(spark, look_up, touched, bool(silence.gaps), since - remembered)
-        if affected is None:
-            return 0
-        sent = find_time_sent(spark, affected.ids) if silence.gaps else None
+    affected = find_affected(look_up, touched, since_gaps, since - remembered)
+    if affected is None:
+        return 0
+    sent = since_gaps.find_time_sent(affected.rows[tables.LOST_DEPENDENCIES]) if since_gaps else None
     evidence = gather_evidence(affected.rows, affected.ids, affected.suspected, sent)
     judge = _judge(as_of, settings, silence)
     judged = pa.Table.from_batches(judge(iter(evidence.to_batches())), file_schema(tables.DELIVERY_STATUS))
@@ -91,34 +100,24 @@ def run(spark: SparkSession, settings: Settings) -> int:
     return int(judged.num_rows)
 
 
-def view_everything(spark: SparkSession, settings: Settings) -> None:
-    """Create a view ``v_<table>`` of each evidence table."""
-    for table in COLUMNS:
-        read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
+def open_evidence(paths: PathSettings) -> dict[Table, DeltaTable]:
+    """The tables with evidence."""
+    return {table: open_table(paths, table) for table in COLUMNS}
 
 
-def when_silent(spark: SparkSession, settings: Settings) -> Silence:
-    """The times in which no bridge listened. If there are any, create the views that they are compared with."""
-    gaps = open_gaps(settings.paths)
-    if gaps:
-        for table, view in ((tables.SDS_MESSAGES, "v_observed"), (tables.SIGHTINGS, "v_sightings")):
-            read_table(spark, settings.paths, table).createOrReplaceTempView(view)
-        lost = read_table(spark, settings.paths, tables.LOST_DEPENDENCIES)
-        missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in gaps))
-        lost.where(missed).createOrReplaceTempView("v_named_since_gaps")
-    return find_silence(gaps, lambda sql: in_our_time(spark.sql(sql).toArrow()).to_pylist())
-
-
-def find_time_sent(spark: SparkSession, ids: pa.Table) -> pa.Table:
-    """The times after which those of ``ids`` were sent that are missing (:data:`~.gather.SENT_SINCE`)."""
-    by_id = as_frame(spark, ids.select(["sds_id"])).distinct()
-    named = spark.table("v_named_since_gaps").join(F.broadcast(by_id), "sds_id", "left_semi")
-    named.createOrReplaceTempView("v_named_since_gaps")
-    return spark.sql(SENT_SINCE).toArrow()
+def when_silent(paths: PathSettings, opened: Mapping[Table, DeltaTable]) -> Silence:
+    """The times in which no bridge listened, from the tables with evidence."""
+    gaps = open_gaps(paths)
+    return find_silence(gaps, SinceGaps(opened, gaps).select) if gaps else NO_SILENCE
 
 
 def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence) -> DataFrame:
-    """Compute the rows of ``delivery_status`` from all evidence in the views, at a time of the recorded clock."""
+    """Compute the rows of ``delivery_status`` from all evidence, at a time of the recorded clock."""
+    for table in COLUMNS:
+        read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
+    if silence.gaps:
+        missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in silence.gaps))
+        spark.table("v_lost_dependencies").where(missed).createOrReplaceTempView("v_named_since_gaps")
     spark.sql(SUSPECTS).mapInArrow(_add_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
     spark.sql(SENT_SINCE if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
     spark.sql(FACTS).createOrReplaceTempView("facts")

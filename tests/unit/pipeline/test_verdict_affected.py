@@ -16,15 +16,17 @@ ROWS = [
     {"message_key": "by payload", "sds_ids": [], "entire_message_hash": PAYLOAD},
     {"message_key": "open", "sds_ids": None, "settled": False},
     {"message_key": "another", "sds_ids": ["z"], "entire_message_hash": b"q" * 32},
+    {"message_key": "missing", "sds_ids": ["m"], "verdict": "missing"},
     {"message_key": "says nothing of being settled", "sds_ids": None, "settled": None},
 ]
 
 
-def chosen(texts: set[str], payloads: set[bytes]) -> list[str]:
-    columns = ["message_key", "sds_ids", "entire_message_hash", "settled"]
-    rows = as_arrow([{"settled": True, **row} for row in ROWS], tables.DELIVERY_STATUS).select(columns)
-    given = pa.concat_tables([rows.slice(0, 3), rows.slice(0, 0), rows.slice(3)])
-    return [str(key) for key in select_naming(given, texts, payloads)["message_key"].to_pylist()]
+def chosen(texts: set[str], payloads: set[bytes], undelivered: bool = False) -> list[str]:
+    columns = ["message_key", "sds_ids", "entire_message_hash", "settled", "verdict"]
+    given = [{"settled": True, "verdict": "delivered", **row} for row in ROWS]
+    rows = as_arrow(given, tables.DELIVERY_STATUS).select(columns)
+    pieces = pa.concat_tables([rows.slice(0, 3), rows.slice(0, 0), rows.slice(3)])
+    return [str(key) for key in select_naming(pieces, texts, payloads, undelivered)["message_key"].to_pylist()]
 
 
 def test_by_id_key_or_payload_and_those_that_are_open() -> None:
@@ -33,3 +35,7 @@ def test_by_id_key_or_payload_and_those_that_are_open() -> None:
 
 def test_nothing_new_leaves_those_that_are_open() -> None:
     assert chosen(set(), set()) == ["open"]
+
+
+def test_other_times_without_a_bridge_lead_to_all_that_are_not_delivered() -> None:
+    assert chosen(set(), set(), undelivered=True) == ["open", "missing"]

@@ -20,6 +20,7 @@ from reliable_channel.lake.follow import list_added_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
+from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
 from reliable_channel.pipeline.verdict.position import RoundPosition, position_of
 from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, read_touched
 from tests.support.waiting import WAIT_S
@@ -42,7 +43,7 @@ def append(settings: Settings, table: tables.Table, *rows: dict[str, Any]) -> No
 
 
 def here(settings: Settings) -> RoundPosition:
-    return position_of({table: open_table(settings.paths, table) for table in COLUMNS}, settings, None)
+    return position_of({table: open_table(settings.paths, table) for table in COLUMNS}, settings, NO_SILENCE)
 
 
 def since(settings: Settings, position: RoundPosition) -> Touched | None:
@@ -131,9 +132,9 @@ def test_other_tables_lost_commits_and_very_many_rows_ask_for_all(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     position = here(settings)
-    other = RoundPosition({**position.read, "acks": ("another table", 0)}, "")
+    other = RoundPosition({**position.read, "acks": ("another table", 0)}, "", "")
     assert since(settings, other) is None
-    ahead = RoundPosition({**position.read, "acks": (position.read["acks"][0], 9)}, "")
+    ahead = RoundPosition({**position.read, "acks": (position.read["acks"][0], 9)}, "", "")
     assert since(settings, ahead) is None
     append(settings, tables.ACKS, {"sds_id": "a"}, {"sds_id": "b"})
     monkeypatch.setattr(touched, "MAX_NEW_ROWS", 1)
@@ -151,8 +152,9 @@ def test_the_position_is_the_same_in_every_process() -> None:
     """Or each run of the job would judge everything, as if the settings had changed."""
     asked = (
         "from reliable_channel.config import load\n"
+        "from reliable_channel.pipeline.verdict.gaps import NO_SILENCE\n"
         "from reliable_channel.pipeline.verdict.position import position_of\n"
-        "print(position_of({}, load('local'), ([], [])).digest)"
+        "print(position_of({}, load('local'), NO_SILENCE))"
     )
     runs = [
         subprocess.run(
