@@ -442,7 +442,7 @@ class ChannelMachine:
             case EphemeralReceived():
                 return [self.inbox.deliver_ephemeral(event.message_id, event.sender_id, event.content or b"", now)]
             case RefetchDue():
-                return [Fetch(event.message_id, event.retrieval_hint, event.attempt)]
+                return [Fetch(event.retrieval_hint, event.attempt)]
             case MissingDependency():
                 return [
                     Report(

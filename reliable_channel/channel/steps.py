@@ -213,7 +213,6 @@ class Report:
 class Fetch:
     """Query a store for a missing segment. ``attempt`` counts from 1."""
 
-    sds_id: str
     retrieval_hint: bytes | None
     attempt: int
 

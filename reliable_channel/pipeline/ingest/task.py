@@ -42,8 +42,6 @@ class PartitionSummary:
     """What a task has read of one Kafka partition. Times are event times, µs; ``ingest_us`` is the micro-batch's
     clock."""
 
-    topic: str
-    partition: int
     first_offset: int
     last_offset: int
     first_us: int
@@ -51,11 +49,6 @@ class PartitionSummary:
     ingest_us: int
     quarantined: int = 0
     gaps: list[OffsetGap] = field(default_factory=list)
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The Kafka partition."""
-        return self.topic, self.partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +160,7 @@ def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary])
     first, first_us, ingest_us = int(offsets[0]), int(times[0]), batch.given["ingest_time"].cast(pa.int64())[-1].as_py()
     known = parts.get(topic_partition)
     if known is None:
-        known = parts[topic_partition] = PartitionSummary(*topic_partition, first, first, first_us, first_us, ingest_us)
+        known = parts[topic_partition] = PartitionSummary(first, first, first_us, first_us, ingest_us)
     elif first > known.last_offset + 1:
         known.gaps.append(OffsetGap(known.last_offset + 1, first - 1, known.last_us, first_us))
     for index in np.flatnonzero(np.diff(offsets) > 1).tolist():

@@ -222,7 +222,7 @@ def test_ids_without_hints_cost_a_few_times_the_traffic_of_the_channel_at_most()
     queries = StoreQueries(SimpleNamespace(ask_range=asked.append), quick())  # type: ignore[arg-type]
     begin, hour = 1_800_000_000_000, 3_600_000
     for now in range(begin, begin + hour, 10_000):
-        queries.fetch(Fetch("never was", None, 1), now)
+        queries.fetch(Fetch(None, 1), now)
     assert sum(each.end_ms - each.start_ms for each in asked) <= 20 * hour
     assert asked[0].start_ms <= begin - hour
     assert all(later.start_ms < earlier.end_ms for earlier, later in pairwise(asked)), "nothing is left out"

@@ -150,7 +150,7 @@ def test_an_answer_can_be_read_by_a_driver_that_got_two() -> None:
 
 def test_the_first_records_of_a_partition_are_missing_if_they_came_since_the_source_began() -> None:
     """Partition 3 begins at 6: it is new, or was there and quiet, or is read for the first time from there."""
-    parts = {PLACE: PartitionSummary(*PLACE, 6, 9, 70, 90, 100)}
+    parts = {PLACE: PartitionSummary(6, 9, 70, 90, 100)}
     topic, number = PLACE
     before = {(topic, 0): Progress(50, 8), (topic, 1): Progress(40, 8), ("another", 0): Progress(10, 8)}
     assert find_missing_offsets(parts, before, {topic: {0: 8, 1: 8}}) == {PLACE: [OffsetGap(0, 5, 40, 70)]}

@@ -37,7 +37,6 @@ class Field:
     stands for itself (ordinary coordinates). Addition is xor in both."""
 
     def __init__(self, bits: int, polynomial: int, basis: Sequence[int] | None = None) -> None:
-        self.bits = bits
         self.order = (1 << bits) - 1
         """The number of nonzero elements."""
         power = np.zeros(self.order, dtype=np.int64)
