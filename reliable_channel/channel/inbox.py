@@ -57,7 +57,6 @@ class Note:
     snapshots of earlier versions. A stranger may have used the id for a segment of another message."""
 
     history: tuple[str, ...]
-    at: int
     delivered: bool = False
     late: bool = False
     lost: tuple[str, ...] = ()
@@ -149,7 +148,7 @@ class Inbox:
         if isinstance(segment, Malformed):
             return self._bare(message, key, segment, now, replaces)
         sds_id, history = key, tuple(entry.message_id for entry in message.causal_history)
-        self._note(sds_id, history, now, owner_of(message.sender_id, segment.entire_message_hash))
+        self._note(sds_id, history, owner_of(message.sender_id, segment.entire_message_hash))
         chunk = ReceivedChunk(segment, sds_id, history, (message.sender_id,), message.lamport_timestamp)
         if self.gate is None:
             return self._add(chunk, now)
@@ -203,7 +202,7 @@ class Inbox:
         content = message.content or b""
         digest = keccak256(content)
         owner = owner_of(message.sender_id, digest)
-        self._note(sds_id, (), now, owner)
+        self._note(sds_id, (), owner)
         key = f"{sds_id}+{digest.hex()[:16]}" if replaces else sds_id
         send_id, lamport = message.message_id, message.lamport_timestamp
         chunk = MessageChunk(send_id, "", 0, 0, send_id, verified=True)
@@ -243,7 +242,7 @@ class Inbox:
                 continue
             repaired.append(message)
             if key in self.pending:
-                self.notes[sds_id] = Note((), 0, owner=self.pending[key].owner)
+                self.notes[sds_id] = Note((), owner=self.pending[key].owner)
                 self.pending[key].sds_ids.append(sds_id)
                 self.pending.add_part(key, sds_id)
         return repaired
@@ -402,13 +401,13 @@ class Inbox:
 
     # ---- delivery ------------------------------------------------------------------------------------------------
 
-    def _note(self, sds_id: str, history: tuple[str, ...], now: int, owner: bytes) -> None:
+    def _note(self, sds_id: str, history: tuple[str, ...], owner: bytes) -> None:
         """Record a segment that SDS accepted. If it replaces another message's segment under its id, that message can
         no longer be delivered."""
         note = self.notes.get(sds_id)
         if note is not None and note.is_of(owner):
             return
-        self.notes[sds_id] = Note(keep_newest(history), now, owner=owner)
+        self.notes[sds_id] = Note(keep_newest(history), owner=owner)
         for key in self.pending.find_by_part(sds_id):
             if self.pending[key].owner != owner:
                 other = self.pending.remove(key)

@@ -237,12 +237,11 @@ class ChannelMachine:
                 f"The journal of channel {self.channel_id!r} does not replay to the sends it recorded.",
                 "Run the version of this program that wrote it once, to a clean stop; or begin a new database.",
             )
-        required = segmented.required
-        send = self.sends.add(send_id, segmented.payload_hash, ids, required)
+        send = self.sends.add(send_id, segmented.payload_hash, ids)
         effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
         effects += self._follow(step.events, None, now)
         kept = replace(given, send_id=send_id, ciphertexts=ciphertexts)
-        return StepResult(kept, tuple(effects), send_id=send_id, required=required)
+        return StepResult(kept, tuple(effects), send_id=send_id, required=segmented.required)
 
     def _encrypt_inside(self, contents: list[bytes]) -> tuple[bytes, ...]:
         """The ciphertexts of the segments of a send; nothing if the channel does not encrypt inside SDS. All are

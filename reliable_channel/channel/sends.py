@@ -33,12 +33,11 @@ class SendState(StrEnum):
 
 @dataclass(slots=True)
 class SendProgress:
-    """One send. ``sds_ids``: its segments, data then parity; ``required``: how many a recipient needs."""
+    """One send. ``sds_ids``: its segments, data then parity."""
 
     send_id: str
     payload_hash: str
     sds_ids: tuple[str, ...]
-    required: int
     dispatched: set[int] = field(default_factory=set)
     sent: bool = False
     delivered: bool = False
@@ -69,8 +68,8 @@ class Sends:
         self._by_segment: dict[str, tuple[SendProgress, int]] = {}
         self._finished: OrderedDict[str, None] = OrderedDict()
 
-    def add(self, send_id: str, payload_hash: str, sds_ids: Sequence[str], required: int) -> SendProgress:
-        send = SendProgress(send_id, payload_hash, tuple(sds_ids), required)
+    def add(self, send_id: str, payload_hash: str, sds_ids: Sequence[str]) -> SendProgress:
+        send = SendProgress(send_id, payload_hash, tuple(sds_ids))
         self.restore(send)
         return send
 

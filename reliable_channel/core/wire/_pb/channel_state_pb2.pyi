@@ -157,11 +157,10 @@ class SegmentState(_message.Message):
     def __init__(self, is_parity: _Optional[bool] = ..., index: _Optional[int] = ..., sds_id: _Optional[str] = ..., lamport: _Optional[int] = ...) -> None: ...
 
 class SendState(_message.Message):
-    __slots__ = ("send_id", "payload_hash", "sds_ids", "required", "dispatched", "sent", "delivered", "failed")
+    __slots__ = ("send_id", "payload_hash", "sds_ids", "dispatched", "sent", "delivered", "failed")
     SEND_ID_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_HASH_FIELD_NUMBER: _ClassVar[int]
     SDS_IDS_FIELD_NUMBER: _ClassVar[int]
-    REQUIRED_FIELD_NUMBER: _ClassVar[int]
     DISPATCHED_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
@@ -169,12 +168,11 @@ class SendState(_message.Message):
     send_id: str
     payload_hash: str
     sds_ids: _containers.RepeatedScalarFieldContainer[str]
-    required: int
     dispatched: _containers.RepeatedScalarFieldContainer[int]
     sent: bool
     delivered: bool
     failed: bool
-    def __init__(self, send_id: _Optional[str] = ..., payload_hash: _Optional[str] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., dispatched: _Optional[_Iterable[int]] = ..., sent: _Optional[bool] = ..., delivered: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, send_id: _Optional[str] = ..., payload_hash: _Optional[str] = ..., sds_ids: _Optional[_Iterable[str]] = ..., dispatched: _Optional[_Iterable[int]] = ..., sent: _Optional[bool] = ..., delivered: _Optional[bool] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class PendingState(_message.Message):
     __slots__ = ("key", "sender_id", "payload", "sds_ids", "required", "lamport_timestamp", "request_id")
@@ -195,22 +193,20 @@ class PendingState(_message.Message):
     def __init__(self, key: _Optional[str] = ..., sender_id: _Optional[str] = ..., payload: _Optional[bytes] = ..., sds_ids: _Optional[_Iterable[str]] = ..., required: _Optional[int] = ..., lamport_timestamp: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class SegmentNoteState(_message.Message):
-    __slots__ = ("sds_id", "history", "delivered", "late", "lost", "at", "owner")
+    __slots__ = ("sds_id", "history", "delivered", "late", "lost", "owner")
     SDS_ID_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
-    AT_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     sds_id: str
     history: _containers.RepeatedScalarFieldContainer[str]
     delivered: bool
     late: bool
     lost: _containers.RepeatedScalarFieldContainer[str]
-    at: int
     owner: bytes
-    def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., at: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sds_id: _Optional[str] = ..., history: _Optional[_Iterable[str]] = ..., delivered: _Optional[bool] = ..., late: _Optional[bool] = ..., lost: _Optional[_Iterable[str]] = ..., owner: _Optional[bytes] = ...) -> None: ...
 
 class UnreportedEvent(_message.Message):
     __slots__ = ("report_key", "at", "received", "sent", "delivered", "error", "lost", "delivery_error")
