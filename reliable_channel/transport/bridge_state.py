@@ -31,8 +31,6 @@ second would have each minute read from them forty times."""
 MAX_GAPS = 1_000
 """The maximum number of open gaps; beyond that the two closest are merged."""
 _VERSION = 2
-_READABLE = (1, 2)
-"""Version 1 had neither attempts nor content topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +81,13 @@ class BridgeState:
             ) from None
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
-            if state["version"] not in _READABLE:
+            if state["version"] != _VERSION:
                 raise ValueError("version")
             self.acknowledged_ms = state["acknowledged_ms"]
             self.gaps = tuple(BridgeGap(**gap) for gap in state["gaps"])
             self.recent = tuple(bytes.fromhex(text) for text in state["recent"])
-            self.content_topics = tuple(filter(_can_be_asked_for, map(str, state.get("content_topics", []))))
-            self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in state.get("dispatched", [])}
+            self.content_topics = tuple(filter(_can_be_asked_for, map(str, state["content_topics"])))
+            self.dispatched = {(int(p), int(o)): str(digest) for p, o, digest in state["dispatched"]}
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError) as error:

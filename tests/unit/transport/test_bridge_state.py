@@ -50,7 +50,7 @@ def test_a_second_bridge_on_the_same_state_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 99}', '{"version": 1, "acknowledged_ms": 1, "gaps": [3], "recent": []}']
+    "text", ["", "{", "[]", '{"version": 99}', '{"version": 2, "acknowledged_ms": 1, "gaps": [3], "recent": []}']
 )
 def test_a_file_that_is_no_state_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
