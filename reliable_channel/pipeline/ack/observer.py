@@ -329,7 +329,8 @@ class ChannelObserver:
     def _write_delivered(self, row: InputRow, held: list[AcceptedMessage], at: int, out: list[Row]) -> None:
         """Write a rebuilt message. ``at`` (ms): when SDS delivered the last segment it needed. For a timer this is its
         due time, not that of the row or tick which let it run."""
-        out.append(rows.message_row(self._number_row(at, message=True), row, held))
+        repaired = self._rebuilt.count_repaired(row)
+        out.append(rows.message_row(self._number_row(at, message=True), row, held, repaired))
 
     def _number_row(self, at: int, *, message: bool = False) -> dict[str, Any]:
         """The columns of every row of ``deliveries``, with the next running numbers."""

@@ -62,8 +62,9 @@ def ephemeral_row(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
     return Delivery(**base, **fields, lost_dependencies=[], **_segment_columns(seen), **_bare(sds_id, None, seen))
 
 
-def message_row(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
-    """The row of a rebuilt message. ``row``: its completed row; ``held``: its segments that SDS has delivered."""
+def message_row(base: Base, row: InputRow, held: list[AcceptedMessage], repaired: int) -> Row:
+    """The row of a rebuilt message. ``row``: its completed row; ``held``: its segments that SDS has delivered;
+    ``repaired``: how many of its data segments were rebuilt."""
     own = set(row.sds_ids)
     stamps = [s.sender_timestamp_ns for s in held if not s.repaired_by and s.sender_timestamp_ns is not None]
     return Delivery(
@@ -86,7 +87,7 @@ def message_row(base: Base, row: InputRow, held: list[AcceptedMessage]) -> Row:
         payload_bytes=row.payload_bytes,
         sender_timestamp_ns=min(stamps, default=None),
         sender_verified=all(seen.sender_verified for seen in held),
-        repaired_segments=sum(seen.repaired_by == "parity" for seen in held),
+        repaired_segments=repaired,
         late=any(seen.late for seen in held),
         lost_dependencies=sorted({i for seen in held for i in seen.lost if i not in own}),
     )

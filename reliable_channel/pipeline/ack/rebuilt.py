@@ -101,6 +101,13 @@ class RebuiltMessages:
                 possible += first is None or may_come(sds_id, first + ordinal)
         return possible
 
+    def count_repaired(self, row: InputRow) -> int:
+        """The number of data segments of a rebuilt message that were rebuilt, whether or not their ids are known and
+        SDS has delivered them."""
+        ids = row.sds_ids[: row.data_count or 1]
+        parts = [None if sds_id is None else self._seen.get(sds_key(sds_id, row.sender_id)) for sds_id in ids]
+        return sum(seen is None or bool(seen.repaired_by) for seen in parts)
+
     # ---- state ---------------------------------------------------------------------------------------------------
 
     def write(self, proto: pb.ObserverStateProto) -> None:
