@@ -53,6 +53,20 @@ def test_the_three_forms_hold_the_same_rows(capsys: pytest.CaptureFixture[str], 
     assert f"({len(rows)} rows)" in as_table
 
 
+def test_a_number_that_json_does_not_have_is_null(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    question = "SELECT 'NaN'::DOUBLE AS none, ['-Infinity'::DOUBLE, 1] AS list, 0.5::DOUBLE AS some"
+    _, out, _ = ask(capsys, sample_tables, question, "--json")
+    assert json.loads(out, parse_constant=pytest.fail) == [{"none": None, "list": [None, 1.0], "some": 0.5}]
+
+
+def test_a_time_limit_that_no_timer_can_have_is_refused(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path
+) -> None:
+    status, _, err = ask(capsys, sample_tables, "SELECT 1", "--max-seconds", "1e18")
+    assert status == 2
+    assert "--max-seconds" in err
+
+
 @pytest.mark.parametrize(
     ("question", "sentence"),
     [

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         form: Annotated[Form, typer.Option("--format", help="How the rows are printed.")] = Form.TABLE,
         as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-        max_seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Time limit.")] = 60.0,
+        max_seconds: Annotated[float, typer.Option(min=0.1, max=1e6, metavar="SECONDS", help="Time limit.")] = 60.0,
         tables: TablesOption = None,
     ) -> None:
         """Query the tables in SQL (DuckDB's dialect). Needs no Spark and changes nothing.
@@ -125,14 +125,18 @@ def as_table(rows: pa.Table) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value in JSON types: times in ISO 8601, bytes in hex."""
+    """A value in JSON types: times in ISO 8601, bytes in hex, null for a number that JSON does not have (NaN)."""
+    import math
+
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         if value and isinstance(value[0], tuple):  # a map, as Arrow gives it
             return {cell(key): plain(inner) for key, inner in value}
         return [plain(inner) for inner in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else cell(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else cell(value)
 
 
 def cell(value: Any) -> str:
