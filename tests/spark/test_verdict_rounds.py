@@ -87,6 +87,7 @@ class Story:
             lambda: self.store(m, n),
             lambda: self.logged(m, n),
             lambda: self.refused(m, n),
+            lambda: self.refused_by_sds(m, n),
             lambda: self.expired(m),
         ]
         self.random.choice(kinds)()
@@ -196,6 +197,11 @@ class Story:
         unopened = {"reason": "undecryptable", "stage": "decryption", "message_hash": m["envelopes"][n]}
         broken = {"reason": "malformed_sds", "stage": "sds", "raw": garbled}
         self.put(tables.QUARANTINE, **self.place(), event_time=self.time(), **self.random.choice([unopened, broken]))
+
+    def refused_by_sds(self, m: Row, n: int) -> None:
+        detail = self.random.choice(["lamport_too_far 3600000 ms ahead", "not_causal other"])
+        event = {"event": self.random.choice(["refused", "refused", "conflict"]), "detail": detail}
+        self.put(tables.CHANNEL_EVENTS, **m["channel"], sds_id=m["ids"][n], **event, event_time=self.time())
 
     def expired(self, m: Row) -> None:
         if len(m["ids"]) > 1 and not m.get("delivered"):
