@@ -49,6 +49,13 @@ class TopicSettings(Section):
         description="CreateTime trusts the producer's time: only to replay recorded or simulated traffic",
     )
 
+    @model_validator(mode="after")
+    def _differ(self) -> TopicSettings:
+        if len({self.envelopes, self.outgoing, self.dispatched}) < 3:
+            # A bridge would send what it received, again and again.
+            raise ValueError("envelopes, outgoing and dispatched must be three topics")
+        return self
+
 
 class SecuritySettings(Section):
     """TLS and SASL, in the terms of kafka-python. Files are PEM and readable by the driver and the executors."""

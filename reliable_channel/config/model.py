@@ -74,6 +74,13 @@ class PathSettings(Section):
         }
         return {**given, **{k: _absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
 
+    @model_validator(mode="after")
+    def _differ(self) -> PathSettings:
+        if self.data_dir.rstrip("/") == self.checkpoint_dir.rstrip("/"):
+            # `ack` would be a checkpoint among tables, and a rebuild moves both folders aside.
+            raise ValueError("data_dir and checkpoint_dir must be two directories")
+        return self
+
     def table(self, name: str) -> str:
         """The location of one Delta table."""
         return f"{self.data_dir.rstrip('/')}/{name}"

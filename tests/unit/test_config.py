@@ -94,6 +94,8 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("quotas: {sender: {message: 3}}", ["unknown key quotas.sender.message. Keys of quotas.sender are messages,"]),
         ("channels: {content_topics: [{family: spec}]}", ["channels.content_topics.0.content_topic"]),
         ("pipeline: {starting_offsets: middle}", ["pipeline.starting_offsets", "'middle'"]),
+        ("kafka: {topics: {outgoing: waku.envelopes}}", ["kafka.topics", "must be three topics"]),
+        ("paths: {data_dir: /here, checkpoint_dir: /here/}", ["paths", "must be two directories"]),
         ("kafka: {broker: {port: 1, port: 2}}", ["line 1", "port appears twice"]),
         ("kafka: [", ["line 1", "not valid YAML"]),
         ("- kafka", ["no mapping"]),
