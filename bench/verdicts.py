@@ -23,11 +23,13 @@ WARM_UP, MEASURED = 1, 4
 PATIENCE_S = 300.0
 FLAT = 1.5
 """Target for the ratio of a round over many kept messages to one over few."""
+IN_GAP = 4.0
+"""Target for the ratio of a round with an open gap, which reads columns of all messages, to one without."""
 
 
 @bench
 def verdicts() -> Iterator[Result]:
-    """Compare rounds with few new messages over many kept ones and over few."""
+    """Compare rounds with few new messages over many kept ones and over few, and with an open gap and without."""
     few, many = (SIZES.scale_count(kept, 1_000) for kept in KEPT)
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         prepare(directory)
@@ -44,6 +46,8 @@ def verdicts() -> Iterator[Result]:
                 rounds.append(Round(**answer))
                 sys.stderr.write(f"  {json.dumps(answer)}\n")
             process.finish(PATIENCE_S)
+    in_gap = [one for one in rounds if one.gap]
+    rounds = [one for one in rounds if not one.gap]
     for kept in (few, many):
         first = next(one for one in rounds if one.kept == kept)
         yield Result(f"verdicts, {kept:,} messages kept: a round over all of them", first.seconds, "s")
@@ -53,6 +57,10 @@ def verdicts() -> Iterator[Result]:
         ratio = _typical(rounds, many, unit) / _typical(rounds, few, unit)
         name = f"verdicts, {NEW} new: {many:,} kept / {few:,} kept{what}"
         yield Result(name, ratio, "ratio", FLAT, True, "a tenth of the messages")
+    for kept in (few, many):
+        name = f"verdicts, {NEW} new among {kept:,}: open gap / no gap, CPU"
+        ratio = _typical(in_gap, kept, "cpu_s") / _typical(rounds, kept, "cpu_s")
+        yield Result(name, ratio, "ratio", IN_GAP, True, "a round without a gap")
 
 
 def _typical(rounds: list[Round], kept: int, what: str) -> float:

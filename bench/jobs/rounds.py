@@ -17,9 +17,19 @@ from reliable_channel.config import Settings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import ACKS, CLOCK, DELIVERIES, LOST_DEPENDENCIES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import (
+    ACKS,
+    CLOCK,
+    DELIVERIES,
+    LOST_DEPENDENCIES,
+    SDS_MESSAGES,
+    SIGHTINGS,
+    SOURCE_GAPS,
+    Table,
+)
 
 _START_US = 1_767_225_600_000_000
+_PUBSUB_TOPIC = "/waku/2/rs/1/0"
 _CHANNELS = 100
 _COMMITS = 24
 _NEW_S = 60
@@ -27,9 +37,11 @@ _NEW_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of verdicts over ``kept`` messages. ``cpu_s``: of all processes of the bench."""
+    """One round of verdicts over ``kept`` messages. ``cpu_s``: of all processes of the bench; ``gap``: a bridge has an
+    open gap."""
 
     kept: int
+    gap: bool
     judged: int
     seconds: float
     cpu_s: float
@@ -40,7 +52,7 @@ class Kept:
 
     def __init__(self, settings: Settings, kept: int, new: int) -> None:
         self.settings, self.kept, self.new = settings, kept, new
-        self.next, self.at_us = 0, _START_US
+        self.next, self.at_us, self.gap = 0, _START_US, False
         create_tables(settings.paths, (SDS_MESSAGES, DELIVERIES, ACKS, LOST_DEPENDENCIES, CLOCK))
         for _ in range(_COMMITS):
             self.append(kept // _COMMITS, 86_400 // _COMMITS)
@@ -59,6 +71,18 @@ class Kept:
         row = {**clock, "kind": "batch", "event_time": self.at_us, "next_offset": self.next}
         append_rows(self.settings.paths, CLOCK, as_arrow([row], CLOCK))
 
+    def open_gap(self) -> None:
+        """Say that two bridges saw all messages, and that one of them did not listen for an hour."""
+        self.gap = True
+        seen = {"source": "relay", "pubsub_topic": _PUBSUB_TOPIC, "seen_at": self.at_us}
+        for bridge in ("north", "south"):
+            rows = [{**seen, "vantage": bridge, "message_hash": _payload(number)} for number in range(self.next)]
+            append_rows(self.settings.paths, SIGHTINGS, as_arrow(rows, SIGHTINGS))
+        offsets = {"kafka_topic": "bench", "kafka_partition": -1, "first_offset": 0, "last_offset": 0}
+        gap = {**offsets, "cause": "bridge_restart", "name": "north/gap", "vantage": "north", "status": "unfilled"}
+        times = {"from_time": _START_US, "to_time": _START_US + 3_600_000_000, "ingest_time": self.at_us}
+        append_rows(self.settings.paths, SOURCE_GAPS, as_arrow([{**gap, **times}], SOURCE_GAPS))
+
     def round(self, spark: Any) -> Round:
         """Append new messages and compute the verdicts."""
         from reliable_channel.pipeline.verdict import verdicts
@@ -66,7 +90,11 @@ class Kept:
         self.append(self.new, _NEW_S)
         started, cpu_s = time.perf_counter(), cpu_seconds()
         judged = verdicts.run(spark, self.settings)
-        return Round(self.kept, judged, time.perf_counter() - started, cpu_seconds() - cpu_s)
+        return Round(self.kept, self.gap, judged, time.perf_counter() - started, cpu_seconds() - cpu_s)
+
+
+def _payload(number: int) -> bytes:
+    return number.to_bytes(32, "big")
 
 
 def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dict[str, Any]]]]:
@@ -74,7 +102,7 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
     delivered, acks, lost = [], [], []
     for number, at_us in messages:
         channel = {
-            "pubsub_topic": "/waku/2/rs/1/0",
+            "pubsub_topic": _PUBSUB_TOPIC,
             "content_topic": f"/bench/1/{number % _CHANNELS}/proto",
             "channel_id": f"channel {number % _CHANNELS}",
         }
@@ -84,8 +112,9 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
             lost.append({**said, "status": "lost", "needed_by": "x", "missing_since": at_us})
             continue
         record = {"kafka_topic": "bench", "kafka_partition": 0, "kafka_offset": number}
-        payload = number.to_bytes(32, "big")
+        payload = _payload(number)
         row = {**said, **record, "sds_kind": "content", "segment_kind": "bare", "entire_message_hash": payload}
+        row["envelope_hash"] = payload
         row |= {"data_count": 1, "lamport_timestamp": at_us // 1000, "ingest_time": at_us}
         came.append(row)
         first = {"first_sds_id": said["sds_id"], "first_lamport_timestamp": at_us // 1000, "first_seen": at_us}
@@ -95,7 +124,8 @@ def _evidence(messages: list[tuple[int, int]]) -> Iterator[tuple[Table, list[dic
 
 
 def main(arguments: list[str]) -> int:
-    """Run a round over everything for each number of kept messages, then ``rounds`` rounds alternately."""
+    """Run a round over everything for each number of kept messages, then ``rounds`` rounds alternately, and as many
+    with an open gap after one in which it appears."""
     spec = json.loads(arguments[0])
     pin_cores(spec["cores"])
     from reliable_channel.runtime.spark import spark_session
@@ -105,9 +135,12 @@ def main(arguments: list[str]) -> int:
         tables = [
             Kept(settings.with_run_dir(Path(spec["run_dir"]) / str(kept)), kept, spec["new"]) for kept in spec["kept"]
         ]
-        for _ in range(1 + spec["rounds"]):
-            for each in tables:
-                print(json.dumps(asdict(each.round(spark))), flush=True)
+        for gap in (False, True):
+            for each in tables if gap else ():
+                each.open_gap()
+            for _ in range(1 + spec["rounds"]):
+                for each in tables:
+                    print(json.dumps(asdict(each.round(spark))), flush=True)
     return 0
 
 
