@@ -16,18 +16,18 @@ from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table, TopicPartition
 
-BRIDGES = """
-    select distinct vantage from v_sightings where source in ('relay', 'filter') and seen_at is not null
-"""
+_BY_OWN_NODE = "source in ('relay', 'filter') and seen_at is not null"
+
+BRIDGES = f"select distinct vantage from v_sightings where {_BY_OWN_NODE}"  # noqa: S608 - text of our own only
 """The bridges whose own nodes received envelopes."""
 
-RECEIVED = """
+RECEIVED = f"""
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
     from (select vantage, message_hash, seen_at from v_sightings
-        where source in ('relay', 'filter') and seen_at is not null)
+        where {_BY_OWN_NODE})
     join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
-"""
+"""  # noqa: S608
 """The first and last time a bridge received envelopes of a topic from its own node."""
 
 

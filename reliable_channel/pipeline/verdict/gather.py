@@ -243,11 +243,11 @@ NEWLY_SURROUNDED = f"""
     with namers as (
         select {_CHANNEL}, named.sds_id as missing, lamport_timestamp, causal_history
         from v_named_since_gaps named join v_sds_messages using ({_CHANNEL})
-        where needed_by = v_sds_messages.sds_id and sds_kind = 'content'
+        where needed_by = v_sds_messages.sds_id and sds_kind = 'content' and named.sds_id is not null
     )
     select {_CHANNEL}, missing as sds_id from namers join v_new_lamport using ({_CHANNEL})
     where least <= lamport_timestamp
-    union all
+    union
     select {_CHANNEL}, missing
     from (select *, explode(transform(causal_history, entry -> entry.sds_id)) as new_id from namers)
     join v_new_ids using (new_id)

@@ -58,10 +58,8 @@ def gather_evidence(
     """The row of evidence about each message with one of the SDS ``ids``, which have their channels. ``rows``: the
     evidence; ``suspected``: the ids in records that could not be decoded; ``sent``: the rows of
     :data:`~.gather.SENT_SINCE`; without any, there were no gaps."""
-    given: dict[str, pa.Table | ds.Dataset] = {
-        table.name: in_our_time(some)
-        for table, some in rows.items()  # DuckDB cannot subtract the last times
-    }
+    # DuckDB cannot subtract the last times.
+    given: dict[str, pa.Table | ds.Dataset] = {table.name: in_our_time(some) for table, some in rows.items()}
     given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(sorted(suspected), pa.string())})}
     if sent is not None:
         given["sent"] = sent

@@ -43,9 +43,9 @@ class Cause(StrEnum):
 class VerdictEvidence:
     """The evidence about one message, from all tables.
 
-    ``needed``: k; ``received``: the number of its received segments; ``refused``: SDS refused
-    one of them (``channel_events``); ``sent``: a sender's record shows that it was
-    dispatched, or the log of a node that the network had it (``logged_by``: the names of these nodes);
+    ``needed``: k; ``received``: the number of its received segments; ``refused``: SDS refused one of them
+    (``channel_events``); ``sent``: a sender's record shows that it was dispatched, or the log of a node that the
+    network had it (``logged_by``: the names of these nodes);
     ``held_back``, ``given_up``: the sender reports that a rate limit delays it, or that it will not send it;
     ``known_to_others``: another participant acknowledges or requests it; ``store_has``: ``True`` if a store has
     an envelope of it, ``False`` if no queried store has one, ``None`` if none was queried or could say;

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from reliable_channel.lake import tables
@@ -52,9 +53,17 @@ class SinceGaps:
 
     def _run(self, sql: str, channels: pa.Table | None = None, **given: pa.Table) -> pa.Table:
         """The rows of a query, which may be about the messages of some ``channels`` alone."""
-        sources = {table.name: dataset_of(self._opened[table], _REPEATED) for table in _READ}
-        if channels is not None:  # DuckDB would hold those of all channels
-            named = pc.field("channel_id").isin(pc.unique(channels["channel_id"]))
-            sources[tables.SDS_MESSAGES.name] = sources[tables.SDS_MESSAGES.name].filter(named)
-        sources[tables.LOST_DEPENDENCIES.name] = sources[tables.LOST_DEPENDENCIES.name].filter(self._is_missed_since())
-        return select_rows(rewrite(sql), {**sources, **given})
+        query = rewrite(sql)
+        sources: dict[str, pa.Table | ds.Dataset] = {**given}
+        for table in _READ:
+            if table.name in query and table.name not in given:
+                sources[table.name] = self._rows_of(table, channels)
+        return select_rows(query, sources)
+
+    def _rows_of(self, table: Table, channels: pa.Table | None) -> ds.Dataset:
+        rows = dataset_of(self._opened[table], _REPEATED)
+        if table == tables.LOST_DEPENDENCIES:
+            return rows.filter(self._is_missed_since())
+        if table == tables.SDS_MESSAGES and channels is not None:  # DuckDB would hold those of all channels
+            return rows.filter(pc.field("channel_id").isin(pc.unique(channels["channel_id"])))
+        return rows

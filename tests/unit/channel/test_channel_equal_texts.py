@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 OK = js_message_id(b"ok")
 
 
-def heard(
+def make_envelope(
     sender: str,
     lamport: int,
     history: tuple[str, ...] = (),
@@ -33,7 +33,7 @@ def heard(
     return EnvelopeReceived(NOW + 100, encode_sds_message(message), bytes(32))
 
 
-def told(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, str]], list[Effect]]:
+def receive_all(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, str]], list[Effect]]:
     """Sender, Lamport timestamp and id of everything delivered; and the problems."""
     machine = ChannelMachine("talk", "alice", "/talk/1/c/proto", ReliableChannelConfig(), SegmentationConfig())
     machine.apply(Ticked(NOW - 1_000))
@@ -46,17 +46,17 @@ def told(inputs: list[EnvelopeReceived]) -> tuple[list[tuple[str, int | None, st
 @pytest.mark.parametrize("make_id", [js_message_id, content_message_id], ids=["js-waku", "LIP-173"])
 def test_five_copies_each_of_four_equal_texts_are_four_messages(make_id: Callable[[bytes], str]) -> None:
     sends = [(name, NOW + n) for n, name in enumerate(("bob", "carol", "bob", "bob"))]
-    messages, problems = told([heard(*send, make_id=make_id) for send in sends] * 5)
+    messages, problems = receive_all([make_envelope(*send, make_id=make_id) for send in sends] * 5)
     assert messages == [(*send, make_id(b"ok")) for send in sends]
     assert problems == []
 
 
 @pytest.mark.parametrize("waits", ["bob", "carol"])
 def test_a_text_that_waits_and_an_equal_one_that_does_not_are_each_delivered(waits: str) -> None:
-    question = heard("dave", NOW, content=b"really?")
+    question = make_envelope("dave", NOW, content=b"really?")
     histories = {waits: (js_message_id(b"really?"),)}
-    inputs = [heard(name, NOW + n, histories.get(name, ())) for n, name in enumerate(("bob", "carol"), start=1)]
-    messages, _ = told([*inputs, question])
+    inputs = [make_envelope(name, NOW + n, histories.get(name, ())) for n, name in enumerate(("bob", "carol"), start=1)]
+    messages, _ = receive_all([*inputs, question])
     other = "carol" if waits == "bob" else "bob"
     assert [sender for sender, _, _ in messages] == [other, "dave", waits]
     assert {sds_id for sender, _, sds_id in messages if sender != "dave"} == {OK}
@@ -65,12 +65,12 @@ def test_a_text_that_waits_and_an_equal_one_that_does_not_are_each_delivered(wai
 @given(
     st.lists(
         st.tuples(st.sampled_from(["bob", "carol"]), st.integers(1, 4), st.booleans()).map(
-            lambda drawn: heard(drawn[0], NOW + drawn[1], (js_message_id(b"why"),) if drawn[1] % 2 else ())
+            lambda drawn: make_envelope(drawn[0], NOW + drawn[1], (js_message_id(b"why"),) if drawn[1] % 2 else ())
         ),
         max_size=12,
     )
 )
 def test_every_send_is_delivered_once_in_any_order(inputs: list[EnvelopeReceived]) -> None:
-    messages, _ = told([*inputs, heard("dave", NOW, content=b"why")])
+    messages, _ = receive_all([*inputs, make_envelope("dave", NOW, content=b"why")])
     assert max(Counter(messages).values()) == 1
     assert len(messages) == len({each.data for each in inputs}) + 1

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Collection
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from reliable_channel.config import load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SOURCE_GAPS, TopicPartition
+from reliable_channel.lake.tables import EPOCH, LOST_DEPENDENCIES, SDS_MESSAGES, SIGHTINGS, SOURCE_GAPS, TopicPartition
 from reliable_channel.pipeline.verdict.gaps import Gap, Span, join_gaps, open_gaps, subtract_received
+from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 
 
 def span(since: int, until: int) -> Span:
@@ -107,3 +110,22 @@ def test_a_gap_of_a_bridge_that_has_no_name_is_in_no_partition(tmp_path: Path) -
     ]
     append_rows(paths, SOURCE_GAPS, as_arrow(rows, SOURCE_GAPS))
     assert {gap.topic_partition for gap in open_gaps(paths)} == {None, ("t", 3)}
+
+
+def test_a_missing_message_without_an_id_is_surrounded_by_nothing(tmp_path: Path) -> None:
+    """Another engine may write a row without an id; a message that is surrounded twice is named once."""
+    paths = load("local").with_run_dir(tmp_path).paths
+    read = (SDS_MESSAGES, SIGHTINGS, LOST_DEPENDENCIES)
+    create_tables(paths, read)
+    channel = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk"}
+    record = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 1, "event_time": 0, "ingest_time": 0}
+    history = [{"sds_id": "new", "retrieval_hint": None, "sender_id": None}]
+    said = {"sds_id": "namer", "sds_kind": "content", "lamport_timestamp": 5, "causal_history": history}
+    append_rows(paths, SDS_MESSAGES, as_arrow([{**channel, **record, **said}], SDS_MESSAGES))
+    missing = {**channel, "needed_by": "namer", "status": "lost", "event_time": 2**50, "missing_since": 2**50}
+    rows = [{**missing, "sds_id": sds_id} for sds_id in ("lost", None)]
+    append_rows(paths, LOST_DEPENDENCIES, as_arrow(rows, LOST_DEPENDENCIES))
+    since_gaps = SinceGaps({table: open_table(paths, table) for table in read}, [Gap(Span(EPOCH, EPOCH), "north")])
+    least = pa.table({**{name: [text] for name, text in channel.items()}, "least": [5]})
+    surrounded = since_gaps.find_surrounded(least, pa.table({"new_id": ["new"]}))
+    assert surrounded.to_pylist() == [{**channel, "sds_id": "lost"}]
