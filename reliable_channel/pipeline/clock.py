@@ -2,7 +2,8 @@
 
 Only ingest assigns event times. The event time of a partition never decreases: every micro-batch and every tick writes
 the position reached to ``clock``, and no later record gets an earlier event time. Ticks are rows of ``sds_messages``
-and ``ordered_sds_messages`` in record order, so their position does not depend on the cut into micro-batches.
+and ``ordered_sds_messages`` in record order, so their position does not depend on the cut into micro-batches. Spark's
+watermark is one for all partitions, and what is behind it is dropped: a partition that lags would lose records.
 """
 
 from __future__ import annotations
@@ -45,24 +46,27 @@ class IngestClock:
             return False
         rows = dataset_of(open_table(self.paths, CLOCK)).to_table()
         earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
-        self.reached = _latest(rows.filter(earlier))
+        self.reached = _find_latest(rows.filter(earlier))
         return True
 
     def record(self, sink: BatchSink, reached: dict[TopicPartition, Progress]) -> None:
         """Record the positions that this micro-batch reached."""
-        sink.append_small(_rows(reached, sink.query_id, sink.batch_id, "batch"), CLOCK)
+        sink.append_small(_make_rows(reached, sink.query_id, sink.batch_id, "batch"), CLOCK)
         self.reached.update(reached)
         self._loaded_for = (sink.query_id, sink.batch_id)
 
     def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[TopicPartition, Progress]:
-        """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved."""
+        """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved.
+
+        ``batch_id``: the last micro-batch. The next one then begins after the tick, and a replay of that one before it
+        (:meth:`load`)."""
         moved = {
             topic_partition: Progress(at_us, reached.next_offset)
             for topic_partition, reached in self.reached.items()
             if reached.event_time_us < at_us
         }
         if moved:
-            append_rows(self.paths, CLOCK, _rows(moved, query_id, batch_id, kind))
+            append_rows(self.paths, CLOCK, _make_rows(moved, query_id, batch_id, kind))
             self.reached.update(moved)
         return moved
 
@@ -70,7 +74,7 @@ class IngestClock:
 def read_progress(paths: PathSettings) -> dict[TopicPartition, Progress]:
     """The recorded position of each partition, for status output and closing ticks."""
     columns = ["kafka_topic", "kafka_partition", "event_time", "next_offset"]
-    return _latest(dataset_of(open_table(paths, CLOCK)).to_table(columns=columns))
+    return _find_latest(dataset_of(open_table(paths, CLOCK)).to_table(columns=columns))
 
 
 def last_batch(paths: PathSettings) -> tuple[str, int] | None:
@@ -82,7 +86,7 @@ def last_batch(paths: PathSettings) -> tuple[str, int] | None:
     return last["query_id"], last["batch_id"]
 
 
-def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
+def _find_latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
     grouped = rows.group_by(["kafka_topic", "kafka_partition"]).aggregate(
         [("event_time", "max"), ("next_offset", "max")]
     )
@@ -92,7 +96,7 @@ def _latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
     }
 
 
-def _rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
+def _make_rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
     now = dt.datetime.now(dt.UTC)
     rows = [
         {

@@ -30,6 +30,7 @@ QUERY_ID = "sql.streaming.queryId"
 """The local property with a streaming query's id. The id belongs to the checkpoint: a new checkpoint has a new id."""
 
 BATCH_ID = "streaming.sql.batchId"
+"""The local property with the number of a micro-batch. Spark has the words of the two keys in different orders."""
 
 _TASK_RESULT = StructType().add("task_result", BinaryType())
 """The row in which a task reports to the driver. A type in DDL would be parsed by Spark in every micro-batch."""
@@ -38,7 +39,8 @@ _TASK_RESULT = StructType().add("task_result", BinaryType())
 def read_stream(spark: SparkSession, paths: PathSettings, table: Table) -> DataFrame:
     """Read a table as a stream of its appended rows, by commit from the first. OPTIMIZE and DELETE are skipped."""
     # No maxFilesPerTrigger: a commit stores the rows of a Kafka partition in several files, and a limit between them
-    # would break their order (docs/pipeline.md, *Exactly once*).
+    # would break their order (docs/pipeline.md, *Exactly once*). From version 0: without a start Delta's source begins
+    # with a snapshot of the whole table, in which compaction may have merged files of many commits.
     return (
         spark.readStream.format("delta")
         .option("startingVersion", "0")
@@ -59,6 +61,7 @@ def create_views(spark: SparkSession, paths: PathSettings) -> None:
     for table in tables.TABLES:
         rows = read_table(spark, paths, table) if exists(paths, table) else spark.createDataFrame([], table.ddl())
         if table.clock_rows:
+            # In SQL ``null <> 'tick'`` is null, and WHERE drops such rows.
             rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
         rows.createOrReplaceTempView(table.name)
     for name, (function, _, returned) in FUNCTIONS.items():
@@ -89,6 +92,7 @@ def append_frame(paths: PathSettings, table: Table, rows: DataFrame) -> None:
 def task_results(rows: DataFrame, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Any]:
     """Run ``task`` over ``rows`` in one Spark job, and return the values that tasks reported with
     :func:`task_result`."""
+    # Small: the tasks have written their rows to files, and report these, with the few rows that are for the driver.
     return [deserialize(row.task_result) for row in rows.mapInArrow(task, _TASK_RESULT).collect()]
 
 

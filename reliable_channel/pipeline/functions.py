@@ -9,7 +9,8 @@
 Each takes binary columns and returns a struct (the hash: binary). Bytes from the network never raise: if they cannot be
 decoded, the fields are null, ``reason`` has a value of the fixed list (docs/quarantine.md) and ``detail`` explains it.
 ``decode_record`` combines them in one pass over a Kafka record, for the channels of a configuration: ingest, requeue
-and rebuild use it.
+and rebuild use it. Arrow UDFs, because for pandas UDFs Spark converts every batch to pandas and back, and the entries
+of histories one by one (docs/decisions.md, *What a record costs in Python*).
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = D
     """Decode segments of some wire dialects to rows of :data:`SEGMENT`."""
     parsed = [_NULL if each is None else parse_segment(each, dialects) for each in contents]
     kinds = [None if isinstance(each, Malformed) else ("parity" if each.is_parity else "data") for each in parsed]
+    # Numbers on the wire have up to 64 bits and no sign, BIGINT has 63: a longer length is unknown, not an error.
     sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in parsed]
     given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
     return _build_structs(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
@@ -214,7 +216,7 @@ def decode_batch(judge: RecordDecoder, *columns: pa.Array) -> pa.StructArray:
     left = np.setdiff1d(np.arange(len(columns[0])), decoded, assume_unique=True)
     arrays = [_build_records(part) for part in parts]
     if len(left) or not parts:
-        # Copied only if there are others: these are the large ones.
+        # ``take`` copies bytes. A batch of large records, of which none is decoded by column, passes as it is.
         rest = columns if not len(decoded) else tuple(column.take(pa.array(left)) for column in columns)
         arrays.append(records(list(map(judge.decode, *(column.to_pylist() for column in rest)))))
     if len(arrays) == 1:
@@ -249,7 +251,7 @@ def register(spark: SparkSession) -> None:
         spark.udf.register(name, function)
 
 
-_LARGEST = 2**63 - 1
+_LARGEST = 2**63 - 1  # of BIGINT
 _NULL = Malformed(Reason.NULL_VALUE, "there are no bytes")
 _TOO_FAR = Malformed(Reason.LAMPORT_OUT_OF_RANGE, "2^63 or more")
 _ARROW: dict[type[DataType], pa.DataType] = {
@@ -266,6 +268,7 @@ def _to_arrow_type(type_: DataType) -> pa.DataType:
     if isinstance(type_, StructType):
         return pa.struct([(field.name, _to_arrow_type(field.dataType)) for field in type_.fields])
     if isinstance(type_, ArrayType):
+        # Spark names the field of a list so; Arrow's own name (``item``) makes another type of it, to be cast.
         return pa.list_(pa.field("element", _to_arrow_type(type_.elementType)))
     return _ARROW[type(type_)]
 

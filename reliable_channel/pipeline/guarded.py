@@ -54,7 +54,8 @@ def apply_guarded(
     machine after them, and the positions in ``rows`` of those that were set aside.
 
     ``restore`` creates a machine from serialized state; from ``None``, one in the state that ``machine`` has at the
-    beginning of the micro-batch. ``take`` applies a row; ``event`` makes the output for a row that fails.
+    beginning of the micro-batch. ``take`` applies a row before it returns: what a generator raises later is
+    not caught. ``event`` makes the output for a row that fails.
 
     While no row fails this costs nothing. When one fails, its change may be half done: the machine is restored, and the
     rows since the last serialized state are applied again, which gives the same state. It is then serialized, so that

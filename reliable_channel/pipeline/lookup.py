@@ -24,7 +24,7 @@ from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.file_index import FileIndex
 
 UNSETTLED = b"\0unsettled"
-"""The value in the index for every verdict that is not settled."""
+"""The value in the index for every verdict that is not settled. If a stranger's id equals it, more files are read."""
 
 INDEXED: dict[Table, tuple[str, ...]] = {
     tables.ENVELOPES: ("message_hash",),
@@ -179,4 +179,5 @@ def _text(value: bytes) -> str | None:
 
 def is_among(column: str, values: Collection[str] | Collection[bytes]) -> pc.Expression:
     """An expression for: ``column`` has one of ``values``."""
+    # An empty array has no type, which Arrow refuses to compare.
     return pc.field(column).isin(pa.array(sorted(values))) if values else pc.scalar(False)

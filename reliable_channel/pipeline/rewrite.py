@@ -46,8 +46,11 @@ def rewrite(
                 f"The table {table.name} was made by another version of this program: its columns differ.",
                 "Run `reliable-channel rebuild`, which derives the tables again.",
             )
+        # By name: Spark gives a whole URI, encoded in its own way, and no two files of a table have the same UUID.
         names = {row[_FILE].rpartition("/")[2] for row in by_file}
         old = [file for file in data_files(to).values() if file.path.rpartition("/")[2] in names]
+        # As plain Parquet, without Delta: a table with deletion vectors or renamed columns, which only Delta's reader
+        # would apply, is refused (lake/create.py).
         whole = spark.read.schema(rows.schema).parquet(*(f"{location}/{file.path}" for file in old))
         new = write_rows(instead(whole).select(*table.names()), paths, table)
         with discard_on_conflict(paths, new):

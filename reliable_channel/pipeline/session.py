@@ -30,7 +30,8 @@ def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
     """Run the Python functions that are passed to Spark inside the block in separate workers, as many as run at once.
 
     Spark keeps idle workers by the environment of the function that they ran. Without this, a task gets any worker of
-    the session, which seldom has cached the data that the task needs."""
+    the session, which seldom has cached the data that the task needs (docs/measurements-history.md, *Many channels*).
+    """
     # Not a documented attribute: PySpark copies it into every function that is defined, and has no setting for workers.
     environment = spark.sparkContext.environment
     environment[_WORKERS] = name

@@ -114,7 +114,7 @@ def binds_sender(row: InputRow) -> bool:
     """Whether the SDS id of a row was recomputed from its sender, time and content. An id that is a hash of the content
     alone (js-waku's, LIP-173's) is recomputed too, but fits any sender, and one of joined texts fits two."""
     recomputed = row.id_verified is True or row.repaired_by is not None
-    if row.id_scheme is None:  # of a journal or table of before the scheme was recorded
+    if row.id_scheme is None:  # from a journal or table that does not record the scheme yet
         return recomputed and row.content_digest is not None and row.sds_id != row.content_digest.hex()
     return recomputed and row.id_scheme == IdScheme.KECCAK
 
@@ -147,11 +147,11 @@ class _Stage:
         over = len(self._by_key) - self._limit
         if over <= self._limit // _SLACK:
             return []
-        gone = dict.fromkeys(self._surplus(over, seniors))
+        gone = dict.fromkeys(self._choose_surplus(over, seniors))
         self._by_key = {key: seen for key, seen in self._by_key.items() if key not in gone}
         return [*gone]
 
-    def _surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
+    def _choose_surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
         """The ``over`` oldest keys."""
         return [*islice(self._by_key, over)]
 
@@ -179,7 +179,7 @@ class _Parts(_Stage):
     sender; then those of senders that are not ``seniors`` of the channel's log, so that a flood of invented senders
     costs itself."""
 
-    def _surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
+    def _choose_surplus(self, over: int, seniors: Seniors) -> list[SdsKey]:
         shares = Shares[SdsKey](self._limit, self._limit)
         for key in self._by_key:
             shares.add(key, sender_in(key), 1)

@@ -1,5 +1,5 @@
 """Stores the state of the ack job's channels: for each a snapshot, written rarely, and a journal of the rows since
-then.
+then (docs/pipeline.md, *The state of a channel*; docs/measurements-history.md, *Many channels*).
 
 Channels are kept in buckets, which are the keys of Spark's state store: a touched key costs milliseconds, an entry of a
 bucket's map a tenth of one. A micro-batch appends its rows to the journal of each channel it touches; when the journal
@@ -72,7 +72,7 @@ EMPTY_BYTES = 4_000
 ROW_BYTES = 400
 """About how many bytes a row adds to a snapshot."""
 
-_SNAPSHOT, _SETTINGS = -1, -2
+_SNAPSHOT, _SETTINGS = -1, -2  # numbers that no page has: pages count from 0
 _ZSTD = pa.Codec("zstd", compression_level=ZSTD_LEVEL)
 _TOKEN_BYTES = 8
 
@@ -261,6 +261,8 @@ class Channels:
                 " Run the program that wrote it, or start over with `reliable-channel rebuild`."
             )
         self._tokens, self._settings = list(head.tokens), list(head.settings)
+        # Random, not the number of the micro-batch: a failed task and its repetition have one number, and only one of
+        # them is committed.
         self._token = os.urandom(_TOKEN_BYTES)
         self._removed = False
         self._dues = DueTimes(state, head.due)
@@ -294,10 +296,10 @@ class Channels:
         stored = self._state.get(name, _SNAPSHOT)
         snapshot = pb.ChannelSnapshotProto.FromString(stored or b"")
         state = _ZSTD.decompress(snapshot.state, snapshot.size, asbytes=True) if stored else None
-        pages = list(self._pages(name, snapshot.page))
+        pages = list(self._read_pages(name, snapshot.page))
         # Rows are processed under their own settings, beginning with the state itself.
         now = self._rules_now(key)
-        rules = self._rules_of(pages[0].settings) if pages and pages[0].settings else now
+        rules = self._load_rules(pages[0].settings) if pages and pages[0].settings else now
         live = Live(rules.observer(key, state), rules, snapshot.page, snapshot.size, len(snapshot.state), snapshot.page)
         self._replay(live, pages)
         if rules != now:
@@ -349,12 +351,15 @@ class Channels:
         if live.has_new_rules or live.observer.is_dormant or live.page - live.snapshot >= MOST_PAGES:
             return None
         snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
+        # The first byte of a digest is any of 256: from a half to one and a half times the limit.
         part = snapshot_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)
         room = max(LEAST_JOURNAL_BYTES, part) - live.journal_bytes
+        # An estimate first: rows for which there is no room are not compressed.
         if sum([len(text) // _COMPRESSION + len(some or b"") for text, some in given]) > room:
             return None
         rows = [*(live.open_page or ()), *given]
         page = pb.JournalPageProto(settings=live.rules.digest)
+        # JSON escapes line breaks, so a text has none. Filters are apart, since those in use do not shrink.
         page.rows = zlib.compress("\n".join([text for text, _ in rows]).encode(), 1)
         page.with_filter.extend([number for number, (_, some) in enumerate(rows) if some is not None])
         page.filters.extend([some for _, some in rows if some is not None])
@@ -382,11 +387,11 @@ class Channels:
     def _catch_up(self, live: Live, name: bytes) -> bool:
         """Read the rest of the journal. False if it no longer has the page that the channel has reached, because there
         is a newer snapshot."""
-        pages = list(self._pages(name, live.page))
+        pages = list(self._read_pages(name, live.page))
         self._replay(live, pages)
         return bool(pages)
 
-    def _pages(self, name: bytes, first: int) -> Iterator[pb.JournalPageProto]:
+    def _read_pages(self, name: bytes, first: int) -> Iterator[pb.JournalPageProto]:
         """The pages of a journal from ``first`` on. A page that is not full is the last one."""
         while (stored := self._state.get(name, first)) is not None:
             yield (page := pb.JournalPageProto.FromString(stored))
@@ -399,8 +404,8 @@ class Channels:
         for number, page in enumerate(pages, live.page):
             if number != live.page:
                 live.turn_page()
-            given = _rows_of(page)[live.page_rows :]
-            for text, some in given:
+            given = _parse_rows(page)[live.page_rows :]
+            for text, some in given:  # not guarded: rows that fail are not stored (ack/stream.py, process_channel)
                 live.observer.take(row_of(json.loads(text), some))
             live.append(given, page)
 
@@ -409,7 +414,7 @@ class Channels:
         self._known_rules[rules.digest] = rules
         return rules
 
-    def _rules_of(self, digest: bytes) -> Rules:
+    def _load_rules(self, digest: bytes) -> Rules:
         if digest not in self._known_rules:
             stored = self._state.get(digest, _SETTINGS)
             if stored is None:
@@ -445,7 +450,7 @@ def name_of(key: ChannelKey) -> bytes:
     return hashlib.sha256(json.dumps(key).encode()).digest()
 
 
-def _rows_of(page: pb.JournalPageProto) -> list[_Given]:
+def _parse_rows(page: pb.JournalPageProto) -> list[_Given]:
     if not page.rows:
         return []
     filters = dict(zip(page.with_filter, page.filters, strict=True))

@@ -75,7 +75,7 @@ class DueTimes:
                     due = Due((pubsub_topic, content_topic, channel_id, family), channel.is_end)
                     if channel.due_us <= until_us:
                         dues.add(due)
-                    else:
+                    else:  # later in the minute: the slot goes as a whole, so it is entered again
                         self.add(topic_partition, due, channel.due_us)
                 self._state.remove(name, page)
         return dues
@@ -102,6 +102,7 @@ class DueTimes:
 
     def _append(self, name: bytes, slot: _Slot, added: Mapping[Due, int]) -> None:
         page = pb.DuePageProto()
+        # The last page is written again until it is full; the pages before it are not read.
         if slot.pages and len(last := self._state.get(name, slot.pages - 1) or b"") < PAGE_BYTES:
             page.ParseFromString(last)
             slot.pages -= 1

@@ -103,12 +103,13 @@ class ChannelObserver:
         """Process one row, in record order. Timers due before it run first, each at its own due time."""
         out: list[Row] = []
         now = max(self._now, row.event_us // 1000)
+        # A loop, because a channel that still misses something is put off instead, perhaps several times until now.
         while (due := self._dormant_due()) is not None and due <= now:
             self._run_timers(due, out)
             self._become_dormant(out)
         if (due := self._deletion_due()) is not None and due <= now:
             self._begin()
-        if row.row_kind == "tick" and self.is_blank:
+        if row.row_kind == "tick" and self.is_blank:  # a tick must not create state for a channel that was deleted
             return out
         self.is_blank = False
         self._run_timers(now, out)
@@ -117,9 +118,9 @@ class ChannelObserver:
                 self.topic_partition = (row.kafka_topic, row.kafka_partition)
                 self._last_message_ms, self._dormant_since = now, 0
                 if row.sds_kind == "ephemeral":
-                    self._ephemeral(row, out)
+                    self._take_ephemeral(row, out)
                 else:
-                    self._content(row, out)
+                    self._take_content(row, out)
             case "repaired":
                 self._apply_repaired(row, out)
             case "completed":
@@ -180,7 +181,7 @@ class ChannelObserver:
 
     # ---- input ---------------------------------------------------------------------------------------------------
 
-    def _ephemeral(self, row: InputRow, out: list[Row]) -> None:
+    def _take_ephemeral(self, row: InputRow, out: list[Row]) -> None:
         """Deliver an ephemeral message once, independently of what SDS remembers under its id."""
         name = sds_key(row.sds_id, row.sender_id).encode("utf-8", "surrogatepass")
         digest = hashlib.sha256(digest_of(row) + name).digest()[:DIGEST_BYTES]
@@ -195,7 +196,7 @@ class ChannelObserver:
             base = self._number_row(self._now, message=True)
             out.append(rows.ephemeral_row(base, row, AcceptedMessage.first(row, self._now)))
 
-    def _content(self, row: InputRow, out: list[Row]) -> None:
+    def _take_content(self, row: InputRow, out: list[Row]) -> None:
         """Process a content or sync message."""
         own = self._participant_id is not None and row.sender_id == self._participant_id
         before = own and self._is_past(row)
@@ -219,6 +220,7 @@ class ChannelObserver:
         facts: dict[str, Any] = {
             "retrieval_hint": row.envelope_hash,
             "content_digest": row.content_digest,
+            # A repaired row exists because its id was recomputed from the rebuilt segment.
             "id_verified": True if repaired else row.id_verified,
             "content_bytes": row.content_bytes,
         }
@@ -237,9 +239,12 @@ class ChannelObserver:
             return
         if seen is None and self._channel.sender_of(sds_id) == row.sender_id:
             return
-        self._content(row, out)
+        self._take_content(row, out)
 
     def _apply_completed(self, row: InputRow, out: list[Row]) -> None:
+        """Let a rebuilt message wait until SDS has delivered enough of its segments, unless so many cannot come any
+        more."""
+        # Own messages are observed, not delivered (SdsChannel.observe_sent).
         if row.sender_id == self._participant_id or self._rebuilt.knows(row):
             return
 
@@ -283,6 +288,7 @@ class ChannelObserver:
     # ---- events --------------------------------------------------------------------------------------------------
 
     def _report(self, events: Iterable[SdsEvent], row: InputRow | None, out: list[Row]) -> None:
+        """Make the rows of events. ``row`` caused them; ``None``: a timer."""
         for event in events:
             match event:
                 case Delivered():
@@ -310,6 +316,7 @@ class ChannelObserver:
                     out.extend(rows.other(self.base(event.at), event, self._participant_id, row))
 
     def _deliver(self, event: Delivered, out: list[Row]) -> None:
+        """Write a segment or bare message that SDS delivered, and the rebuilt messages that it completes."""
         if event.late:
             out.append(rows.recovery_row(self.base(event.at), event, self._needed_by.get(event.message_id)))
         self._needed_by.pop(event.message_id, None)
@@ -353,6 +360,7 @@ class ChannelObserver:
     def to_bytes(self) -> bytes:
         """Serialize the state."""
         proto = pb.ObserverStateProto(
+            # The job answers no repair request, for which alone SDS keeps the bytes of messages.
             channel=self._channel.to_bytes(with_kept=False),
             now_ms=self._now,
             row_seq=self._row_seq,

@@ -55,7 +55,8 @@ channel's journal stores the text."""
 
 BUCKETS_PER_PARTITION = 8
 """The number of keys of the state in each shuffle partition. A micro-batch touches all of them, because a tick goes to
-each, and each costs 2 ms of CPU; the rows of one key are in memory together. Changing it requires new checkpoints."""
+each, and each costs 2 ms of CPU (docs/decisions.md, *Where the first design was wrong or short*); the rows of one key
+are in memory together. Changing it requires new checkpoints."""
 
 _KEY = (*CHANNEL_KEY, "family")
 _OUT = "kind string, results binary"
@@ -73,8 +74,9 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
         of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
         by_bucket = rows.select(F.explode(of_row).alias("bucket"), *_KEY, text, "bloom_filter").groupBy("bucket")
-        # No time mode, and so no timers of Spark's: they fire when a micro-batch happens to run, and the rows must not
-        # depend on that (docs/decisions.md, *Where the first design was wrong or short*).
+        # Not applyInPandasWithState, whose state of a key is one value, read and written whole at every touch. No time
+        # mode, and so no timers of Spark's: they fire when a micro-batch happens to run, and the rows must not depend
+        # on that (docs/decisions.md, *Where the first design was wrong or short*).
         with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
@@ -127,9 +129,9 @@ Ticks = dict[TopicPartition, _Ordered]
 
 def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Result]:
     """Process a bucket's rows of a micro-batch, and what its ticks let fall due; yields the results."""
-    by_channel, ticks = _by_channel(frames)
+    by_channel, ticks = _group_by_channel(frames)
     due = channels.due({topic_partition: tick.event_us for topic_partition, (tick, _) in ticks.items()})
-    # Sorted, since a set has no order: a replay must give the same rows in the same order.
+    # Sorted: the order of a set depends on the hash seed of the process, and that of the results should not.
     for key in (*by_channel, *sorted(due - by_channel.keys())):
         yield from process_channel(channels, key, by_channel.get(key, ()), ticks)
 
@@ -157,7 +159,7 @@ def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given]
         if failed:
             yield guarded.FailedRows(len(failed))
 
-    yield from apply_ordered(_in_order(given))
+    yield from apply_ordered(_sort_rows(given))
     tick = ticks.get(live.observer.topic_partition)
     if tick is not None and live.observer.is_due(tick[0].event_us):
         yield from apply_ordered([tick])
@@ -169,16 +171,16 @@ def apply_rows(
 ) -> Generator[Row, None, tuple[ChannelObserver, list[int]]]:
     """Apply the rows of a channel to its observer; a row on which the program fails becomes a ``channel_events`` row
     (:func:`reliable_channel.pipeline.guarded.apply_guarded`)."""
-    return guarded.apply_guarded(observer, restore, rows, ChannelObserver.take, _failure_row)
+    return guarded.apply_guarded(observer, restore, rows, ChannelObserver.take, _make_failure_row)
 
 
-def _failure_row(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
+def _make_failure_row(observer: ChannelObserver, row: InputRow, error: Exception) -> Row:
     detail = f"{row.row_kind} row: {guarded.reason_of(error)}"
     base = observer.base(row.event_us // 1000)
     return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
 
 
-def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_Given]], Ticks]:
+def _group_by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_Given]], Ticks]:
     """Group a bucket's rows of a micro-batch by channel, and keep the last tick of each Kafka partition."""
     by_channel: dict[ChannelKey, list[_Given]] = {}
     ticks: Ticks = {}
@@ -196,7 +198,7 @@ def _by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_
     return by_channel, ticks
 
 
-def _in_order(given: Sequence[_Given]) -> list[_Ordered]:
+def _sort_rows(given: Sequence[_Given]) -> list[_Ordered]:
     """Rows in record order. A row that cannot be read becomes one of kind ``unreadable``."""
     placed: list[tuple[tuple[int, int, int], _Ordered]] = []
     for one in given:

@@ -19,6 +19,7 @@ SAMPLED_RECORDS = 200
 """The number of newest records of each partition that are sampled."""
 
 SAMPLING_SECONDS = 5.0
+"""How long (s) the start of the query waits for samples; those that have come by then count."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ def records_per_trigger(settings: Settings) -> int:
 
     try:
         options = {"bootstrap_timeout_ms": int(SAMPLING_SECONDS * 1000), **settings.kafka.clients().consumer}
+        # In no group: it stores no offsets, and needs no permission for a group.
         with closing(KafkaConsumer(**options, group_id=None, enable_auto_commit=False)) as consumer:
             topic = settings.kafka.topics.envelopes
             described = describe_topic(settings.kafka.clients(), topic)

@@ -17,7 +17,7 @@ from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message, me
 from reliable_channel.pipeline.ingest.decryption import PayloadDecryptor, ReadMessage
 
 SOURCES = frozenset({"relay", "filter", "store", "repair", "sender"})
-"""The valid values of the Kafka header ``source`` (14/WAKU2-MESSAGE)."""
+"""The valid values of the Kafka header ``source`` (docs/spec/envelope.md, *Kafka record*)."""
 
 LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
 """Lamport timestamps further in the future are refused: one of 2^64 − 1 would end the channel (docs/spec/sds.md,
@@ -25,7 +25,7 @@ LAMPORT_MAX_AHEAD_MS = 24 * 3600 * 1000
 
 MAX_VALUE_BYTES = 1_048_576
 """A larger record is refused without decoding. The network's limit is far lower: 150 KiB per envelope
-(14/WAKU2-MESSAGE)."""
+(docs/spec/envelope.md)."""
 
 _KIND_NAMES = {kind: kind.value for kind in SdsKind}
 _FAMILY_NAMES = {family: family.value for family in WireFamily}
@@ -128,7 +128,7 @@ class RecordDecoder:
         read = self._read(envelope, topic, pubsub_topic)
         if isinstance(read, Malformed):
             return refuse(row, "decryption" if read.reason in _OF_DECRYPTION else "sds", read)
-        return self._sds(row, envelope, read, topic, record_time_us)
+        return self._decode_sds(row, envelope, read, topic, record_time_us)
 
     def _read(self, envelope: WakuMessage, topic: ChannelTopic, pubsub_topic: str) -> ReadMessage | Malformed:
         if topic.decryption_key_files:
@@ -141,11 +141,11 @@ class RecordDecoder:
         if header is None:
             return None
         if len(header) > _CACHED_CHARACTERS:
-            return _utf8(header)
+            return _decode_utf8(header)
         if header not in self._headers:
             if len(self._headers) >= _CACHED_TOPICS:
                 self._headers.clear()
-            self._headers[header] = _utf8(header)
+            self._headers[header] = _decode_utf8(header)
         return self._headers[header]
 
     def topic(self, content_topic: str, pubsub_topic: str) -> ChannelTopic | None:
@@ -159,7 +159,7 @@ class RecordDecoder:
             self._topics[key] = self._channels.topic_for(content_topic, pubsub_topic)
         return self._topics[key]
 
-    def _sds(
+    def _decode_sds(
         self,
         row: Decoded,
         envelope: WakuMessage,
@@ -194,7 +194,7 @@ class RecordDecoder:
         return row
 
 
-def _utf8(header: bytes) -> str | None:
+def _decode_utf8(header: bytes) -> str | None:
     try:
         return header.decode("utf-8")
     except UnicodeDecodeError:

@@ -4,7 +4,8 @@
 bytes when they are encoded again: those bytes mean the same to every protobuf parser. All other records (malformed,
 refused or encrypted ones, unknown or repeated fields, another order of fields, …) are left to
 :class:`.decode.RecordDecoder`, the judge of limits and reasons. So the rows of a record never depend on the others of
-its batch. No Spark.
+its batch. A small record takes half as long as one by one (docs/decisions.md, *What a record costs in Python*). No
+Spark.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class ColumnDecoder:
         of_code = []
         for code in codes.tolist():
             topic = self._judge.topic(contents[code // width], pubsubs[code % width])
+            # By identity: all topics that a pattern admits have the same object.
             if id(topic) not in numbers:
                 numbers[id(topic)] = len(topics)
                 topics.append(topic)
@@ -151,12 +153,13 @@ def _read(handler: Any, data: pa.Array, rows: Rows) -> tuple[Columns, Rows]:
             batch = handler.array_to_record_batch(taken)
         except ValueError:
             if len(some) > SMALLEST_SPLIT:
+                # The first half is taken from the end next, so that rows stay in ascending order.
                 waiting += [some[len(some) // 2 :], some[: len(some) // 2]]
             continue
         same = _to_mask(pc.equal(handler.record_batch_to_array(batch), taken))
         batches.append(batch if same.all() else batch.filter(pa.array(same)))
         kept.append(some[same])
-    if not batches:
+    if not batches:  # for the columns and their types
         batches.append(handler.array_to_record_batch(pa.array([], pa.binary())))
     whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     return dict(zip(whole.schema.names, whole.columns, strict=True)), np.concatenate(kept)
@@ -165,6 +168,7 @@ def _read(handler: Any, data: pa.Array, rows: Rows) -> tuple[Columns, Rows]:
 def _find_usual(messages: Columns, family: WireFamily, time_us: pa.Array) -> Mask:
     """Which messages are valid, and have no value that the judge would have to look at."""
     good = np.ones(len(time_us), np.bool_)
+    # Older builds of nim-sds send no sender id (docs/sds.md, *Interoperability*).
     for name, least in (("message_id", 1), ("channel_id", 1), ("sender_id", 0 if family is WireFamily.NIM else 1)):
         length = np.asarray(pc.binary_length(messages[name]))
         good &= (length >= least) & (length <= MAX_ID_CHARACTERS)  # a text has at least as many bytes as characters
@@ -179,7 +183,7 @@ def _find_usual(messages: Columns, family: WireFamily, time_us: pa.Array) -> Mas
     latest = np.asarray(time_us) // 1000 + LAMPORT_MAX_AHEAD_MS
     within = (latest >= 0) & (np.asarray(lamport.fill_null(0)) <= latest.astype(np.uint64))
     timed = np.asarray(lamport.is_valid())
-    if family is WireFamily.NIM:
+    if family is WireFamily.NIM:  # it always writes the field, so zero means absent
         timed &= np.asarray(lamport.fill_null(0)) > 0
     filled = np.asarray(pc.binary_length(messages["content"]).fill_null(0)) > 0
     usual: Mask = good & (within | ~timed) & (timed | filled)
@@ -233,6 +237,7 @@ def _build_sds_columns(messages: Columns, described: list[tuple[Any, ...]], fami
         "id_verified": pa.array([each.verified for each in checks], pa.bool_()),
         "id_scheme": pa.array([each.scheme for each in checks], pa.string()),
         "encrypted": _repeat(False, count),
+        # Not strict: without any message there are no values, and the columns get their defaults.
         **{name: pa.array(values) for name, values in zip(_CONTENT, zip(*described, strict=True), strict=False)},
     }
 
@@ -255,9 +260,11 @@ def _describe_content(content: bytes | None, ephemeral: bool, topic: ChannelTopi
 def _compute_hashes(envelopes: Columns) -> pa.Array:
     """The deterministic message hashes (14/WAKU2-MESSAGE), as :func:`~reliable_channel.core.wire.waku.message_hash`."""
     time = envelopes["timestamp"]
+    # As 8 bytes, big-endian (docs/spec/envelope.md, *Message hash*).
     stamps = pa.array(np.asarray(time.fill_null(0)).astype(">i8").view("V8").tolist(), pa.binary())
     parts = [envelopes[name].cast(pa.binary()) for name in ("pubsub_topic", "payload", "content_topic", "meta")]
     parts.append(pc.if_else(time.is_valid(), stamps, pa.scalar(None, pa.binary())))
+    # The last argument is the separator: the fields follow one another, and an absent one is omitted.
     joined = pc.binary_join_element_wise(*parts, b"", null_handling="skip")
     return pa.array([hashlib.sha256(each).digest() for each in joined.to_pylist()], pa.binary())
 

@@ -44,8 +44,8 @@ def assume_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartit
 
 
 def ask_broker(kafka: KafkaSettings) -> FindLost:
-    """A function that asks the broker. Without its answer every missing offset is lost: *unknown* is said too often
-    then, never *missing* too early."""
+    """A function that asks the broker. Without its answer every missing offset counts as lost: verdicts are then
+    *unknown* too often, and never *missing* too early."""
 
     def find(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
         from kafka.errors import KafkaError
@@ -54,13 +54,13 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
             return {}
         topic_partitions = [topic_partition for topic_partition, of_one in gaps.items() if of_one]
         try:
-            starts, compacted = _log_starts(kafka, topic_partitions)
+            starts, compacted = _fetch_log_starts(kafka, topic_partitions)
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
             return assume_lost(gaps)
         return {
             topic_partition: [
-                *_lost_ranges(gaps[topic_partition], starts[topic_partition], topic_partition[0] in compacted)
+                *_find_lost_ranges(gaps[topic_partition], starts[topic_partition], topic_partition[0] in compacted)
             ]
             for topic_partition in topic_partitions
         }
@@ -68,7 +68,7 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
     return find
 
 
-def _lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
+def _find_lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
     """``start``: the first offset that the broker keeps."""
     for gap in gaps:
         if gap.first < start:
@@ -77,7 +77,7 @@ def _lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> I
             yield LostRange(replace(gap, first=max(gap.first, start)), COMPACTED)
 
 
-def _log_starts(
+def _fetch_log_starts(
     kafka: KafkaSettings, topic_partitions: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], set[str]]:
     """The first kept offset of each partition, and the topics that are compacted."""
@@ -97,6 +97,7 @@ def _log_starts(
             _LOG.warning("Kafka did not say whether its topics are compacted (%s).", error)
             configs = {}
     of_topics = configs.get("topic", {})
+    # The policy of a topic may also be ``compact,delete``.
     return starts, {topic for topic in topics if "compact" in str(of_topics.get(topic, {}))}
 
 

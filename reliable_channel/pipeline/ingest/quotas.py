@@ -69,7 +69,7 @@ def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     may keep each of them."""
     lists = [messages["causal_history"], messages["repair_request"]]
     sizes = [pc.cast(messages["content_bytes"], pa.int64()), *_sizes(messages["sds_id"], messages["sender_id"])]
-    sizes += [pa.array(_entry_bytes(column)) for column in lists]
+    sizes += [pa.array(_sum_entry_bytes(column)) for column in lists]
     return {
         "messages": pa.repeat(1, len(sizes[0])),
         "bytes": _sum(sizes),
@@ -86,7 +86,7 @@ def _sum(columns: Sequence[pa.Array]) -> pa.Array:
     return functools.reduce(pc.add, (pc.fill_null(column, 0) for column in columns))
 
 
-def _entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
+def _sum_entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
     """The total bytes of the entries of each list."""
     entries = pc.list_flatten(lists)
     sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id"))))
@@ -160,7 +160,7 @@ class QuotaUsage:
 
     def add(self, topic_partition: TopicPartition, window: int, sender: Sender, cost: Cost) -> None:
         """Count admitted messages."""
-        self._windows.setdefault((topic_partition, window), _Window()).add(self._scopes(sender), cost)
+        self._windows.setdefault((topic_partition, window), _Window()).add(self._list_scopes(sender), cost)
 
     def judge(
         self,
@@ -201,23 +201,23 @@ class QuotaUsage:
         return {
             (topic_partition, sender[:2])
             for topic_partition, window, sender, _ in groups
-            if any(((topic_partition, window), scope) in above for scope in self._scopes(sender))
+            if any(((topic_partition, window), scope) in above for scope in self._list_scopes(sender))
         }
 
     def _count(self, candidate: Candidate) -> str | None:
         """Count one message, or return the text that names the quota it exceeds."""
         topic_partition, _, window, sender, cost = candidate
         here = self._windows.setdefault((topic_partition, window), _Window())
-        scopes = self._scopes(sender)
+        scopes = self._list_scopes(sender)
         for number, scope in enumerate(scopes):
             total = here.spent.get(scope, Cost()).plus(cost)
             why = self._find_exceeded(scope, total)
-            if why is not None and not self._modest(here, scopes[: number + 1], cost, total):
+            if why is not None and not self._is_modest(here, scopes[: number + 1], cost, total):
                 return why
         here.add(scopes, cost)
         return None
 
-    def _modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
+    def _is_modest(self, here: _Window, scopes: Sequence[Scope], cost: Cost, total: Cost) -> bool:
         """Whether the message is within an equal share of the last of ``scopes``, which must stay within twice its
         quota. The share is that of a member, or of a member of that member, and so on down to the sender."""
         quota: Quota = getattr(self._quotas, scopes[-1][0])
@@ -241,7 +241,7 @@ class QuotaUsage:
                 return f"quotas.{scope[0]}.{what} is {limit} in {self._quotas.window_ms} ms"
         return None
 
-    def _scopes(self, sender: Sender) -> tuple[Scope, ...]:
+    def _list_scopes(self, sender: Sender) -> tuple[Scope, ...]:
         """The scopes of a sender, smallest first: each is a member of the next, and a refusal names the smallest
         exceeded one."""
         pattern = self._pattern_of(sender[1], sender[0])
@@ -251,7 +251,9 @@ class QuotaUsage:
 
 
 _OWN = (("sender", 4), ("channel", 3), ("content_topic", 2))
+"""Quota → how many of the names in a :data:`Sender` its scope has."""
 
 
 def _digest(names: tuple[str, ...]) -> bytes:
+    # JSON, because a name may contain whatever would separate two names.
     return hashlib.blake2b(json.dumps(names).encode(), digest_size=16).digest()

@@ -35,10 +35,10 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     Records that are refused again, still exceed a quota, or were not kept whole stay unchanged."""
     paths = settings.paths
     create_tables(paths, (ENVELOPES, SDS_MESSAGES, QUARANTINE))
-    records = _records(spark, settings, reasons)
+    records = _read_records(spark, settings, reasons)
     refused = _find_above_quota(records, settings)
     segments, envelopes = (
-        _rows(records, settings, table, refused).localCheckpoint() for table in (SDS_MESSAGES, ENVELOPES)
+        _decode_rows(records, settings, table, refused).localCheckpoint() for table in (SDS_MESSAGES, ENVELOPES)
     )
     count = envelopes.count()
     if count:
@@ -47,15 +47,16 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     return count
 
 
-def _records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
+def _read_records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
     """The dropped records with their event times, computed once, because the run changes the tables they come from."""
     times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
     position = ["topic", "partition", "offset"]
     records = read_dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
+    # Not cached: what a cache drops would be computed again, from tables that this run has changed.
     return records.join(times.dropDuplicates(position), position).localCheckpoint()
 
 
-def _rows(records: DataFrame, settings: Settings, table: Table, refused: Refused) -> DataFrame:
+def _decode_rows(records: DataFrame, settings: Settings, table: Table, refused: Refused) -> DataFrame:
     """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
     return decode_records(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
 
@@ -72,7 +73,8 @@ class _Accepted:
 
 
 def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
-    asking = _rows(records, settings, SDS_MESSAGES, {}).select(*ADMISSION_COLUMNS).toArrow()
+    """The records that still exceed a quota, beside all messages that were admitted in their windows."""
+    asking = _decode_rows(records, settings, SDS_MESSAGES, {}).select(*ADMISSION_COLUMNS).toArrow()
     batches = asking.to_batches()
     candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
     groups = [
@@ -102,6 +104,7 @@ def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFra
 
 def _update(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFrame, column: str, was: str) -> None:
     """Change ``column`` from ``was`` to the ``_now`` of the row in ``rows`` with the same coordinates."""
+    # So that the rows of the table are not shuffled to meet these few.
     now = F.broadcast(rows.select(*_PLACE, "_now"))
     holds = F.col(column) == was
 

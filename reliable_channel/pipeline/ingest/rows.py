@@ -31,12 +31,12 @@ class DecodedBatch:
     def envelopes(self) -> pa.RecordBatch:
         """The rows of ``envelopes``: all readable envelopes."""
         part = self.where(self.decoded["kind"].is_valid())
-        return part._as(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
+        return part._make_rows(ENVELOPES, {"value_bytes": pc.binary_length(part.given["value"])})
 
     def segments(self) -> pa.RecordBatch:
         """The rows of ``sds_messages``."""
         part = self.sds()
-        return part._as(SDS_MESSAGES, {"envelope_hash": part.decoded["message_hash"]})
+        return part._make_rows(SDS_MESSAGES, {"envelope_hash": part.decoded["message_hash"]})
 
     def sds(self) -> DecodedBatch:
         """The records that are SDS messages."""
@@ -46,13 +46,14 @@ class DecodedBatch:
         """The rows of ``quarantine``: refused and reported records, with at most ``raw_bytes`` of each value."""
         part = self.where(self.decoded["reason"].is_valid())
         value = part.given["value"]
+        # The one column made value by value: Arrow computes no digests. Quarantined records are few.
         digests = [None if each is None else hashlib.sha256(each).digest() for each in value.to_pylist()]
         special = {
             "raw": pc.binary_slice(value, 0, raw_bytes),
             "raw_bytes": pc.binary_length(value),
             "raw_digest": pa.array(digests, pa.binary()),
         }
-        return part._as(QUARANTINE, special)
+        return part._make_rows(QUARANTINE, special)
 
     def where(self, wanted: pa.BooleanArray) -> DecodedBatch:
         """The rows for which ``wanted`` is true; null counts as false."""
@@ -75,5 +76,5 @@ class DecodedBatch:
         changed["detail"] = pc.if_else(refused, details, self.decoded["detail"])
         return DecodedBatch(self.given, {**self.decoded, **changed})
 
-    def _as(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    def _make_rows(self, table: Table, special: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return select_columns({**self.decoded, **self.given, **special}, len(self.given["kafka_offset"]), table)

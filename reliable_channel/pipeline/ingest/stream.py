@@ -87,8 +87,8 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
 
 def limit_record_time(record_time: Column, ingest_time: Column, pipeline: PipelineSettings) -> Column:
     """The record time, at most ``max_clock_skew_ms`` ahead of the ingest clock. A record without a plausible time
-    (none, or not after 1970) counts as of the ingest clock: its envelope is read as any other, and time goes on in a
-    topic whose producers set none."""
+    (none, or not after 1970) has that of the ingest clock: its envelope is read like any other, and event time also
+    advances in a topic whose producers set none."""
     latest = ingest_time + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
     has_time = record_time > F.timestamp_seconds(F.lit(0))
     return F.when(has_time, F.least(record_time, latest)).otherwise(ingest_time)
@@ -127,7 +127,7 @@ class IngestWriter:
     ``lock`` is held while a micro-batch is written, so that no tick comes between its event times and its commit."""
 
     def __init__(self, settings: Settings, find_lost: FindLost) -> None:
-        """``find_lost``: says which missing offsets are lost records."""
+        """``find_lost``: returns the lost records among missing offsets."""
         self._settings = settings
         self._find_lost = find_lost
         self._admission = QuotaGate(settings.quotas, settings.channels)
@@ -135,6 +135,8 @@ class IngestWriter:
         self.lock = threading.Lock()
 
     def __call__(self, records: DataFrame, sink: BatchSink) -> None:
+        """Write one micro-batch: files by tasks, then the ticks after their last records, then all commits, side by
+        side. After a crash between two of them, the replay decides everything as before and makes up for the rest."""
         with self.lock:
             # At a start and in a replay, what is in memory is not what had been counted before this micro-batch.
             if self.clock.load(sink.query_id, sink.batch_id):
@@ -148,7 +150,7 @@ class IngestWriter:
             }
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
-            missing = find_missing_offsets(result.parts, self.clock.reached, self._starts(sink, result))
+            missing = find_missing_offsets(result.parts, self.clock.reached, self._read_starts(sink, result))
             gaps = gap_rows(self._find_lost(missing), result.parts)
             sink.together(
                 *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
@@ -160,7 +162,7 @@ class IngestWriter:
             quarantined = sum(part.quarantined for part in result.parts.values())
             counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
 
-    def _starts(self, sink: BatchSink, result: IngestResult) -> Mapping[str, Mapping[int, int]]:
+    def _read_starts(self, sink: BatchSink, result: IngestResult) -> Mapping[str, Mapping[int, int]]:
         """Where the micro-batch begins to read; looked up only if it reads a partition for the first time."""
         if result.parts.keys() <= self.clock.reached.keys():
             return {}

@@ -1,8 +1,8 @@
 """Assigns event times to decoded records, counts and writes them, in a task of ingest.
 
 Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*). With
-``failOnDataLoss=false`` Spark skips missing offsets silently, so each task says which are missing; :mod:`.lost_offsets`
-decides which of them were lost.
+``failOnDataLoss=false`` Spark skips missing offsets silently, so each task reports them; :mod:`.lost_offsets` decides
+which of them were lost.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class IngestResult:
         """Combine the results of all tasks. One task reads all records of a Kafka partition."""
         whole = cls({}, [], [])
         for task in task_results:
+            # Spark would split a partition among tasks with ``minPartitions``, an option that the query does not set.
             if twice := whole.parts.keys() & task.parts.keys():
                 raise RuntimeError("Two tasks have read {}, partition {}.".format(*min(twice)))
             whole.parts.update(task.parts)
@@ -94,7 +95,7 @@ class IngestTask:
                 files.add(ENVELOPES, batch.envelopes())
                 files.add(SDS_MESSAGES, batch.segments())
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
-                _look_at(batch, parts)
+                _note_batch(batch, parts)
                 sds = batch.sds()
                 for *key, cost in groups_of({**sds.decoded, **sds.given}, self.quotas):
                     spent[*key] = spent.get((*key,), Cost()).plus(cost)
@@ -113,7 +114,7 @@ def date_batches(
     starting at its floor. A column ``event_time`` in the records overrides it."""
     reached = dict(floors)
     for whole in batches:
-        for topic_partition, batch in _by_partition(whole):
+        for topic_partition, batch in _split_by_partition(whole):
             if "event_time" in batch.schema.names:
                 event_times = batch.column("event_time")
             else:
@@ -137,7 +138,7 @@ def date_batches(
             yield batch_out.refuse_above_quota(here) if here else batch_out
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+def _split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Split a batch by Kafka partition; nearly every batch has only one."""
     topics, partitions = batch.column("topic").unique(), batch.column("partition").unique()
     if batch.num_rows and len(topics) == len(partitions) == 1:
@@ -152,7 +153,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.Re
         yield topic_partition, batch.take(pa.array(numbers, pa.int32()))
 
 
-def _look_at(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
+def _note_batch(batch: DecodedBatch, parts: dict[TopicPartition, PartitionSummary]) -> None:
     """Update how far a Kafka partition was read, and which offsets are missing."""
     topic_partition = batch.given["kafka_topic"][0].as_py(), batch.given["kafka_partition"][0].as_py()
     offsets = batch.given["kafka_offset"].to_numpy(zero_copy_only=False)

@@ -29,7 +29,8 @@ from reliable_channel.runtime.faults import as_fault
 _LOG = logging.getLogger(__name__)
 
 MOST_INTERVALS = 6
-"""The longest distance between two idle ticks, in intervals of ``pipeline.clock_interval_ms``."""
+"""The longest distance between two idle ticks, in intervals of ``pipeline.clock_interval_ms``: each tick costs a
+micro-batch in two jobs (docs/measurements-history.md, *At 100 records/s, and without records*)."""
 
 WALL_CLOCK_GRACE_US = 10_000_000
 """How far idle ticks stay behind the wall clock, because brokers' clocks may differ from ours."""
@@ -84,7 +85,7 @@ def close(settings: Settings, after_ms: int | None) -> bool:
 
 class IdleIntervals:
     """Decides when a tick is due: after the first interval without a micro-batch, then after twice as many each time,
-    at most :data:`MOST_INTERVALS`. A tick costs a micro-batch in reassembly and in ack, half a second of CPU time."""
+    at most :data:`MOST_INTERVALS`."""
 
     def __init__(self) -> None:
         self._batch: int | None = None
@@ -123,6 +124,7 @@ class IdleTicker(threading.Thread):
                 continue
             if self._is_recreated():
                 return
+            # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
             if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                 try:
                     advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)

@@ -43,7 +43,7 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
     def hold() -> None:
         nonlocal mine
         now = time.time_ns() // 1_000_000
-        if mine - now > LEASE_MS // 2:
+        if mine - now > LEASE_MS // 2:  # renewed in its second half only, since each renewal is a commit
             return
         table = _open(location)
         held = table.transaction_version(_APPLICATION) or 0

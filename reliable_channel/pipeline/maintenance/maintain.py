@@ -42,7 +42,8 @@ SMALL_FILE_BYTES = FILE_BYTES // 2
 
 ROW_GROUP_BYTES = 4 * 1024 * 1024
 """The approximate size (bytes) of a row group. delta-rs would write one per file, and a task that looks up a few
-payloads would decode it as a whole: a file of 38 MB took 148 MB of a worker's memory, and takes 73 MB this way."""
+payloads would decode it as a whole: a file of 38 MB took 148 MB of a worker's memory, and takes 73 MB this way
+(docs/measurements-history.md, *Soak*)."""
 
 _COMMITS_READ = 10_000
 """The number of commits that are searched for the last compaction."""
@@ -119,11 +120,12 @@ def _maintain_table(settings: Settings, plan: TablePlan, dry_run: bool) -> Maint
         table = open_table(paths, plan.table)
         after = len(table.file_uris())
         table.create_checkpoint()
-        if plan.held_by is None:
+        if plan.held_by is None:  # a stream that has still to read needs the commits themselves
             table.cleanup_metadata()
     table, gone = open_table(paths, plan.table), []
-    if _files_on_disk(paths.table(name)) > len(table.file_uris()):  # also removes files that no commit names
+    if _count_files_on_disk(paths.table(name)) > len(table.file_uris()):  # also removes files that no commit names
         hours = math.ceil(plan.keep_files_ms / HOUR_MS)
+        # Not the table's own minimum, seven days: the plan knows what the jobs have still to read.
         gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
     return MaintenanceResult(name, deleted, files, after, len(gone), plan.keep_files_ms, plan.held_by)
 
@@ -165,13 +167,13 @@ def _optimize(paths: PathSettings, table: Table) -> None:
             )
             return
         except DeltaError as error:  # nothing was committed
-            if "memory" not in str(error):
+            if "memory" not in str(error):  # delta-rs has no class for it
                 raise
             _log.info("%s is compacted without a z-order, which would need more memory than allowed", table.name)
     opened.optimize.compact(target_size=FILE_BYTES, writer_properties=row_groups)
 
 
-def _files_on_disk(location: str) -> int:
+def _count_files_on_disk(location: str) -> int:
     """The number of data files in a table's directory, including those that no version needs."""
     files, root = filesystem(location)
     infos = files.get_file_info(pafs.FileSelector(root, recursive=True))

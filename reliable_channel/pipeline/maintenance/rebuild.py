@@ -88,7 +88,7 @@ def rebuild(
     snapshot = rows.dropna(subset=[*tables.RECORD_KEY, "event_time", "ingest_time"])
     say("carrying over what cannot be derived")
     _carry_over(spark, paths, beside, snapshot, is_readable)
-    count = _decode_again(spark, settings, beside, snapshot, _ticks(spark, paths, is_readable), say)
+    count = _decode_again(spark, settings, beside, snapshot, _collect_ticks(spark, paths, is_readable), say)
     for query in CHAIN[1:]:
         say(query.name)
         wait_for(start(spark, there, query, once=True))
@@ -98,7 +98,7 @@ def rebuild(
     _copy_checkpoint(paths, beside, INGEST.name)
     if open_table(paths, tables.ENVELOPES).version() != version:
         raise EnvironmentFault("Ingest wrote while the tables were rebuilt.", "Stop the jobs, and rebuild again.")
-    older = _older_rows(spark, paths, snapshot) if is_readable.get(tables.DELIVERED_MESSAGES) else 0
+    older = _count_older_rows(spark, paths, snapshot) if is_readable.get(tables.DELIVERED_MESSAGES) else 0
     return RebuildResult(count, older, swap(paths, beside) if target is None else None)
 
 
@@ -162,6 +162,8 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
 def _carry_over(
     spark: SparkSession, old: PathSettings, new: PathSettings, snapshot: DataFrame, is_readable: Mapping[Table, bool]
 ) -> None:
+    """Copy the tables that cannot be derived, and of ``quarantine`` the records that are no envelopes: the snapshot
+    lacks them."""
     for table in CARRIED_OVER:
         if is_readable.get(table):
             append_frame(new, table, conform(read_table(spark, old, table), table))
@@ -185,7 +187,7 @@ def _decode_again(
     They are cut by ``ingest_time``, which grows with the record order."""
     count = snapshot.count()
     at = F.unix_micros("ingest_time")
-    cuts = _cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
+    cuts = _choose_cuts(snapshot.select(at.cast("double").alias("us")), count, settings.spark.max_offsets_per_trigger)
     admission = QuotaGate(settings.quotas, settings.channels)
     for number, (low, high) in enumerate(zip([None, *cuts], [*cuts, None], strict=True)):
         say(f"decoding {number + 1} of {len(cuts) + 1}")
@@ -195,7 +197,7 @@ def _decode_again(
         if high is not None:
             inside = inside & (at < high)
         sink = BatchSink(new, _SINK, number)
-        result = admit(_records(settings, snapshot.where(inside)), settings, new, {}, admission)
+        result = admit(_make_records(settings, snapshot.where(inside)), settings, new, {}, admission)
         sink.add_files(tables.ENVELOPES, result.files)
         tick_files = write_rows(ticks.where(inside), new, tables.SDS_MESSAGES)
         sink.add_files(tables.SDS_MESSAGES, [*result.files, *tick_files])
@@ -203,16 +205,17 @@ def _decode_again(
     return count
 
 
-def _cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
+def _choose_cuts(times: DataFrame, count: int, per_commit: int) -> list[int]:
     """Times (µs) that divide the rows into commits of about ``per_commit``."""
     commits = -(-count // per_commit)
     if commits < 2:
         return []
     shares = [number / commits for number in range(1, commits)]
+    # A tenth of a commit's size is exact enough, and spares sorting all rows.
     return sorted({int(us) for us in times.approxQuantile("us", shares, 0.1 / commits)})
 
 
-def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
+def _make_records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     """Envelopes in the form of the records that ingest reads from Kafka, with the recorded times."""
     time = limit_record_time(F.col("record_time"), F.col("ingest_time"), settings.pipeline)
     records = envelopes.select(
@@ -229,7 +232,7 @@ def _records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     return records.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
 
 
-def _ticks(spark: SparkSession, paths: PathSettings, is_readable: Mapping[Table, bool]) -> DataFrame:
+def _collect_ticks(spark: SparkSession, paths: PathSettings, is_readable: Mapping[Table, bool]) -> DataFrame:
     """The recorded clock as rows of ``sds_messages``: the existing ones, and missing ones from ``clock``."""
     existing = None
     directory = [*tables.RECORD_KEY, "event_time"]
@@ -263,7 +266,7 @@ def _copy_checkpoint(old: PathSettings, new: PathSettings, query: str) -> None:
     pafs.copy_files(source_path, path, source_filesystem=source, destination_filesystem=destination)
 
 
-def _older_rows(spark: SparkSession, paths: PathSettings, snapshot: DataFrame) -> int:
+def _count_older_rows(spark: SparkSession, paths: PathSettings, snapshot: DataFrame) -> int:
     oldest = snapshot.agg(F.min("event_time").alias("oldest"))
     delivered = read_table(spark, paths, tables.DELIVERED_MESSAGES).select("event_time")
     return delivered.join(oldest, F.col("event_time") < F.col("oldest")).count()

@@ -25,9 +25,9 @@ def drop_already_reported(reported: Sequence[Mapping[str, Any]], paths: PathSett
     """Keep the reports that no row of the tables, and no other report, covers."""
     hashes = sorted({_set_of(each)[-1] for each in reported})
     of_these = is_among("entire_message_hash", hashes)
-    rebuilt = _rows(paths, REASSEMBLED_MESSAGES, _COMPARED, hashes, of_these)
+    rebuilt = _look_up_rows(paths, REASSEMBLED_MESSAGES, _COMPARED, hashes, of_these)
     ended = of_these & (pc.field("status") != OVERDUE)
-    before = _rows(paths, INCOMPLETE_MESSAGES, (*_COMPARED, "status"), hashes, ended)
+    before = _look_up_rows(paths, INCOMPLETE_MESSAGES, (*_COMPARED, "status"), hashes, ended)
     return drop_covered(reported, (*rebuilt, *before))
 
 
@@ -49,7 +49,7 @@ def drop_covered(reported: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[s
     ]
 
 
-def _rows(
+def _look_up_rows(
     paths: PathSettings, table: Table, columns: Sequence[str], hashes: Sequence[bytes], where: pc.Expression
 ) -> list[dict[str, Any]]:
     """Look up rows of a table without nulls in these columns (jobs write none); times are in µs."""

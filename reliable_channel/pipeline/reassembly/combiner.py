@@ -1,9 +1,10 @@
-"""Rebuilds the payloads whose segments are complete within one micro-batch, without keyed state.
+"""Rebuilds the payloads whose segments are complete within one micro-batch, without keyed state: most messages are, and
+a key that is touched costs milliseconds (docs/decisions.md, *The shape*).
 
 The combiner is a function for ``mapInArrow`` after a shuffle by ``entire_message_hash``. It writes the files of the
 sets it completes, and returns what the keyed state must process (:class:`ForState`): sets that stay open, segments of
 hashes that are already in state, ticks by which something of a hash is due. Ticks have no hash, so one task receives
-them all; nor have the combiner's own reports to the driver.
+them all. The combiner's reports to the driver have none either.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class Combiner:
         yield from to_state.flush()
 
     def _combine(self, segments: _Segments, in_state: OpenHashes, to_state: _ToState) -> Iterator[pa.RecordBatch]:
+        """Pass the rows of hashes in state on; rebuild all other hashes from their rows and from what was completed
+        before, and pass on only the sets that stay open."""
         open_hashes = in_state.select_open(segments.by_hash)
         since_us = segments.oldest_us - self._config.completed_memory_ms * 1000
         done = memory.find_completed(self._paths, segments.by_hash.keys(), since_us, segments.topic_partitions())
@@ -101,7 +104,7 @@ class Combiner:
             written = _Written(files)
             for hash_ in segments.by_hash:
                 if hash_ in open_hashes:
-                    for some in _parts(segments.rows(hash_)):
+                    for some in _split_rows(segments.rows(hash_)):
                         yield from to_state.add(hash_, ForState(b"", some).to_bytes())
                     continue
                 sets, results = self._rebuild(segments.rows(hash_), done.get(hash_, ()))
@@ -136,7 +139,7 @@ def _group_by_due_hash(ticks: Iterable[Tick], in_state: OpenHashes) -> dict[byte
     return due
 
 
-def _parts(rows: Iterable[SegmentRow]) -> Iterator[list[SegmentRow]]:
+def _split_rows(rows: Iterable[SegmentRow]) -> Iterator[list[SegmentRow]]:
     """``rows`` in lists of at most about :data:`FLUSH_BYTES`: a stranger can send any number of segments of a hash."""
     part: list[SegmentRow] = []
     size = 0
@@ -161,6 +164,7 @@ class _Segments:
         }
         self.by_hash: dict[bytes, list[int]] = {}
         hashes = table[HASH].to_pylist()
+        # A shuffle keeps no order. Every row is of one Kafka topic, so partition and offset are the record order.
         order = pc.sort_indices(table, [("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
         for index in order.to_pylist():
             self.by_hash.setdefault(hashes[index], []).append(index)

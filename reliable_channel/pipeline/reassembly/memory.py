@@ -54,7 +54,7 @@ def read_completed(
 
     ``index_in``: a directory for the index; by default that of the files of the Spark application on this machine."""
     files = list_files_since(open_table(paths, REASSEMBLED_MESSAGES), "event_time", since_us)
-    # Of several tables of an application, each has an index of its own.
+    # By their place: an application may read the tables of several pipelines, each with an index of its own.
     index_in = f"{index_in or SparkFiles.getRootDirectory()}/{zlib.crc32(paths.data_dir.encode()):08x}"
     look_up = Lookup(paths, REASSEMBLED_MESSAGES, files, index_in)
     rows = look_up.rows(_COLUMNS, hashes, is_among("entire_message_hash", hashes))

@@ -50,8 +50,9 @@ def results_of_completed(
     """The row of the payload, then the rows of repaired segments, then the completed row."""
     scope, record = _scope(event.scope), _record(topic_partition, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
-    repaired = list(_repaired_rows(event, config))
+    repaired = list(_make_repaired_rows(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
+    # Where no segment states it (v0.1 data does not), at least as many as were seen or recomputed.
     parity_count = max([event.parity_count or 0, *(index + 1 for is_parity, index in ids if is_parity)])
     sds_ids = [ids.get((False, i)) for i in range(event.data_count)] + [ids.get((True, i)) for i in range(parity_count)]
     hash_ = event.entire_message_hash
@@ -91,12 +92,12 @@ def results_of_completed(
             event_time=event.completed_at * 1000,
             entire_message_hash=hash_,
             data_count=event.data_count,
-            causal_history=_predecessor(sds_ids, row["sds_id"]),
+            causal_history=_name_predecessor(sds_ids, row["sds_id"]),
         )
     yield Ordered(**common, row_kind="completed", sub_order=len(repaired) + 1, sds_id=first)
 
 
-def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
+def _name_predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str | None]] | None:
     """The causal history of a repaired segment, as far as it is certain. A send's segments are wrapped in one step, so
     each has its predecessor in its causal past. Without it SDS would deliver the segment at once, and the message
     before its dependencies."""
@@ -105,7 +106,7 @@ def _predecessor(sds_ids: list[str | None], sds_id: str) -> list[dict[str, str |
     return None if before is None else [{"sds_id": before, "retrieval_hint": None, "sender_id": None}]
 
 
-def _repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
+def _make_repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> Iterator[dict[str, Any]]:
     """The segments that were not received, each with its recomputed SDS id (LIP-109). None if the ids of *received*
     segments cannot be recomputed either, because a guess would verify nothing."""
     count = None
@@ -165,7 +166,7 @@ def mismatch_result(event: HashMismatch, offset: int, topic_partition: TopicPart
     state = "contested" if event.contested else "held"
     detail = f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}"
     sds_id = (event.contested or event.held)[0].sds_id
-    return _event("hash_mismatch", event.scope, sds_id, detail, now * 1000, topic_partition, offset)
+    return _make_event("hash_mismatch", event.scope, sds_id, detail, now * 1000, topic_partition, offset)
 
 
 def event_result(
@@ -178,7 +179,7 @@ def event_result(
 ) -> Row:
     """The event for a segment that was not accepted, with the reason."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
-    return _event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, topic_partition, offset)
+    return _make_event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, topic_partition, offset)
 
 
 def failure_result(
@@ -186,10 +187,10 @@ def failure_result(
 ) -> Row:
     """The event for a row on which the program failed. ``sds_id``: of a segment, ``None`` for a tick."""
     detail = f"{'tick' if sds_id is None else 'segment'} row: {detail}"
-    return _event(EVENT, scope, sds_id, detail, event_us, topic_partition, offset)
+    return _make_event(EVENT, scope, sds_id, detail, event_us, topic_partition, offset)
 
 
-def _event(
+def _make_event(
     name: str,
     scope: Sequence[str] | None,
     sds_id: str | None,
@@ -200,7 +201,7 @@ def _event(
 ) -> Row:
     """A row of ``channel_events``."""
     whose = _scope(scope or (None,) * len(SCOPE))
-    del whose["family"]
+    del whose["family"]  # channel_events has no such column
     return Event(
         **whose, **_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
     )

@@ -108,6 +108,7 @@ class SegmentDecryptor:
         return row if content is None else row._replace(content=content)
 
     def __reduce__(self) -> tuple[type[SegmentDecryptor], tuple[ChannelsSettings]]:
+        # Without the decryptor, which has the keys once it has read them.
         return SegmentDecryptor, (self._channels,)
 
 
@@ -123,7 +124,7 @@ class HashSets:
         self._known: set[tuple[Scope, str]] = set()
         self._must_persist = False
         for each in done:
-            self._reassembler(each.send.scope, each.topic_partition).remember(each.send)
+            self._get_reassembler(each.send.scope, each.topic_partition).remember(each.send)
             self._known.update((each.send.scope, i) for i in each.send.sds_ids if i is not None)
         self._limit_completed()
 
@@ -131,21 +132,22 @@ class HashSets:
         """Apply one segment, in record order; returns rows of tables, and ``ReportedSet``. Timers due before it run
         first."""
         topic_partition, scope = (row.kafka_topic, row.kafka_partition), row.scope
-        reassembler = self._reassembler(scope, topic_partition)
+        reassembler = self._get_reassembler(scope, topic_partition)
         now = row.event_us // 1000
         results: list[Row] = []
         if reassembler.may_be_due(now):
             for event in _advance(reassembler, now):
-                results += self._results(event, row.kafka_offset, topic_partition, now)
+                results += self._make_results(event, row.kafka_offset, topic_partition, now)
         shared = len(self._scopes) > 1
         before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
+        # In the dialect that ingest has recorded, whatever is configured now.
         segment = decode_segment(row.content, _ALONE[row.segment_dialect])
         if isinstance(segment, Malformed):  # ingest has decoded it, so these are not the bytes that ingest wrote
             return results
         events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
         if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
             self._make_room(events)
-        results += [r for event in events for r in self._results(event, row.kafka_offset, topic_partition, now)]
+        results += [r for event in events for r in self._make_results(event, row.kafka_offset, topic_partition, now)]
         if row.encrypted:
             return [r._replace(payload=None) if isinstance(r, Message) else r for r in results]
         return results
@@ -170,7 +172,7 @@ class HashSets:
             if reassembler.next_due() is None:
                 del self._scopes[scope]
 
-    def _reassembler(self, scope: Scope, topic_partition: TopicPartition) -> Reassembler:
+    def _get_reassembler(self, scope: Scope, topic_partition: TopicPartition) -> Reassembler:
         if scope not in self._scopes:
             self._scopes[scope] = (topic_partition, Reassembler(self._config))
         return self._scopes[scope][1]
@@ -180,7 +182,7 @@ class HashSets:
         results: list[Row] = []
         for reassembler in [each for where, each in self._scopes.values() if where == topic_partition]:
             for event in _advance(reassembler, now_us // 1000):
-                results += self._results(event, offset, topic_partition, now_us // 1000)
+                results += self._make_results(event, offset, topic_partition, now_us // 1000)
         return results
 
     @property
@@ -244,7 +246,7 @@ class HashSets:
         if scope in self._scopes:
             self._scopes[scope][1].forget_lost()
 
-    def _results(
+    def _make_results(
         self, event: SegmentationEvent, offset: int, topic_partition: TopicPartition, now: int
     ) -> Iterator[Row]:
         match event:
@@ -260,10 +262,11 @@ class HashSets:
                     event.completed_at,
                     tuple(ids),
                 )
-                self._reassembler(event.scope, topic_partition).remember(send)
+                self._get_reassembler(event.scope, topic_partition).remember(send)
                 self._limit_completed()
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
+            # A late copy under an id that the message's row in reassembled_messages lacks: only the state can keep it.
             case SegmentDuplicate(late=True) if (event.scope, event.sds_id) not in self._known:
                 self._known.add((event.scope, event.sds_id))
                 self._must_persist = True
@@ -310,11 +313,11 @@ def take_rows(
             return sets.add(decrypt(row))
         return sets.tick((row.kafka_topic, row.kafka_partition), row.kafka_offset, row.event_us)
 
-    results, (sets, failed) = guarded.collect(guarded.apply_guarded(sets, restore, rows, take, _failure_row))
+    results, (sets, failed) = guarded.collect(guarded.apply_guarded(sets, restore, rows, take, _make_failure_row))
     return sets, [*results, guarded.FailedRows(len(failed))] if failed else results
 
 
-def _failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
+def _make_failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     scope, sds_id = (row.scope, row.sds_id) if isinstance(row, SegmentRow) else (sets.scope(), None)
     topic_partition = (row.kafka_topic, row.kafka_partition)
     return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, topic_partition, row.kafka_offset)

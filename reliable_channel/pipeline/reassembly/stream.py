@@ -1,10 +1,11 @@
 """The reassembly query: rebuilds payloads from segments, and passes on all SDS messages in record order.
 
-Reads ``sds_messages``; writes ``ordered_sds_messages``, ``reassembled_messages`` and ``incomplete_messages``. Rows that
-need no state pass straight through. Segments go to the combiner, which rebuilds and writes the sets that are complete
-within the micro-batch; the rest goes to keyed state, as one binary value for each hash. The combiner's reports to the
-driver pass through the same operator without a hash: a second branch of the plan would run the combiner twice. Only the
-Reassembler removes duplicates, because no earlier step knows which copy came first (docs/pipeline.md *Reassembly*).
+Reads ``sds_messages``; writes ``ordered_sds_messages``, ``reassembled_messages``, ``incomplete_messages`` and
+``channel_events``. Rows that need no state pass straight through. Segments go to the combiner, which rebuilds and
+writes the sets that are complete within the micro-batch; the rest goes to keyed state, as one binary value for each
+hash. The combiner's reports to the driver pass through the same operator without a hash: a second branch of the plan
+would run the combiner twice. Only the Reassembler removes duplicates, because no earlier step knows which copy came
+first (docs/pipeline.md *Reassembly*).
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
         rows = segments.where(_NEED_STATE).withColumn("event_us", F.unix_micros("event_time")).select(*INPUT_COLUMNS)
         # By the hash, so that one task of the combiner sees all segments that a set gets in this micro-batch.
         rows = rows.repartition(F.col(HASH)).mapInArrow(Combiner(settings), _GIVEN)
+        # Not transformWithState, with which the job took a third longer: it gets rows one by one, and payloads return
+        # through the JVM (docs/decisions.md, *Tried for reassembly and not kept*).
         results = rows.groupBy(HASH).applyInPandasWithState(
             KeyedSets(settings.segmentation, SegmentDecryptor(settings.channels)),
             _OUT,
@@ -99,9 +102,10 @@ class KeyedSets:
     def __call__(
         self, key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
+        """Apply the rows of one hash to its sets, which come from the state or, for a new hash, from the combiner."""
         given = [bytes(blob) for frame in frames for blob in frame["given"]]
         if key[0] is None:  # reports of the combiner, which belong to no hash
-            yield _frame(given)
+            yield _make_frame(given)
             return
         every = [ForState.from_bytes(blob) for blob in given]
         handed_on = next((each.sets for each in every if each.sets), b"")
@@ -122,7 +126,7 @@ class KeyedSets:
                 HashDue(bytes(key[0]), [(*topic_partition, due_us) for topic_partition, due_us in dues.items()])
             )
         if results:
-            yield _frame(pack(results))
+            yield _make_frame(pack(results))
 
     def _restore(self, state: GroupState, handed_on: bytes, blob: bytes | None) -> HashSets:
         """Restore the sets from ``blob``; without one, the sets at the beginning of the micro-batch, from the state or
@@ -145,7 +149,7 @@ class KeyedSets:
         return HashSets.from_bytes(bytes(stored), self._config)
 
 
-def _frame(results: Iterable[bytes]) -> pd.DataFrame:
+def _make_frame(results: Iterable[bytes]) -> pd.DataFrame:
     """Packed results as rows of the operator's output."""
     return pd.DataFrame([(RESULTS, blob) for blob in results], columns=["kind", "results"])
 
@@ -155,16 +159,17 @@ def write_batch(rows: DataFrame, sink: BatchSink) -> None:
     sink.open_ahead(REASSEMBLED_MESSAGES, ORDERED_SDS_MESSAGES)
     results = write_results(rows, sink)
     sink.add_files(REASSEMBLED_MESSAGES, results.files)
-    incomplete = _incomplete_files(results.of(ReportedSet), sink.paths)
+    incomplete = _write_incomplete(results.of(ReportedSet), sink.paths)
     sink.together(
         *(partial(sink.add_files, table, results.files) for table in (CHANNEL_EVENTS, ORDERED_SDS_MESSAGES)),
         partial(sink.add_files, INCOMPLETE_MESSAGES, incomplete),
     )
+    # After the commits, because only the next micro-batch reads the file, and a replay of this one writes it again.
     before = read_open_hashes(sink.paths, sink.batch_id - 1)
     before.apply(results.of(HashDue)).write(sink.paths, sink.batch_id)
 
 
-def _incomplete_files(reported: Sequence[ReportedSet], paths: PathSettings) -> list[WrittenFile]:
+def _write_incomplete(reported: Sequence[ReportedSet], paths: PathSettings) -> list[WrittenFile]:
     """Write the reported sets that hold something new to a file of ``incomplete_messages``. They are few."""
     rows = drop_already_reported([each.fields for each in reported], paths) if reported else []
     if not rows:

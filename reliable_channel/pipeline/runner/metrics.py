@@ -35,8 +35,8 @@ from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.http.server import serve_in_thread
 
 _log = logging.getLogger(__name__)
-_LAST_EVENTS_S = 15.0
-_HISTORY_LIMIT = 1_000
+_LAST_EVENTS_S = 15.0  # how long the end of a session waits for them
+_HISTORY_LIMIT = 1_000  # commits that are looked at, one small file each
 _WRITE_EVERY_S = 5.0
 """How long rows wait for others. With a commit for each micro-batch, three in a round of a second, the table would gain
 a quarter of a million files in a day."""
@@ -145,16 +145,16 @@ class MetricsListener(ProgressListener):
         self._prometheus.running(event.name or "query", True)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        with _warned():
+        with _log_failure():
             self.record(json.loads(event.progress.json))
             self._write(_WRITE_EVERY_S)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        with _warned():
+        with _log_failure():
             self._write(_WRITE_EVERY_S)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        with _warned():
+        with _log_failure():
             self._write()
         with self._changed:
             name = self._names.pop(str(event.runId), None)
@@ -194,7 +194,7 @@ class MetricsListener(ProgressListener):
 
 
 @contextmanager
-def _warned() -> Iterator[None]:
+def _log_failure() -> Iterator[None]:
     """Log what fails inside the block, whatever it is: it must not stop the query."""
     try:
         yield

@@ -22,7 +22,7 @@ from reliable_channel.pipeline.runner.turns import Turns
 from reliable_channel.runtime.failures import PythonDidNotStart, explain_failure
 from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts
 
-_STOP_PATIENCE_S = 60.0
+_STOP_PATIENCE_S = 60.0  # for the micro-batches that run
 _STARTS = 3
 """The maximum number of consecutive starts of a query whose Python workers are slow to start."""
 
@@ -110,6 +110,7 @@ def run_continuously(
                     try:
                         wait_for(running[query.name])
                     except PythonDidNotStart:
+                        # Only failures in a row count. This one is the first if the query has made progress since.
                         starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
                         if starts[query.name] > _STARTS:
                             raise
@@ -117,7 +118,7 @@ def run_continuously(
                         continue
                     raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
     finally:
-        turns.end()
+        turns.end()  # first, since a query that waits for its turn is inside its micro-batch, and would not stop
         if ticker is not None:
             ticker.stop()
         stop_all(list(running.values()))
@@ -157,6 +158,7 @@ def stop_all(queries: Sequence[StreamingQuery]) -> None:
     inside a micro-batch is safe too, but the next start must then replay it."""
     deadline = time.monotonic() + _STOP_PATIENCE_S
     for query in queries:
+        # Polled, because PySpark has no event for the end of a trigger.
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()

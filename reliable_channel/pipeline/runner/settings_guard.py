@@ -115,6 +115,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
         if checkpoint.committed is not None:
             refuse_other_copies(settings.paths, checkpoint, tables, recorded.get(_TABLES, "").split())
     if wanted.keys() - recorded.keys():
+        # What is recorded stays: it is of the checkpoint's time, and has keys of others (recreated_topic.py).
         write_record(settings.paths, query, {**wanted, **recorded})
 
 
@@ -152,6 +153,7 @@ def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Tab
     if written is not None and written > committed and _was_never_planned(paths, query, written):
         # Appends of the micro-batches up to ``written`` are skipped as replays, whatever rows they have.
         fault = f"The checkpoint of {query} is older than the table {table.name}: new rows would be taken for old ones."
+    # An offset names the commit to read next, so it may be one above the newest.
     elif checkpoint.offsets.delta.get(str(opened.metadata().id), 0) > opened.version() + 1 or (
         # Every micro-batch of ingest writes to its clock; other tables gain rows in some only.
         table == CLOCK and written is not None and written < committed

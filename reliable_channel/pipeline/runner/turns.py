@@ -1,7 +1,8 @@
 """Lets the queries of one session take turns: after a micro-batch, the queries that read its output run.
 
 Without turns the queries share the cores, so every micro-batch takes as long as all of them together. With turns a
-record passes the whole chain in one round.
+record passes the whole chain in one round. A loop that starts the queries one after another would be simpler, and took
+more than twice as long (docs/decisions.md, *Turns, or rounds one after the other*).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ PATIENCE_S = 20.0
 
 LINGER_S = 5.0
 """A query that may still get rows in this round waits up to this time (s) for them. If it left ``foreachBatch``, Spark
-would poll for them five times a second, which costs a tenth of a second at every hop."""
+would look for them once a second (``_POLLING_DELAY`` in :mod:`.queries`), and every hop would wait for that."""
 
 _LOOK_AGAIN_S = 1.0
+"""How often (s) a waiting query looks at these times again, which end without a notification."""
 
 
 class Turns:
@@ -90,11 +92,14 @@ class Turns:
             self._changed.notify_all()
 
     def _may_go(self, query: str, since: float) -> bool:
+        """Whether a query that waits since ``since`` may leave ``foreachBatch``. While none is running, that is the one
+        whose turn it is; if none is due, the first query, or one that has waited long enough for rows."""
         if self._over or self._running:
             return self._over
         while self._due:
             # The last query of the chain first: rows in progress are finished before new ones are read.
             holder, now = max(self._due, key=self._order.index), time.monotonic()
+            # Its patience begins when it gets the turn, not when its rows came: others may have run until now.
             if self._holder is None or self._holder[0] != holder:
                 self._holder = holder, now
             if query == holder or now - self._holder[1] < self._patience_s:

@@ -45,9 +45,9 @@ def find_affected(
     when missing ones were sent."""
     ids = {*touched.ids, *_find_linked(look_up, touched, since_gaps)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
-    verdicts = _verdicts(look_up, texts, touched.payloads, touched.silence)
+    verdicts = _read_verdicts(look_up, texts, touched.payloads, touched.silence)
     verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
-    ids.update(_ids_of(verdicts))
+    ids.update(_list_ids(verdicts))
     if not ids:
         return None
     payloads = {*touched.payloads, *verdicts["entire_message_hash"].drop_null().to_pylist()}
@@ -84,7 +84,7 @@ def _is_undelivered(verdicts: pa.Table) -> pa.ChunkedArray:
     return pc.not_equal(verdicts["verdict"], Verdict.DELIVERED.value)
 
 
-def _verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
+def _read_verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
     """All verdicts that :func:`select_naming` selects."""
     status = tables.DELIVERY_STATUS
     pieces = look_up[status].iterate(status.names(), None if undelivered else [*texts, *payloads, UNSETTLED])
@@ -94,7 +94,7 @@ def _verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes], undeliver
     )
 
 
-def _ids_of(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
+def _list_ids(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
     """The ids listed in rows, with their channels."""
     columns = [rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_ids")]
     for *channel, ids in zip(*columns, strict=True):
@@ -106,7 +106,7 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
     if touched.rebuilt:
         where = is_among("entire_message_hash", touched.rebuilt)
         columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash")
-        yield from _ids_of(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
+        yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")

@@ -127,6 +127,7 @@ _INCOMPLETE = f"""(select * from (select *, row_number() over (
         from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 
+# A running sum of the rows that begin a send numbers the sends.
 _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as first_id,
         min(first_seen) as first_seen, explode(collect_set(sds_id)) as sds_id
     from (select *, sum(begins) over (partition by {_CHANNEL}, sender_id, entire_message_hash
@@ -145,7 +146,7 @@ MAX_WITNESSED = 10
 """Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
 soon among the last ten, and a single envelope cannot write the headline."""
 
-_SPAN = 256
+_SPAN = 256  # as many segments as a send may have (MAX_TOTAL_SEGMENTS), with consecutive Lamport timestamps
 _FIRST = f"least(first_lamport_timestamp, {2**63 - 1 - 2 * _SPAN})"
 """A foreign writer's row may have any Lamport timestamp, and a sum that overflows ends the query in both engines."""
 
@@ -331,6 +332,7 @@ _FACTS = (
     "witnessed",
 )
 
+# ``min`` of structs compares their fields in order: a proven delivery comes before an unproven one, then the earliest.
 IDS = f"""
     select {_CHANNEL}, sds_id, {", ".join(f"min({name}) as {name}" for name in _CLAIMS)},
         collect_set(delivered) as sends,

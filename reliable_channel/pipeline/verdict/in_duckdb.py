@@ -30,6 +30,7 @@ _REWRITES = tuple(
         (r"\bleft semi join\b", "semi join"),
         (r"\bstruct\(", "row("),
         (r"\barray\(", "list_value("),
+        # It drops nulls and, unlike Spark's, repeats; these make no difference, since facts are aggregated by id.
         (r"\barray_compact\(", "list_distinct("),
         (r"\bcollect_set\((\w+)\)", r"coalesce(list(distinct \1) filter (\1 is not null), [])"),
         (r"\bcollect_list\((\w+)\)", r"coalesce(list(\1) filter (\1 is not null), [])"),
@@ -46,6 +47,7 @@ _REWRITES = tuple(
     )
 )
 
+# An unknown name in a query is an error: DuckDB would otherwise take it for a Python variable or a file.
 _PREPARE = f"""
     {DUCKDB_MACROS}
     SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false;
@@ -64,7 +66,7 @@ def gather_evidence(
     if sent is not None:
         given["sent"] = sent
     views = {"sent": rewrite(NO_SENT_SINCE)} if sent is None else {}
-    return select_rows(_evidence(views), given)
+    return select_rows(_build_evidence_query(views), given)
 
 
 def select_rows(query: str, sources: Mapping[str, pa.Table | ds.Dataset]) -> pa.Table:
@@ -81,7 +83,7 @@ def evidence_query(in_gaps: bool) -> str:
     (``$pubsub_topic``, …). ``$suspected``: the ids in records that could not be decoded; ``in_gaps``: there were times
     in which no bridge listened."""
     channel = ", ".join(f"${name}::varchar as {name}" for name in CHANNEL_KEY)
-    return _evidence(
+    return _build_evidence_query(
         {
             "about": f"select {channel}, unnest($ids::varchar[]) as sds_id",
             "suspected": "select unnest($suspected::varchar[]) as sds_id",
@@ -90,7 +92,7 @@ def evidence_query(in_gaps: bool) -> str:
     )
 
 
-def _evidence(views: Mapping[str, str]) -> str:
+def _build_evidence_query(views: Mapping[str, str]) -> str:
     """The query for the ids in ``about``, over the tables, ``suspected`` and ``sent``, of which ``views`` has some."""
     same = " and ".join(f"fact.{name} is not distinct from about.{name}" for name in (*CHANNEL_KEY, "sds_id"))
     facts = f"select * from ({rewrite(FACTS)}) as fact semi join about on {same}"  # noqa: S608 - text of our own only
@@ -100,12 +102,12 @@ def _evidence(views: Mapping[str, str]) -> str:
 
 def rewrite(sql: str) -> str:
     """A query of the verdict job for DuckDB. Of ``slice`` only the uses that begin at 1 mean the same."""
-    sql = _STRUCT.sub(_struct, sql)
+    sql = _STRUCT.sub(_rewrite_struct, sql)
     for pattern, replacement in _REWRITES:
         sql = pattern.sub(replacement, sql)
     return sql
 
 
-def _struct(found: re.Match[str]) -> str:
-    fields = re.sub(r"array<(\w+)>", r"\1[]", found[1]).replace(": ", " ")
+def _rewrite_struct(type_: re.Match[str]) -> str:
+    fields = re.sub(r"array<(\w+)>", r"\1[]", type_[1]).replace(": ", " ")
     return f"struct({fields.replace('timestamp', 'timestamptz').replace('binary', 'blob')})"

@@ -109,7 +109,7 @@ STORE_ERRORS = {
     UNPROVEN: "an encrypted envelope may or may not be it",
     "another message": "its retrieval hint leads to another message",
 }
-"""What ``store_presence.detail`` says of an attempt that decided nothing (``StoreFault``, or no proof)."""
+"""``store_presence.detail`` of a query that decided nothing (``StoreFault``, or no proof) → the reason, for people."""
 
 
 MAX_NAMED = 3

@@ -122,6 +122,8 @@ def _commit(
     metadata: Mapping[str, str],
 ) -> None:
     with discard_on_conflict(paths, files):
+        # Once: after another writer's commit the files of changed verdicts may be others, so the round is repeated
+        # (``verdicts.run``).
         replace_files(to, dirty, files, metadata, attempts=1)
     write_log_checkpoint(paths, DELIVERY_STATUS, to.version())
 

@@ -125,6 +125,6 @@ def read_touched(
         try:
             for rows in iterate_rows(paths, table, [file.path for file in added], COLUMNS[table]):
                 touched.take(table, rows.to_pylist())
-        except FileNotFoundError:
+        except FileNotFoundError:  # VACUUM has removed it since; Spark reads the tables anew
             return None
     return touched

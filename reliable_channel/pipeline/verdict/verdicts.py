@@ -63,7 +63,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
     as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
-    opened = open_evidence(paths)  # before anything is read
+    opened = open_evidence(paths)  # before anything is read: rows that come later are new in the next round
     silence = when_silent(paths, opened)
     since_gaps = SinceGaps(opened, silence.gaps) if silence.gaps else None
     position = position_of(opened, settings, silence)

@@ -180,7 +180,7 @@ def test_a_row_that_cannot_be_read_is_set_aside_and_the_others_are_taken(column:
     texts = frame["row"].tolist()
     frame["row"] = [texts[0], json.dumps(json.loads(texts[1]) | {column: value}), texts[2]]
     channels = Channels(FakeBucket(), 0, lambda key: Rules(None, SdsParameters(), None))
-    ((key, given),) = stream._by_channel(iter([frame]))[0].items()
+    ((key, given),) = stream._group_by_channel(iter([frame]))[0].items()
     outputs = list(stream.process_channel(channels, key, given, {}))
     assert [each.sds_id for each in outputs if isinstance(each, Delivery)] == ["0", "2"]
     (event,) = [each for each in outputs if isinstance(each, ChannelEvent)]
