@@ -1,7 +1,8 @@
 """Appends the rows of micro-batches to Delta tables, each exactly once.
 
 Every append carries ``(query id, batch id)`` as Delta's application transaction. It shows a replay after a crash which
-tables already have the rows. delta-rs commits without a Spark job.
+tables already have the rows. delta-rs commits without a Spark job; Spark's own writer is exactly-once with ``txnAppId``
+and ``txnVersion``, and then runs three jobs for every append (docs/decisions.md, *The shape*).
 """
 
 from __future__ import annotations

@@ -81,10 +81,10 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
     """Read the checkpoint of a query; ``None`` when it never started."""
     files, root = filesystem(paths.checkpoint(query))
     metadata = read_text(files, f"{root}/metadata")
-    batches = _numbers(files, f"{root}/offsets")
+    batches = _list_numbers(files, f"{root}/offsets")
     if metadata is None and not batches:
         return None
-    committed = max(_numbers(files, f"{root}/commits"), default=None)
+    committed = max(_list_numbers(files, f"{root}/commits"), default=None)
     planned = max(batches, default=None)
     plan = Offsets() if planned is None else _read_offsets(files, f"{root}/offsets/{planned}")
     if committed is not None and committed in batches:
@@ -96,7 +96,7 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
         as_object(metadata or "").get("id"),
         committed,
         planned,
-        len(_numbers(files, f"{root}/state")),
+        len(_list_numbers(files, f"{root}/state")),
         offsets,
         None if planned == committed else plan.batch_time_ms,
     )
@@ -144,7 +144,7 @@ def filesystem(location: str) -> tuple[Any, str]:
     return files, path.rstrip("/")
 
 
-def _numbers(files: Any, directory: str) -> set[int]:
+def _list_numbers(files: Any, directory: str) -> set[int]:
     entries = files.get_file_info(pafs.FileSelector(directory, allow_not_found=True))
     return {int(entry.base_name) for entry in entries if entry.base_name.isdigit()}
 
@@ -153,6 +153,7 @@ def read_text(files: Any, path: str) -> str | None:
     if files.get_file_info(path).type != pafs.FileType.File:
         return None
     with files.open_input_stream(path) as stream:
+        # A torn file must give a text without meaning (:func:`as_object`), not an exception.
         return bytes(stream.read()).decode("utf-8", errors="replace")
 
 

@@ -35,6 +35,7 @@ def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
     files, root = filesystem(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri)
     log = f"{root}/_delta_log/"
     with suppress(OSError):
+        # Two versions above the one that was opened: another writer's commit is one of the two, before or after ours.
         if files.get_file_info(f"{log}{before + 2:020d}.json").type is not pafs.FileType.NotFound:
             return
         known = as_object(read_text(files, f"{log}{before:020d}.crc") or "")

@@ -183,6 +183,7 @@ def _commit(
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
     rows = sum(int(json.loads(file.stats)["numRecords"]) for file in files)
+    # Under the names of Spark's writer, and as texts like there: lag and status count rows by them (lake/history.py).
     about = {"operationMetrics": {"numFiles": str(len(files)), "numOutputRows": str(rows)}, **(metadata or {})}
     table.create_write_transaction(
         [

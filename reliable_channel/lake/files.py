@@ -26,7 +26,7 @@ from reliable_channel.lake.tables import EPOCH, INDEXED_COLUMNS, Column, Table
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Rows are buffered up to about this many bytes in memory, and then written as one row group."""
 
-_SAMPLE_BYTES = 64 * 1024
+_SAMPLE_BYTES = 64 * 1024  # a block of snappy, which finds repetitions inside one block only
 _WORTH_COMPRESSING = 0.875
 """A binary column is written uncompressed if its sample stays above this share of its size. Ciphertext and Bloom
 filters in use do not shrink, and trying is most of the cost of writing them (docs/measurements-history.md)."""
@@ -116,8 +116,10 @@ class _TableFile:
                 self._path,
                 self._schema,
                 filesystem=self._filesystem,
-                compression={name: "none" if name in as_they_are else "snappy" for name in _leaves(self._schema)},
+                compression={name: "none" if name in as_they_are else "snappy" for name in _list_leaves(self._schema)},
                 store_schema=False,
+                # Only texts repeat. A dictionary of hashes or payloads takes a fifth of the time to write them, and
+                # makes the file larger; their bounds exclude nothing, here as in Delta's log.
                 use_dictionary=[c.name for c in columns if c.type == "STRING"],
                 write_statistics=[c.name for c in columns_with_statistics(self._table)],
             )
@@ -150,7 +152,7 @@ def compressible(column: pa.ChunkedArray) -> bool:
     return not sample or len(pa.compress(sample, "snappy", asbytes=True)) <= _WORTH_COMPRESSING * len(sample)
 
 
-def _leaves(schema: pa.Schema) -> Iterator[str]:
+def _list_leaves(schema: pa.Schema) -> Iterator[str]:
     """The column names for options of a Parquet file: columns inside lists and structs are named by their paths."""
 
     def inside(path: str, type_: pa.DataType) -> Iterator[str]:
@@ -198,8 +200,8 @@ class Bounds:
         A file with a value that has no bound (a time outside the calendar) has only its number of rows: delta-rs
         compares a filter with a bound that is missing as with NULL, and then skips the file."""
         types = {column.name: column.type for column in self._columns}
-        least = {name: _least(value, types[name]) for name, value in self._least.items()}
-        largest = {name: _largest(value, types[name]) for name, value in self._largest.items()}
+        least = {name: _round_down(value, types[name]) for name, value in self._least.items()}
+        largest = {name: _round_up(value, types[name]) for name, value in self._largest.items()}
         statistics: dict[str, Any] = {"numRecords": self._rows}
         if None not in (*least.values(), *largest.values()):
             statistics |= {"minValues": least, "maxValues": largest, "nullCount": self._nulls}
@@ -213,15 +215,15 @@ def columns_with_statistics(table: Table) -> list[Column]:
     return [column for column in table.columns[:INDEXED_COLUMNS] if column.type in _WITH_BOUNDS]
 
 
-def _least(value: Any, type_: str) -> Any:
+def _round_down(value: Any, type_: str) -> Any:
     if type_ == "TIMESTAMP":
-        return _text_of(value // 1_000)
+        return _format_time(value // 1_000)
     return value[:_TEXT_CHARACTERS] if isinstance(value, str) else value
 
 
-def _largest(value: Any, type_: str) -> Any:
+def _round_up(value: Any, type_: str) -> Any:
     if type_ == "TIMESTAMP":
-        return _text_of(-(-value // 1_000))
+        return _format_time(-(-value // 1_000))
     if isinstance(value, str) and len(value) > _TEXT_CHARACTERS:
         # A run of the last character lies above its own shortened bound.
         bound = max(value[:_TEXT_CHARACTERS] + _AFTER_ALL_TEXT, value)
@@ -229,7 +231,7 @@ def _largest(value: Any, type_: str) -> Any:
     return value
 
 
-def _text_of(ms: int) -> str | None:
+def _format_time(ms: int) -> str | None:
     try:
         moment = EPOCH + dt.timedelta(milliseconds=ms)
     except OverflowError:  # before year 1 or after 9999: a copied row of a foreign writer

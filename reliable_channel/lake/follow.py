@@ -53,6 +53,7 @@ def list_files_of_records(opened: DeltaTable, offsets: Mapping[int, Sequence[int
     """The paths of the files that may hold one of some Kafka records, by their statistics. ``offsets``: partition →
     offsets in ascending order."""
     adds = pa.table(opened.get_add_actions(flatten=True))
+    # Without statistics of any file, as in a table of another writer, every file may hold it.
     if "min.kafka_offset" not in adds.column_names or "min.kafka_partition" not in adds.column_names:
         return _decode_paths(adds)
 
@@ -125,6 +126,7 @@ def read_payloads(
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
             for group in range(opened.num_row_groups):
+                # One thread, here and below: a task has one core (docs/measurements-history.md, *Why workers grew*).
                 compared = opened.read_row_group(group, keys, use_threads=False)
                 numbered = compared.append_column("number", pa.array(np.arange(compared.num_rows)))
                 wanted, begin = numbered.filter(where)["number"].to_numpy(), 0

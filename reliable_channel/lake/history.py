@@ -53,7 +53,7 @@ def select_unread(history: Iterable[Mapping[str, Any]], next_version: int) -> li
     """The appending commits from ``next_version`` on, oldest first. ``history`` is the result of
     ``DeltaTable.history()``."""
     commits = [
-        Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _rows(entry))
+        Commit(int(entry["version"]), int(entry.get("timestamp") or 0), _count_rows(entry))
         for entry in history
         if int(entry["version"]) >= next_version and _appends(entry)
     ]
@@ -66,7 +66,7 @@ def _appends(entry: Mapping[str, Any]) -> bool:
     return entry.get("operation") not in MAINTENANCE and not entry.get(REPLACED_FILES) and not replaces_rows
 
 
-def _rows(entry: Mapping[str, Any]) -> int | None:
+def _count_rows(entry: Mapping[str, Any]) -> int | None:
     metrics = entry.get("operationMetrics")
     counts = (str(metrics.get(name, "")) for name in _ROWS) if isinstance(metrics, Mapping) else ()
     return next((int(count) for count in counts if count.isdigit()), None)

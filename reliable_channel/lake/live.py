@@ -18,8 +18,8 @@ from reliable_channel.lake.tables.operations import CONTINUOUS
 
 @contextmanager
 def declare_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterator[None]:
-    """Declare a continuous job for the time of this block. It ends in order if ``stop`` is set: what fails then, fails
-    because the JVM of spark-submit was told to stop as well."""
+    """Declare a continuous job for the time of this block. It ends in order if ``stop`` is set, even by an exception:
+    the signal that set it also ends the JVM of spark-submit, so calls into the JVM fail then."""
     create_tables(paths, (PIPELINE_METRICS,))
     run = str(uuid.uuid4())
     declare(paths, job, run, True)

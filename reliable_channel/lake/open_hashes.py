@@ -3,7 +3,8 @@
 Spark calls a stateful function only for keys with rows, and tells nobody which keys have state. So the driver writes
 the open hashes after each micro-batch to a file in the job's checkpoint, and the tasks of the next one read it. A file
 names all of them, so nothing must be followed, cached or maintained. A replay reads the file of the micro-batch before
-it, and replaces its own.
+it, and replaces its own. A table of changes was the alternative (docs/decisions.md, *Where the first design was wrong
+or short*).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class OpenHashes:
 
     def select_open(self, hashes: Collection[bytes]) -> set[bytes]:
         """Those of ``hashes`` that are open."""
-        return set(self._hashes_where(pc.is_in(self._rows["entire_message_hash"], _values(hashes))))
+        return set(self._select_hashes(pc.is_in(self._rows["entire_message_hash"], _to_array(hashes))))
 
     def due(self, topic_partition: TopicPartition, until_us: int) -> list[bytes]:
         """The hashes with sets of one Kafka partition of which something is due by ``until_us`` (event time, µs)."""
@@ -72,17 +73,17 @@ class OpenHashes:
             pc.equal(self._rows["kafka_topic"], topic_partition[0]),
             pc.equal(self._rows["kafka_partition"], topic_partition[1]),
         )
-        return self._hashes_where(pc.and_(here, pc.less_equal(self._rows["due_us"], until_us)))
+        return self._select_hashes(pc.and_(here, pc.less_equal(self._rows["due_us"], until_us)))
 
     def apply(self, changes: Sequence[HashDue]) -> OpenHashes:
         """The open hashes after a micro-batch with these changes, at most one of each hash."""
         changed = [change.entire_message_hash for change in changes]
-        others = self._rows.filter(pc.invert(pc.is_in(self._rows["entire_message_hash"], _values(changed))))
+        others = self._rows.filter(pc.invert(pc.is_in(self._rows["entire_message_hash"], _to_array(changed))))
         rows = [(hash_, *due) for hash_, change in zip(changed, changes, strict=True) for due in change.dues]
         added = pa.table([[*column] for column in zip(*rows, strict=True)], schema=_SCHEMA) if rows else None
         return OpenHashes(pa.concat_tables([others, added]).combine_chunks() if added else others)
 
-    def _hashes_where(self, wanted: pa.ChunkedArray) -> list[bytes]:
+    def _select_hashes(self, wanted: pa.ChunkedArray) -> list[bytes]:
         hashes: list[bytes] = self._rows["entire_message_hash"].filter(wanted).to_pylist()
         return hashes
 
@@ -90,6 +91,8 @@ class OpenHashes:
         """Write the file of a micro-batch, and remove old ones."""
         files, root = _directory(paths)
         files.create_dir(root, recursive=True)
+        # In place, without a rename: a file that is cut short belongs to a micro-batch that was not committed, and its
+        # replay writes it again before anybody reads it.
         with (
             files.open_output_stream(_file(root, batch_id)) as stream,
             pa.ipc.new_file(stream, _SCHEMA, options=_OPTIONS) as writer,
@@ -125,5 +128,5 @@ def _file(root: str, batch_id: int) -> str:
     return f"{root}/{batch_id}.arrow"
 
 
-def _values(hashes: Collection[bytes]) -> pa.Array:
+def _to_array(hashes: Collection[bytes]) -> pa.Array:
     return pa.array([*hashes], pa.binary())

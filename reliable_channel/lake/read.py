@@ -195,8 +195,8 @@ def in_our_time(rows: _Rows) -> _Rows:
         if pa.types.is_timestamp(field.type):
             first, last = (moment * _A_SECOND[field.type.unit] // 1_000_000 for moment in TIMES)
             times = rows.column(at).cast(pa.int64())
-            found = pc.min_max(times).as_py()
-            if found["min"] is None or first <= found["min"] <= found["max"] <= last:
+            bounds = pc.min_max(times).as_py()
+            if bounds["min"] is None or first <= bounds["min"] <= bounds["max"] <= last:
                 continue  # also because with values to compare pyarrow imports pandas
             times = pc.max_element_wise(times, first, skip_nulls=False)
             times = pc.min_element_wise(times, last, skip_nulls=False)
@@ -215,7 +215,7 @@ def select(query: str, **tables: DeltaTable) -> list[dict[str, Any]]:
     except Exception as error:  # delta-rs has no error of its own for files that are torn or gone
         raise unreadable(", ".join(tables), error) from error
     result = in_our_time(as_table(rows))
-    columns = [_values(result[name]) for name in result.column_names]
+    columns = [_to_values(result[name]) for name in result.column_names]
     return [dict(zip(result.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
@@ -229,7 +229,7 @@ def as_table(stream: Any) -> pa.Table:
     return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def _to_values(column: pa.ChunkedArray) -> list[Any]:
     """A column as Python values. Times are converted through integers, because Arrow would import pandas for them."""
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())

@@ -59,7 +59,7 @@ def running_pid(broker_files: BrokerFiles) -> int | None:
         pid = int(broker_files.pid.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    return pid if str(broker_files.properties) in _command_line(pid) else None
+    return pid if str(broker_files.properties) in _read_command_line(pid) else None
 
 
 def start(settings: Settings) -> int:
@@ -74,8 +74,8 @@ def start(settings: Settings) -> int:
         pid = process.pid
         broker_files.pid.write_text(str(pid), encoding="ascii")
         try:
-            _until_ready(process, broker_files, kafka)
-        except BaseException:
+            _wait_until_ready(process, broker_files, kafka)
+        except BaseException:  # Ctrl-C too: nobody else would stop it
             stop(settings)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
@@ -117,7 +117,7 @@ def running_broker(
     supervisor = [sys.executable, "-m", "reliable_channel.runtime.supervise", str(os.getpid()), *command]
     process = _launch(supervisor, subprocess.PIPE, broker_files)
     try:
-        _until_ready(process, broker_files, there.kafka)
+        _wait_until_ready(process, broker_files, there.kafka)
         ensure_topics(there.kafka)
         yield there
     finally:
@@ -151,7 +151,7 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
     for directory in (broker_files.home, broker_files.data):
         private_directory(directory)
     broker_files.properties.write_text(
-        _properties(broker_files, settings.kafka, port, free_port()) + extra, encoding="utf-8"
+        _format_properties(broker_files, settings.kafka, port, free_port()) + extra, encoding="utf-8"
     )
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
     with as_file(find_shipped("kafka-log4j2.properties")) as log4j2:
@@ -173,8 +173,9 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
     return [*runtime, *options, "-cp", classpath, "kafka.Kafka", str(broker_files.properties)]
 
 
-def _properties(broker_files: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
-    # Java reads properties as Latin-1, with the escapes of JSON.
+def _format_properties(broker_files: BrokerFiles, kafka: KafkaSettings, port: int, controller_port: int) -> str:
+    # Java reads properties as Latin-1, with the escapes of JSON. One node needs one replica of each internal topic, and
+    # a consumer of it need not wait, three seconds by default, for others of its group.
     largest = kafka.topics.max_message_bytes
     return f"""\
 # Written at every start of the development broker.
@@ -218,7 +219,7 @@ def _port_fault(port: int) -> EnvironmentFault:
     )
 
 
-def _until_ready(process: subprocess.Popen[bytes], broker_files: BrokerFiles, kafka: KafkaSettings) -> None:
+def _wait_until_ready(process: subprocess.Popen[bytes], broker_files: BrokerFiles, kafka: KafkaSettings) -> None:
     """Wait until a client's record is acknowledged; raises if the process ends first, or after 90 s."""
     port = int(kafka.servers.rsplit(":", 1)[1])
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -226,7 +227,9 @@ def _until_ready(process: subprocess.Popen[bytes], broker_files: BrokerFiles, ka
         while time.monotonic() < deadline:
             advance(0, "")
             if process.poll() is not None:
-                raise _explain_output(_tail(broker_files.output) + _tail(broker_files.log), port, broker_files)
+                raise _explain_output(
+                    _read_tail(broker_files.output) + _read_tail(broker_files.log), port, broker_files
+                )
             if _listens(port) and probe(kafka, 10.0):
                 return
             time.sleep(0.1)
@@ -258,13 +261,13 @@ def _explain_output(output: str, port: int, broker_files: BrokerFiles) -> Enviro
     )
 
 
-def _tail(file: Path, size: int = 20_000) -> str:
+def _read_tail(file: Path, size: int = 20_000) -> str:
     with suppress(OSError):
         return file.read_bytes()[-size:].decode(errors="replace")
     return ""
 
 
-def _command_line(pid: int) -> str:
+def _read_command_line(pid: int) -> str:
     """The command line of a process, empty if there is none; a zombie has none either."""
     proc = Path("/proc") / str(pid) / "cmdline"
     if Path("/proc/self/cmdline").exists():
@@ -281,7 +284,7 @@ def _wait_until_gone(pid: int, broker_files: BrokerFiles, timeout_s: float) -> b
     while time.monotonic() < deadline:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        if str(broker_files.properties) not in _command_line(pid):
+        if str(broker_files.properties) not in _read_command_line(pid):
             return True
         time.sleep(0.05)
     return False

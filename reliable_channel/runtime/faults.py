@@ -57,7 +57,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
     """Convert any error to a ``ReliableChannelError``, which has a cause and a remedy."""
     if isinstance(error, ReliableChannelError):
         return error
-    if isinstance(error, OSError) and (fault := _of_the_system(error)) is not None:
+    if isinstance(error, OSError) and (fault := _explain_system_error(error)) is not None:
         return fault
     if isinstance(error, OSError) and _STORE.search(text_of(error)):
         said = _shorten(_first_line(error))
@@ -102,7 +102,7 @@ def _describe_unforeseen(error: Exception, text: str) -> Unforeseen:
     )
 
 
-def _of_the_system(error: OSError) -> ReliableChannelError | None:
+def _explain_system_error(error: OSError) -> ReliableChannelError | None:
     """Convert an operating system's error if a clearer message than its own exists."""
     name = error.filename if isinstance(error.filename, str) else None
     if error.errno in _DISK_FULL:

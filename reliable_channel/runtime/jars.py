@@ -1,4 +1,5 @@
-"""Downloads the JVM jars once with PySpark's Ivy, verifies them, and caches them.
+"""Downloads the JVM jars once with PySpark's Ivy, verifies them, and caches them. ``spark.jars.packages`` would resolve
+them at every start, and download 38 where two are needed (docs/decisions.md, *The shape*).
 
 ``conf/ivy.xml`` lists them, ``conf/jars.sha256`` has their digests. A set of jars is in ``<cache>/jars/<digest of both
 files>/{spark,kafka}/``. It is put there by one rename, complete and verified, so a change of either file creates a new
@@ -21,8 +22,10 @@ from reliable_channel.runtime.progress import progress
 
 CONFIGURATIONS = ("spark", "kafka")
 _IVY, _CHECKSUMS = "ivy.xml", "jars.sha256"
-_UNREACHABLE = ("unknownhost", "connection refused", "connect timed out", "network is unreachable", "no route to host",
-                "connection reset", "ssl", "pkix", "server access error", "host not found")  # fmt: skip
+_UNREACHABLE = (
+    *("unknownhost", "connection refused", "connect timed out", "network is unreachable", "no route to host"),
+    *("connection reset", "ssl", "pkix", "server access error", "host not found"),
+)
 
 
 def checksums() -> dict[str, str]:
@@ -151,7 +154,7 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
                     done += line.split()[1].endswith(".jar")
                     advance(done, line.split()[1].rsplit("/", 1)[-1])
             status = ivy.wait()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: leaving the block waits for its end
             ivy.kill()
             raise
         if status != 0:

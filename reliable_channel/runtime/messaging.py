@@ -33,7 +33,7 @@ def messaging_node(settings: Settings) -> MessagingNode:
     """Create the configured node, not started. Raises ``ConfigurationError`` and ``EnvironmentFault``."""
     config = messaging_config(settings)
     over_kafka = settings.api.transport == "kafka"
-    transport: Node = _kafka(settings, config) if over_kafka else _waku(settings, config)
+    transport: Node = _make_kafka_node(settings, config) if over_kafka else _make_waku_node(settings, config)
     database = str(Path(settings.paths.run_dir) / "messaging.sqlite")
     feed = Feed()
     if settings.api.feed:
@@ -63,30 +63,30 @@ def refuse_what_kafka_cannot(settings: Settings, config: MessagingConfig) -> Non
         )
 
 
-def _kafka(settings: Settings, config: MessagingConfig) -> Node:
+def _make_kafka_node(settings: Settings, config: MessagingConfig) -> Node:
     refuse_what_kafka_cannot(settings, config)
-    store = _stores(settings, config, over_kafka=True)
-    return kafka_node(settings, settings.api.group_id, topics=_topics(settings, config), store=store)
+    store = _make_stores(settings, config, over_kafka=True)
+    return kafka_node(settings, settings.api.group_id, topics=_choose_topics(settings, config), store=store)
 
 
-def _waku(settings: Settings, config: MessagingConfig) -> Node:
+def _make_waku_node(settings: Settings, config: MessagingConfig) -> Node:
     api = waku_api(settings)
-    store = _stores(settings, config)
-    transport = waku_node(settings, api=api, topics=_topics(settings, config), mode=config.mode, store=store)
+    store = _make_stores(settings, config)
+    transport = waku_node(settings, api=api, topics=_choose_topics(settings, config), mode=config.mode, store=store)
     known = [*config.bootstrap_nodes, *(config.preferred_service_nodes or ()), *(config.store_nodes or ())]
     if known:
         transport.add_listener(_Introduction(api, list(dict.fromkeys(known))).on_event)
     return transport
 
 
-def _topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
+def _choose_topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
     """With one shard, all content topics use it; with several, autosharding selects the shard of each."""
     if len(config.pubsub_topics) == 1:
         return NamedTopic(config.pubsub_topics[0])
     return Autosharding(config.cluster_id, settings.node.shards)
 
 
-def _stores(settings: Settings, config: MessagingConfig, over_kafka: bool = False) -> StoreClient:
+def _make_stores(settings: Settings, config: MessagingConfig, over_kafka: bool = False) -> StoreClient:
     """Create the store client: ``store_nodes`` first, as peers queried through the node at ``node.url``; without them
     ``preferred_service_nodes``; then the configured store nodes. Over Kafka a Waku node is optional, so it is used only
     for the named peers; otherwise the peers that it knows or discovers come last."""

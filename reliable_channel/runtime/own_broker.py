@@ -1,4 +1,4 @@
-"""Checks, before Kafka is used, what its clients would not say: that the Kafka on the default port is this project's
+"""Checks, before Kafka is used, what its clients do not report: that the Kafka on the default port is this project's
 own broker and not another one, and that certificate files can be loaded."""
 
 from __future__ import annotations

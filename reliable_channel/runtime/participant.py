@@ -119,7 +119,7 @@ def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenPar
     try:
         config = replace(channel_config(settings, who, persistence), auto_start=False)
         sender_id = who.sender_id or persistence.sender_id()
-        node, feed = _node(settings, who, sender_id), _feed(settings, who)
+        node, feed = _make_node(settings, who, sender_id), _make_feed(settings, who)
         try:
             with create_reliable_channel(node, who.channel_id, who.topic, sender_id, config=config) as channel:
                 yield OpenParticipant(channel, node, feed)
@@ -141,14 +141,14 @@ def channel_keys(who: ParticipantOptions, persistence: SqlitePersistence) -> lis
     ]
 
 
-def _feed(settings: Settings, who: ParticipantOptions) -> Feed:
+def _make_feed(settings: Settings, who: ParticipantOptions) -> Feed:
     """Where the channel's own records go. Envelopes are not its business: the bridge writes them."""
     if who.transport != "kafka":
         return Feed()
     return KafkaFeed(settings.kafka.clients(), evidence_topic=settings.bridge.evidence_topic, envelopes=False)
 
 
-def _node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
+def _make_node(settings: Settings, who: ParticipantOptions, sender_id: str) -> Node:
     if who.transport == "waku-rest":
         return waku_node(settings)
     check_kafka(settings)

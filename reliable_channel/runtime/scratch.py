@@ -29,5 +29,5 @@ def enter_scratch(directory: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink()
-    with suppress(OSError):
+    with suppress(OSError):  # from exclusive to shared, so that others see a session and may join it
         fcntl.flock(lock, fcntl.LOCK_SH)

@@ -37,7 +37,7 @@ per round of the queries (docs/measurements-history.md)."""
 
 IN_UTC = "-Duser.timezone=UTC"
 """The time zone of every JVM. In any other time zone Delta verifies the file list of each commit with two Spark jobs,
-which takes ten times as long as the commit itself."""
+which takes ten times as long as the commit itself (docs/measurements-history.md, *What made the difference*)."""
 
 FEWER_PROCESSES = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -48,8 +48,8 @@ FEWER_PROCESSES = {
 Checkpoints keep Hadoop's checksums; Delta's log has none (docs/measurements-history.md)."""
 
 WORKER_DAEMON = "reliable_channel.pipeline.worker_daemon"
-"""The daemon that forks Python workers, with all imports done and excluded from the garbage collection after each
-task."""
+"""The daemon that forks Python workers, with all imports done and excluded from the garbage collection after each task.
+Its docstring has what that saves."""
 
 WORKER_PATH = Path(__file__).parent / "worker_path"
 """The first entry of ours on the Python workers' path: its ``sitecustomize`` lets them import the installed PySpark
@@ -69,9 +69,11 @@ system (docs/measurements-history.md)."""
 MICRO_BATCHES_KEPT = 20
 """The number of micro-batches that checkpoints can go back to; Spark deletes older files when there are a third more. A
 start needs the last two. With Spark's default, 100, every file that RocksDB compacted away in the last 130
-micro-batches is kept: several times the state itself if the state is large."""
+micro-batches is kept: several times the state itself if the state is large (docs/measurements-history.md, *20 000
+channels held*)."""
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""``transformWithState`` requires it; Spark's default keeps all state in the memory of the JVM."""
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
@@ -86,6 +88,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
         "spark.databricks.delta.snapshotPartitions": str(spark.snapshot_partitions),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        # A micro-batch writes what it changed to the checkpoint, and not a snapshot of RocksDB's files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.minBatchesToRetain": str(MICRO_BATCHES_KEPT),
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(spark.arrow_batch_rows),
@@ -122,6 +125,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(run / "warehouse"),
     }
     if spark.master.startswith("local"):
+        # Loopback: by default Spark listens on the address of the machine's name, which need not even resolve.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
@@ -150,6 +154,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    # Without it workers run the first python3 on the path, not that of this environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted = session_conf(settings)
     if is_submitted():

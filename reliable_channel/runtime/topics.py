@@ -41,7 +41,7 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     """
     topics = kafka.topics
     names = (topics.envelopes, topics.outgoing, topics.dispatched)
-    return _ensure(kafka, names, topics.partitions, topics.replication_factor, topic_configs(kafka), timeout_s)
+    return _create_missing(kafka, names, topics.partitions, topics.replication_factor, topic_configs(kafka), timeout_s)
 
 
 def ensure_evidence_topic(settings: Settings) -> bool:
@@ -49,7 +49,7 @@ def ensure_evidence_topic(settings: Settings) -> bool:
     ``EnvironmentFault``."""
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}
     kafka, names = settings.kafka, [settings.bridge.evidence_topic]
-    return bool(_ensure(kafka, names, 1, kafka.topics.replication_factor, configs, 30.0))
+    return bool(_create_missing(kafka, names, 1, kafka.topics.replication_factor, configs, 30.0))
 
 
 @quiet_kafka_client()
@@ -60,7 +60,7 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
 
     deadline = time.monotonic() + timeout_s
     try:
-        _ensure(kafka, [PROBE_TOPIC], 1, 1, {"retention.ms": "3600000", "segment.bytes": "1048576"}, timeout_s)
+        _create_missing(kafka, [PROBE_TOPIC], 1, 1, {"retention.ms": "3600000", "segment.bytes": "1048576"}, timeout_s)
         left = max(1.0, deadline - time.monotonic())
         options = _options(kafka.clients().producer, timeout_s)
         producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
@@ -74,7 +74,7 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
 
 
 @quiet_kafka_client()
-def _ensure(
+def _create_missing(
     kafka: KafkaSettings,
     names: Collection[str],
     partitions: int,
@@ -93,7 +93,7 @@ def _ensure(
         try:
             existing = set(admin.list_topics())
             for name in [name for name in names if name not in existing]:
-                with suppress(TopicAlreadyExistsError):
+                with suppress(TopicAlreadyExistsError):  # another process has just created it
                     admin.create_topics({name: wanted}, timeout_ms=int(timeout_s * 1000), wait_for_metadata=True)
                     created.append(name)
         finally:

@@ -13,7 +13,7 @@ from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import MessagingConfig
-from reliable_channel.runtime.messaging import _Introduction, _stores, messaging_config, messaging_node
+from reliable_channel.runtime.messaging import _Introduction, _make_stores, messaging_config, messaging_node
 from reliable_channel.transport.base import HealthChanged
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.http.client import HttpResponse, NodeUnreachable
@@ -33,7 +33,7 @@ def settings(**messaging: Any) -> Settings:
 
 def asked(over_kafka: bool = False, **messaging: Any) -> list[tuple[str, str | None]]:
     configured = settings(**messaging)
-    client = _stores(configured, messaging_config(configured), over_kafka)
+    client = _make_stores(configured, messaging_config(configured), over_kafka)
     try:
         return [(node.name, node.peer_address) for node in client._nodes]  # type: ignore[attr-defined]
     finally:

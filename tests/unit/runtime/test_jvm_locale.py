@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reliable_channel.config import KafkaSettings
-from reliable_channel.runtime.broker import BrokerFiles, _properties
+from reliable_channel.runtime.broker import BrokerFiles, _format_properties
 from reliable_channel.runtime.java import java, jvm_environment
 
 
@@ -28,6 +28,6 @@ def test_any_other_locale_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_broker_finds_a_directory_of_any_name() -> None:
     """Java reads a file of properties as Latin-1."""
-    written = _properties(BrokerFiles(Path("/srv/grün \\ 🙂")), KafkaSettings(), 9092, 9093)
+    written = _format_properties(BrokerFiles(Path("/srv/grün \\ 🙂")), KafkaSettings(), 9092, 9093)
     assert written.isascii()
     assert "log.dirs=/srv/gr\\u00fcn \\\\ \\ud83d\\ude42/data\n" in written

@@ -15,9 +15,9 @@ from reliable_channel.lake.tables.views.model import CHANNEL, View
 
 _STATUS = DELIVERY_STATUS.by_name()
 
-_SILENCE_MS = 600_000
-_ON_ITS_WAY_MS = 10_000
-_LEAST_NODES = 3
+_SILENCE_MS = 600_000  # a longer one ends the time that a log covers
+_ON_ITS_WAY_MS = 10_000  # what was sent so shortly before a log ends may have reached the node after that
+_LEAST_NODES = 3  # of two logs the median does not show whose clock is wrong
 _SEEN = SIGHTINGS.by_name()
 
 NODE_LOGS = View(

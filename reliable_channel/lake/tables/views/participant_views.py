@@ -7,16 +7,19 @@ from reliable_channel.lake.tables.views.model import CHANNEL, View
 
 _SENT = SDS_MESSAGES.by_name()
 
-_TOLERANCE_MS = 300_000
-_SETTLE_MS = 30_000
+_TOLERANCE_MS = 300_000  # the default of sds.lamport_tolerance_ms
+_SETTLE_MS = 30_000  # what was seen here later than that may still be on its way to the participant
+# Cut off from a sender: it lacks so many of its newest messages, and has lacked the first of them for so long.
 _CUT_OFF = 3
 _CUT_OFF_MS = 60_000
+# Every participant is compared with every message: the newest so many of the channel, and so many participants.
 _RECENT = 1_000
 _MOST_PARTICIPANTS = 100
+# Over time there are many comparisons: fewer participants, with one message in each slot of the span before.
 _MOST_SAMPLED = 20
 _SLOT_MS = 20_000
 _SPAN_MS = 900_000
-_NEW_MS = 300_000
+_NEW_MS = 300_000  # the messages that ``known`` and ``settled`` count
 _MADE_MS = f"""CASE WHEN unix_millis(event_time) - lamport_timestamp BETWEEN 0 AND {DAY_MS} THEN lamport_timestamp
                         WHEN unix_millis(event_time) / 1e3 - lamport_timestamp BETWEEN 0 AND {DAY_MS} / 1e3
                         THEN lamport_timestamp * 1000 ELSE unix_millis(event_time) END"""
