@@ -277,6 +277,7 @@ class AckTable:
             order.append(position)
         else:
             insort(order, position, lo=self._passed)
+        # Positions of messages that are no longer tracked are removed when they are most of the list.
         if len(order) > 64 + 2 * len(self.tracked):
             self._by_lamport, self._passed = [each for each in order if each[1] in self.tracked], 0
         if self._free:
@@ -351,6 +352,7 @@ class AckTable:
         self._views.pop(number, None)
 
     def _find_marks(self) -> dict[int, int]:
+        """The marks of all participants, from what is recorded with the tracked messages."""
         numbers, tracked = len(self._participants), list(self.tracked.values())
         bits = np.zeros((-(-numbers // 8) * 8, len(self._by_row)), np.bool_)
         left = [each.acked | each.reached for each in tracked]  # implied and certain acknowledgements are acknowledged
@@ -386,7 +388,7 @@ class AckTable:
             if not rows.size:
                 return []
             at, masks = self._at[_FIRST_LOOK:, rows], self._masks[_FIRST_LOOK:, rows]
-        else:
+        else:  # a filter of the other size has other bits; few peers send one, so they are computed for it alone
             unlocated = [tracked for row in rows.tolist() if (tracked := self._by_row[row])]
             rows = np.array([tracked.row for tracked in unlocated], np.intp)
             at, masks = filter_format.positions([tracked.message_id for tracked in unlocated])
@@ -398,6 +400,7 @@ class AckTable:
         return held
 
     def _locate(self) -> None:
+        """Compute the bits of the ids that were added since the last filter came."""
         rows, ids = [], []
         for row in self._unlocated:
             tracked = self._by_row[row]
@@ -422,6 +425,8 @@ class AckTable:
         self._open = grown
 
     def _grow_participants(self, number: int) -> None:
+        """Make room for the filters of a participant, and of those with higher numbers that may come."""
+        # Twice as many as are needed, in whole bytes: each growth copies everything.
         had, width = self._open.shape[0], max(1, number // 4)
         grown = np.zeros((8 * width, self._at.shape[1]), np.bool_)
         grown[:had] = self._open

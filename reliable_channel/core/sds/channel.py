@@ -106,7 +106,8 @@ class SdsChannel:
         return SdsStep()
 
     def reopen(self, now: int) -> None:
-        """Continue in a new process: nothing is on its way to be dispatched, and nothing has waited for that yet."""
+        """Continue in a new process. The sync message that waited to be dispatched is withdrawn, and all other messages
+        that must be dispatched wait since ``now``."""
         self.withdraw_sync()
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
@@ -255,6 +256,7 @@ class SdsChannel:
 
     def _run(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
         state = self._state
+        # In a fixed order, so that a replay gives the same events (docs/sds.md, *Time and timers*).
         self._receiver.end_doubts(now, events)
         if state.incoming.next_due() == now:
             self._receiver.give_up(state.incoming.sweep(now, events), now, events)
@@ -312,7 +314,7 @@ class SdsChannel:
         of the log are refused as older than the log, so nothing is delivered twice. Observation starts over."""
         state = self._state
         for _, doubt in state.unproven.items():
-            if isinstance(doubt.record, LogEntry):
+            if isinstance(doubt.record, LogEntry):  # delivered, so the horizon must cover it
                 state.log.add(doubt.record, state.clock or 0)
         state.log.forget()
         dormant = ChannelState(state.channel_id, state.participant_id, state.config)

@@ -43,16 +43,18 @@ def review_dependencies(
     dependencies = Dependencies()
     config = state.config
     state.observe(lamport, now)
-    old = before = config.before_observation and (first or lamport <= state.observed_since)
+    is_old = config.before_observation and (first or lamport <= state.observed_since)
+    follows_known = False
     for dependency in dict.fromkeys(entry.message_id for entry in message.causal_history):
         if not in_log(dependency):
-            # Who uses a scheme that is not known here names ids of that scheme, which stay unproven for minutes.
-            waits = before is old and not (unproven and dependency in state.unproven.doubts)
-            _sort(state, message, lamport, dependency, before, waits, dependencies)
-        elif state.participant_id is not None:
             # Histories are in log order. What follows a message that is here may have been sent since this participant
             # began, by a sender whose rate limit held it back, so it is asked for; but nothing so old is waited for.
-            before = False
+            before, only_asked = is_old and not follows_known, is_old and follows_known
+            # Who uses a scheme that is not known here names ids of that scheme, which stay unproven for minutes.
+            doubted = unproven and dependency in state.unproven.doubts
+            _classify(state, message, lamport, dependency, before, not (only_asked or doubted), dependencies)
+        elif state.participant_id is not None:
+            follows_known = True
     if dependencies.missing:
         known = state.incoming.missing
         entries = {entry.message_id: entry for entry in reversed(message.causal_history)}
@@ -60,7 +62,7 @@ def review_dependencies(
     return dependencies
 
 
-def _sort(
+def _classify(
     state: ChannelState,
     message: SdsMessage,
     lamport: int,
@@ -69,6 +71,8 @@ def _sort(
     waits: bool,
     dependencies: Dependencies,
 ) -> None:
+    """Add an id that is not in the log to its kind of ``dependencies``. ``before``: an unknown one is from before
+    observation; ``waits``: the message waits for a missing one."""
     incoming = state.incoming
     held = incoming.waiting.get(dependency)
     # Forged messages that name each other would wait for ever (docs/sds.md, *Decisions*).

@@ -215,6 +215,8 @@ class IncomingBuffer:
         self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
         """Received sync messages: they meet the dependencies that name them, and do not take ids away from content."""
+        # A heap. Entries of timers that were changed or ended stay in it, and are skipped when they come up: finding
+        # one to remove it would take a look at all.
         self._timers: list[tuple[int, str]] = []
         self._ending: Counter[int] = Counter()
         """The time of a sweep → the number of missing ids it will declare lost."""
@@ -292,7 +294,7 @@ class IncomingBuffer:
                     held = held_under(dependency)
                     if held is not None:
                         if held.lamport < waiting.lamport:
-                            self._latest_last(waiting)
+                            self._watch_latest(waiting)
                             break
                         not_causal.append((waiting, dependency))
                     elif dependency in missing:
@@ -307,7 +309,7 @@ class IncomingBuffer:
         not_causal.sort(key=lambda each: position_of(each[0]))
         return ready, not_causal
 
-    def _latest_last(self, waiting: Waiting) -> None:
+    def _watch_latest(self, waiting: Waiting) -> None:
         """Let a message watch for the latest of the held messages that it waits for."""
         # Messages that become ready together are delivered in Lamport order, so the others precede that one, and the
         # message need not be looked at again for each.
@@ -336,8 +338,8 @@ class IncomingBuffer:
             entry.sender_id or None,
             entry.retrieval_hint or None,
             now,
-            self._next_sweep(now + 1),
-            self._loss_time(now),
+            self._next_sweep(now + 1),  # the sweep at ``now`` is over: timers run before messages
+            self._choose_loss_time(now),
             named_by_sender,
         )
         self.restore_missing(missing)
@@ -349,7 +351,7 @@ class IncomingBuffer:
         self._missing_shares.add(missing.message_id, missing.charged_to, missing.size())
         self._reached_left -= sum(size_of(by, via) for by, (via, _) in missing.reached.items())
         self._ending[missing.lost_at] += 1
-        heapq.heappush(self._timers, (self._when(missing), missing.message_id))
+        heapq.heappush(self._timers, (self._find_due(missing), missing.message_id))
 
     def remove_missing(self, message_id: str) -> Missing | None:
         """Remove an id that is no longer missing."""
@@ -443,7 +445,7 @@ class IncomingBuffer:
         while timers:
             due, message_id = timers[0]
             missing = self.missing.get(message_id)
-            if missing is not None and self._when(missing) == due:
+            if missing is not None and self._find_due(missing) == due:
                 return due
             heapq.heappop(timers)
         return None
@@ -457,9 +459,9 @@ class IncomingBuffer:
         for missing in self.missing.values():
             missing.due = max(missing.due, self._next_sweep(now))
             self._stop_counting(missing.lost_at)
-            missing.lost_at = self._loss_time(now)
+            missing.lost_at = self._choose_loss_time(now)
             self._ending[missing.lost_at] += 1
-        self._timers = [(self._when(missing), missing.message_id) for missing in self.missing.values()]
+        self._timers = [(self._find_due(missing), missing.message_id) for missing in self.missing.values()]
         heapq.heapify(self._timers)
 
     def sweep(self, now: int, events: list[SdsEvent]) -> list[str]:
@@ -485,10 +487,10 @@ class IncomingBuffer:
                 missing.due = self._next_sweep(now + later * interval)
             else:
                 self._ask(missing, now, events)
-            heapq.heappush(self._timers, (self._when(missing), missing.message_id))
+            heapq.heappush(self._timers, (self._find_due(missing), missing.message_id))
         return lost
 
-    def _loss_time(self, now: int) -> int:
+    def _choose_loss_time(self, now: int) -> int:
         """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
         room."""
         at = self._next_sweep(now + self._lost_after)
@@ -498,6 +500,7 @@ class IncomingBuffer:
 
     def _ask(self, missing: Missing, now: int, events: list[SdsEvent]) -> None:
         config = self._config
+        # More would overflow a float in the end, and the longest interval is reached long before.
         wait = config.retrieve_frequency_ms * config.retrieve_backoff ** min(missing.refetches, 64)
         namings = missing.namings()
         sender_id, hint = namings[missing.refetches % len(namings)]  # the first may be junk of a stranger
@@ -536,7 +539,7 @@ class IncomingBuffer:
         )
 
     @staticmethod
-    def _when(missing: Missing) -> int:
+    def _find_due(missing: Missing) -> int:
         return min(missing.due, missing.lost_at)
 
     def _next_sweep(self, at: int) -> int:

@@ -147,6 +147,7 @@ class MessageLog:
         self._unit = max(1, max_bytes // max_entries)
         """The minimum bytes that an entry counts, so that one bound limits both entries and bytes."""
         self._seniors = max(1, min(SENIORS, max_entries // (2 * SENIOR_ENTRIES)))
+        # Above the bound: what must go is chosen from the whole log, so it is chosen for many entries at once.
         self._slack = max(1, max_entries // 16)
         self._weight = 0
         self._held: Counter[str] = Counter()
@@ -277,12 +278,12 @@ class MessageLog:
         seniors = dict(islice(self._held.items(), self._seniors))
         others = dict(islice(self._held.items(), self._seniors, None))
         room = max(limit // 2, limit - sum(others.values()))
-        surplus = _surplus(seniors, room)
+        surplus = _compute_surplus(seniors, room)
         left = limit - min(room, sum(seniors.values()))
         # More names than entries is a flood of names: shares would be empty, so the oldest go, whoever sent them.
         pooled = max(0, sum(others.values()) - left) if len(others) * self._unit > left else 0
         if not pooled:
-            surplus |= _surplus(others, left)
+            surplus |= _compute_surplus(others, left)
         gone: dict[str, None] = {}
         for _, message_id in candidates:
             entry = self._entries[message_id]
@@ -392,13 +393,13 @@ def _sender_of(entry: LogEntry | _Stored) -> str:
     return entry.sender_id if isinstance(entry, LogEntry) else entry[2]
 
 
-def _surplus(held: dict[str, int], limit: int) -> dict[str, int]:
+def _compute_surplus(held: dict[str, int], limit: int) -> dict[str, int]:
     """How much each sender must give up so that all together hold at most ``limit``."""
-    level = _level(sorted(held.values()), limit)
+    level = _compute_level(sorted(held.values()), limit)
     return {sender_id: weight - level for sender_id, weight in held.items() if weight > level}
 
 
-def _level(held: list[int], limit: int) -> int:
+def _compute_level(held: list[int], limit: int) -> int:
     """The level to which larger shares must be cut so that the sum is at most ``limit``. ``held`` is ascending."""
     for index, weight in enumerate(held):
         fair = limit // (len(held) - index)

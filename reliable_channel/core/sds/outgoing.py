@@ -152,6 +152,7 @@ class OutgoingBuffer:
         self.segments: dict[str, OwnSegment] = {}
         self.finished: dict[str, None] = {}
         """Sends with no segment in the buffer, kept for a while for the acknowledgements of more participants."""
+        # A heap, in which ended timers stay until they come up (:meth:`next_due`).
         self._timers: list[tuple[int, int, str]] = []
         self._counter = 0
 
@@ -287,6 +288,7 @@ class OutgoingBuffer:
             self.record_sent(segment, now)
 
     def _fail_if_hopeless(self, send: OwnSend, now: int, events: list[SdsEvent]) -> None:
+        """End a send of which fewer segments than required can still be acknowledged, with an error."""
         exhausted = send.indices(SegmentState.EXHAUSTED)
         if send.failed or send.delivered or len(send.segments) - len(exhausted) >= send.required:
             self._finish(send)

@@ -206,7 +206,7 @@ class SdsReceiver:
         now, events = arrival.now, arrival.events
         sender_id, hint, verified = message.sender_id, arrival.hint, id_verified is True
         self._apply_content(message, verified, now, events)
-        late = self._stand(message, arrival.data, now, events)
+        late = self._accept_as_owner(message, arrival.data, now, events)
         if lamport > (state.clock or 0):
             state.follow(lamport, now)
         state.sequence += 1
@@ -235,7 +235,7 @@ class SdsReceiver:
         if verified:
             review.participants.record_proof(message.sender_id)
 
-    def _stand(self, message: SdsMessage, data: bytes | None, now: int, events: list[SdsEvent]) -> bool:
+    def _accept_as_owner(self, message: SdsMessage, data: bytes | None, now: int, events: list[SdsEvent]) -> bool:
         """Accept content as the owner of its id. Returns whether it is late: it was declared lost, or before
         observation."""
         state = self._state
@@ -267,7 +267,7 @@ class SdsReceiver:
             doubt = Doubt(waiting, now, now + state.config.unproven_id_ms, size <= SEARCHED_BYTES)
             state.unproven.add(message_id, doubt)
         elif not further:
-            waiting.late = self._stand(message, arrival.data, now, events)
+            waiting.late = self._accept_as_owner(message, arrival.data, now, events)
             missing = self._remove_missing(message_id, waiting.repaired, now, events)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
@@ -294,6 +294,8 @@ class SdsReceiver:
         self._update_sync_timer(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(self, arrival: IncomingMessage, lamport: int, first: bool) -> None:
+        """Process a sync message: what it names, lacks and acknowledges counts as that of content; it is not delivered
+        and waits for nothing."""
         state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, lamport, now, first=first)
@@ -433,6 +435,7 @@ class SdsReceiver:
     # ---- steps ---------------------------------------------------------------------------------------------------
 
     def _repair_bookkeeping(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
+        """Process the repair requests that a message carries: withdraw own ones for the same ids, and plan answers."""
         state = self._state
         repair = state.repair
         for entry in message.repair_request[: state.config.max_history_entries]:
@@ -516,7 +519,7 @@ class SdsReceiver:
         state.sequence += 1
         if state.sync is not None:
             state.sync.await_acknowledgement(waiting.sds_id, now)
-        self._enter(waiting, now)
+        self._add_to_log(waiting, now)
         events.append(
             Delivered(
                 now,
@@ -537,7 +540,7 @@ class SdsReceiver:
             )
         )
 
-    def _enter(self, waiting: Waiting, now: int) -> None:
+    def _add_to_log(self, waiting: Waiting, now: int) -> None:
         """Put a message into the log. The log holds the latest of several sends of one id; the others are
         remembered."""
         state = self._state
@@ -579,15 +582,15 @@ class SdsReceiver:
             return
         heap: list[tuple[Position, int, Waiting]] = []
         for message_id in message_ids:
-            self._look_again(message_id, heap, now, events, past=past)
+            self._release_watchers(message_id, heap, now, events, past=past)
         # Each stays in the buffer until its turn, and a held dependency counts only if its Lamport timestamp is lower:
         # with forged references in a cycle no message waits for itself, and none is looked up after it has left.
         while heap:
             waiting = incoming.take(heapq.heappop(heap)[-1].key)
             self._deliver(waiting, now, events)
-            self._look_again(waiting.sds_id, heap, now, events)
+            self._release_watchers(waiting.sds_id, heap, now, events)
 
-    def _look_again(
+    def _release_watchers(
         self,
         message_id: str,
         heap: list[tuple[Position, int, Waiting]],
@@ -596,6 +599,8 @@ class SdsReceiver:
         *,
         past: bool = False,
     ) -> None:
+        """Put the messages that waited for nothing but this id into the heap; report dependencies that are not
+        causal."""
         ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
         for waiting, dependency in not_causal:
             reason = RefusalReason.NOT_CAUSAL

@@ -50,6 +50,7 @@ class Repair:
         """Id → T_resp."""
         self.answers_since, self.answers = 0, 0
         """Start (ms) of the current period of ``repair_t_max_ms``, and the number of answers planned in it."""
+        # Heaps, in which the entries of requests and answers that were cancelled stay until they come up.
         self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
         self.kept: OrderedDict[str, tuple[bytes | SdsMessage, int]] = OrderedDict()

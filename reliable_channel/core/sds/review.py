@@ -130,6 +130,7 @@ class AckReview:
             self._walk(by, number, [missing.message_id], via)
 
     def _review_history(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:
+        """Acknowledge what a message names, and mark what lies in the causal past of that."""
         by, bit = message.sender_id, 1 << number
         tracked_as = self.table.get
         named = [entry.message_id for entry in message.causal_history]
@@ -186,6 +187,7 @@ class AckReview:
             self.table.ask(tracked, number)
 
     def _review_filter(self, message: SdsMessage, number: int, now: int, events: list[SdsEvent]) -> None:
+        """Acknowledge what a message's filter contains: as implied if it lies in the causal past, else as a hit."""
         filter_format = self._config.filter_format.of(message.bloom_filter or b"")
         words = filter_format.decode(message.bloom_filter or b"")
         if isinstance(words, Malformed):
@@ -207,7 +209,7 @@ class AckReview:
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
         """Record that a filter contains an id."""
         vias = tracked.record_hit(by, via)
-        if vias is None:  # another copy of a message: it says nothing new
+        if vias is None:  # another copy of a message that was counted
             return
         self.table.mark(tracked, number)
         threshold = self._config.possible_acks_threshold
@@ -227,6 +229,7 @@ class AckReview:
     def _acknowledge(
         self, tracked: Tracked, by: str, number: int, evidence: Evidence, via: str, now: int, events: list[SdsEvent]
     ) -> None:
+        """Record an acknowledgement that is new or stronger than before; of an own segment, also for its send."""
         had = tracked.evidence_of(number) if tracked.acked >> number & 1 else None
         if had is not None and not evidence.is_stronger_than(had):
             return

@@ -16,6 +16,7 @@ RESERVED_ID_BYTES = 128
 """Bytes reserved for an id of another sender: honest ids are hex digests of 64 characters or UUIDs."""
 
 RESERVED_HINT_BYTES = 32
+"""Those of a Waku message hash."""
 
 SYNC_ROOM_BYTES = 48 * 1024
 """Bytes for the ids that a sync message acknowledges beside the usual history; it carries no content."""

@@ -195,7 +195,7 @@ class SdsSender:
                 if state.repair is not None:  # … and ask for it
                     state.repair.keep(message_id, data)
         if state.sync is not None:
-            state.sync.settle(self._to_acknowledge(), state.log.__contains__, now)
+            state.sync.settle(self._list_owed(), state.log.__contains__, now)
         self._spoke(now)
 
     def _wrap(
@@ -208,7 +208,7 @@ class SdsSender:
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         # Content names no more than the usual history: its segment fills the envelope.
-        history = state.history(() if content else self._to_acknowledge())
+        history = state.history(() if content else self._list_owed())
         if content and state.sync is not None:
             state.sync.remove_named(history, self._participant())
         return SdsMessage(
@@ -224,9 +224,9 @@ class SdsSender:
 
     def owes(self) -> bool:
         """Whether content exists that a sync message would acknowledge by naming it."""
-        return bool(self._to_acknowledge())
+        return bool(self._list_owed())
 
-    def _to_acknowledge(self) -> list[str]:
+    def _list_owed(self) -> list[str]:
         """The content that a sync message names beside the usual history."""
         state = self._state
         owed = state.sync.owed if state.sync is not None else ()

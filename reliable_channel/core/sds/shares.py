@@ -1,7 +1,7 @@
 """Divides a bounded memory between senders: when it is full, the sender that holds most of it loses its oldest entry
 (docs/sds.md, *Limits*).
 
-Look-ups, additions and removals are O(1); finding who holds most is O(log n) amortized.
+Look-ups and removals are O(1); additions, and finding who holds most, are O(log n) amortized.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Shares(Generic[K]):
         weight = size if size > self.unit else self.unit
         self._number += 1
         share.keys[key] = weight, self._number
-        self._more(owner, share, weight)
+        self._add_weight(owner, share, weight)
 
     def remove(self, key: K, owner: str) -> None:
         """Stop counting a key."""
         share = self._of[owner]
-        self._less(owner, share, share.keys.pop(key)[0])
+        self._subtract_weight(owner, share, share.keys.pop(key)[0])
 
     def resize(self, key: K, owner: str, size: int) -> None:
         """Change the size (bytes) of a key of ``owner``; its age stays the same."""
@@ -71,7 +71,7 @@ class Shares(Generic[K]):
         weight = max(self.unit, size)
         before, number = share.keys[key]
         share.keys[key] = weight, number
-        self._more(owner, share, weight - before)
+        self._add_weight(owner, share, weight - before)
 
     def weight_of(self, owner: str) -> int:
         """The total weight of an owner's entries."""
@@ -112,10 +112,10 @@ class Shares(Generic[K]):
         owner = self.greediest()
         share = self._of[owner]
         key, (weight, _) = share.keys.popitem(last=False)
-        self._less(owner, share, weight)
+        self._subtract_weight(owner, share, weight)
         return key
 
-    def _more(self, owner: str, share: _Share[K], weight: int) -> None:
+    def _add_weight(self, owner: str, share: _Share[K], weight: int) -> None:
         self.surplus += weight
         share.held += weight
         if share.held > -share.stated[0]:
@@ -128,7 +128,7 @@ class Shares(Generic[K]):
                 self._largest = [(each.stated, name) for name, each in self._of.items()]
                 heapq.heapify(self._largest)
 
-    def _less(self, owner: str, share: _Share[K], weight: int) -> None:
+    def _subtract_weight(self, owner: str, share: _Share[K], weight: int) -> None:
         self.surplus -= weight
         share.held -= weight
         if not share.keys:

@@ -100,7 +100,7 @@ class SyncTimer:
         """Start the wait if ``message_id`` is owed and in the log: a message that waits for its dependencies cannot be
         named."""
         if self.owed_due is None and message_id in self.owed:
-            self.owed_due = now + self._delay(message_id, self._config.acknowledge_within_ms)
+            self.owed_due = now + self._draw_delay(message_id, self._config.acknowledge_within_ms)
 
     def remove_named(self, history: Iterable[HistoryEntry], by: str) -> None:
         """Remove the owed ids that a message of ``by`` names: ``by`` has acknowledged that content, unless it is its
@@ -146,7 +146,7 @@ class SyncTimer:
         if self.owed_due is not None and self.owed_due < now - CATCH_UP_MS:
             self.owed_due = now
 
-    def _delay(self, message_id: str, within: int) -> int:
+    def _draw_delay(self, message_id: str, within: int) -> int:
         """How long (ms, 1 to ``within``) this participant waits before it acknowledges; the first content decides."""
         # Drawn anew for each content: otherwise the same participant would always answer for all.
         share = self._config.jitter(self._channel_id, self._participant_id, zlib.crc32(message_id.encode()))

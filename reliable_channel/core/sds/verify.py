@@ -97,7 +97,7 @@ def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
     left = MAX_HASHED_BYTES
     cost = max(len(content), _BYTES_PER_CALL)
     tried = set()
-    for scheme, ordinal in _tries(content if plaintext is None else plaintext):
+    for scheme, ordinal in _list_tries(content if plaintext is None else plaintext):
         if ordinal > lamport or (scheme, ordinal) in tried:
             continue
         tried.add((scheme, ordinal))
@@ -109,7 +109,7 @@ def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
     return _REFUTED
 
 
-def _tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
+def _list_tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
     """The possible schemes and positions of a content in its send, likely ones first: the position that the segment
     states, and 0 if it is bare. Some occur twice. An id of LIP-173 has no position."""
     if not content.startswith(_SEGMENT_START):

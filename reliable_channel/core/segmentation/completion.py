@@ -78,8 +78,8 @@ def memory_of(completed: MessageCompleted, genuine: dict[int, Shard]) -> Complet
 
 
 def record_of_lost(held: OpenSet, now: int, work: Work) -> CompletedSet:
-    """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms). It names the segments only
-    where no origin tells them from those of another send: strangers can cause many such records."""
+    """Build the record that a Reassembler keeps of a send that it gave up at ``now`` (ms). It lists the segments only
+    if no origin distinguishes them from those of another send, because strangers can cause many such records."""
     origin = find_agreed_lamport(held.slots, held.data_count)
     if origin is None and len(held.origins()) == 1 and is_bound(held, work):
         origin = held.first(held.data_count)

@@ -22,6 +22,7 @@ LENGTH_DIALECT_OVERHEAD_BYTES = 128
 """Bytes that ``lip243-length`` subtracts from the segment size before aligning it."""
 
 _RATE_SCALE = 1_000_000
+"""Rates are multiplied as whole millionths: as floats, 0.29 of 100 is less than 29."""
 _CODECS = ("leopard", "klauspost", "reedsolo")
 
 

@@ -16,8 +16,8 @@ SEARCH_PAUSE_MS = 1_000
 
 
 class HeldSets:
-    """Open sets, least recently updated first, and completed ones, oldest first. Every operation except a scan of one
-    key's sends is O(1)."""
+    """Open sets, least recently updated first, and completed ones, oldest first. What a segment needs is O(1), except a
+    scan of one key's sends; overdue sets, searches and, at a bound, all senders are gone through one by one."""
 
     def __init__(self) -> None:
         self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
@@ -31,6 +31,7 @@ class HeldSets:
         self._completed: dict[CompletedSet, None] = {}
         self._lost: dict[CompletedSet, None] = {}
         self._lost_of: dict[Scope, dict[CompletedSet, None]] = {}
+        # Kept while any send of the key is, since the send with the highest number may be forgotten first.
         self._next_send: dict[SetKey, int] = {}
         self._searches: dict[OpenSet, None] = {}
 

@@ -44,7 +44,7 @@ class Owner:
         self.buffered_bytes = 0
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # equal and hashed by identity: it is a key of several dictionaries while it changes
 class OpenSet:
     """One incomplete send. ``conflicts`` are rival payloads per slot; ``mismatch``: the hash refused a rebuild.
 

@@ -98,6 +98,7 @@ def place_segment(sends: list[OpenSet | CompletedSet], new: Arrival, work: Work)
         return same
     if oldest is None and not completed:
         return None
+    # In a fixed order: each check is work, and what is left may not suffice for all.
     if any(new.binds(new.first(count), work) for count in sorted(filter(None, counts))):
         return None
     # Other ids do not show whether their sender numbers consecutively.

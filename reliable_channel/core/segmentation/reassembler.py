@@ -55,7 +55,7 @@ from reliable_channel.core.segmentation.snapshot import read_snapshot, write_sna
 from reliable_channel.core.segmentation.work import Work
 from reliable_channel.core.wire.segment import MAX_TOTAL_SEGMENTS, Dialect, Segment
 
-_NEVER = 1 << 63
+_NEVER = 1 << 63  # later than any ms
 
 MAX_CREDIT = 256
 """Maximum number of search rounds for which duplicates give credit."""
@@ -100,7 +100,7 @@ class Reassembler:
         slot = slot_of(segment)
         codec = "klauspost" if _is_status_go(segment) else self.config.codec
         key: SetKey = (scope, segment.entire_message_hash)
-        sends = self._sends(key)
+        sends = self._load_sends(key)
         chosen: OpenSet | None = None
         early: list[OpenSet] = []
         work: Work | None = None
@@ -124,8 +124,9 @@ class Reassembler:
                 return events
             chosen = target
             if segment.data_count is not None:
+                # v0.1 parity that came before a data count was known may be of this segment's send, or of another.
                 early = [send for send in sends if isinstance(send, OpenSet) and send.data_count is None]
-        refusal = self._refusal(segment, chosen)
+        refusal = self._find_refusal(segment, chosen)
         if refusal is not None:
             events.append(
                 SegmentRefused(scope, segment.entire_message_hash, segment.is_parity, segment.index, sds_id, refusal)
@@ -141,14 +142,16 @@ class Reassembler:
         self._next_number += 1
         self._sets.grow(chosen, len(segment.payload))
         self._due = min(self._due, self._now + self._patience)
+        # A segment that causes no work itself pays for a later step of a search (docs/segmentation.md, *Work*).
         chosen.credit += 1
         if early and work is not None:
-            self._part(chosen, early, work)
+            self._distribute_early_parity(chosen, early, work)
+        # With enough segments of its own, or beside other sends of the payload, which may lend some.
         if (chosen.data_count or MAX_TOTAL_SEGMENTS) <= len(chosen.slots) or (
             sends is not None and len(self._sets.by_key[key]) > 1
         ):
             work = work or Work(self.config.max_work_per_segment)
-            self._try(chosen, events, work)
+            self._try_to_rebuild(chosen, events, work)
             self.work_spent = work.spent
         return events
 
@@ -215,6 +218,7 @@ class Reassembler:
         return events
 
     def _give_up(self) -> list[SegmentationEvent]:
+        """Do what is due by the time: end lifetimes, report overdue sets, forget completed ones."""
         events: list[SegmentationEvent] = []
         while (longest := self._sets.longest_open()) is not None:
             if longest.first_seen + self.config.max_set_lifetime_ms > self._now:
@@ -223,17 +227,17 @@ class Reassembler:
         while (oldest := self._sets.least_recent_fresh()) is not None:
             if oldest.last_seen + self.config.set_timeout_ms > self._now:
                 break
-            self._ask(oldest, events)
+            self._report_overdue(oldest, events)
         for overdue in self._sets.asks_due(self._now):
-            self._ask(overdue, events)
+            self._report_overdue(overdue, events)
         while (first := self._sets.first_completed()) is not None:
             if first.completed_at + self.config.completed_memory_ms > self._now:
                 break
             self._sets.forget(first)
-        self._due = min(self._expiries(), default=_NEVER)
+        self._due = min(self._list_expiries(), default=_NEVER)
         return events
 
-    def _expiries(self) -> Iterator[int]:
+    def _list_expiries(self) -> Iterator[int]:
         if (oldest := self._sets.least_recent_fresh()) is not None:
             yield oldest.last_seen + self.config.set_timeout_ms
         if (ask_due := self._sets.next_ask()) is not None:
@@ -243,7 +247,7 @@ class Reassembler:
         if (first := self._sets.first_completed()) is not None:
             yield first.completed_at + self.config.completed_memory_ms
 
-    def _ask(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
+    def _report_overdue(self, held: OpenSet, events: list[SegmentationEvent]) -> None:
         """Report that a set is overdue."""
         config = self.config
         held.asks += 1
@@ -258,7 +262,7 @@ class Reassembler:
             park(held, self._store)
         events.append(SetOverdue(held.incomplete(), held.asks, self._now))
 
-    def _sends(self, key: SetKey) -> list[OpenSet | CompletedSet] | None:
+    def _load_sends(self, key: SetKey) -> list[OpenSet | CompletedSet] | None:
         """The sends of a payload, with the payloads of their segments."""
         sends = self._sets.by_key.get(key)
         for send in sends or ():
@@ -288,13 +292,13 @@ class Reassembler:
         key: SetKey = (scope, segment.entire_message_hash)
         if not any(isinstance(send, CompletedSet) and send.lost for send in self._sets.by_key.get(key, ())):
             return False
-        sends = self._sends(key) or []
+        sends = self._load_sends(key) or []
         send = self._send_of(sends, segment, scope, sds_id, lamport)
         return isinstance(send, CompletedSet) and send.lost
 
     def exceeds_limit(self, segment: Segment) -> bool:
         """Whether the message of a segment must be over ``max_message_bytes``."""
-        return self._refusal(segment, None) is Refusal.OVER_MESSAGE_LIMIT
+        return self._find_refusal(segment, None) is Refusal.OVER_MESSAGE_LIMIT
 
     def lose(
         self, segment: Segment, now: int, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None
@@ -303,7 +307,7 @@ class Reassembler:
         finished already."""
         self._now = max(self._now, now)
         key: SetKey = (scope, segment.entire_message_hash)
-        send = self._send_of(self._sends(key) or [], segment, scope, sds_id, lamport)
+        send = self._send_of(self._load_sends(key) or [], segment, scope, sds_id, lamport)
         if isinstance(send, CompletedSet):
             return None
         if send is not None:
@@ -343,7 +347,7 @@ class Reassembler:
     def next_due(self) -> int | None:
         """When (ms) ``expire`` next has something to do, or ``None`` if nothing is held or remembered."""
         search_due = self._sets.next_search()
-        return min((*self._expiries(), *(() if search_due is None else (search_due,))), default=None)
+        return min((*self._list_expiries(), *(() if search_due is None else (search_due,))), default=None)
 
     def may_be_due(self, now: int) -> bool:
         """Whether :meth:`next_due` can be at ``now`` (ms) or earlier; a cheap check before it is computed."""
@@ -372,7 +376,7 @@ class Reassembler:
         configured bounds are evicted at the next segment that needs the room."""
         restored = cls(config, store)
         restored._sets, restored._now, restored._next_number = read_snapshot(data)
-        restored._due = min(restored._expiries(), default=_NEVER)
+        restored._due = min(restored._list_expiries(), default=_NEVER)
         return restored
 
     def _repeat(
@@ -413,10 +417,10 @@ class Reassembler:
             events.append(SegmentConflict(scope, whole, is_parity, index, sds_id))
         send.credit += 1
         if send.mismatch or send.unfinished:
-            self._try(send, events, work)
+            self._try_to_rebuild(send, events, work)
         return events
 
-    def _refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
+    def _find_refusal(self, segment: Segment, chosen: OpenSet | None) -> Refusal | None:
         """Return the refusal of a segment that is impossible within the limits."""
         # Already the first segment of a message that must be too large, before anything is held or acknowledged: k − 1
         # full segments are the least that it can have.
@@ -491,7 +495,7 @@ class Reassembler:
         config = self.config
         return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
 
-    def _part(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
+    def _distribute_early_parity(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
         """Distribute parity that arrived ``early``, before the data count: to ``chosen``, or, where the id binds it, to
         a send of its own."""
         # v0.1 parity states no data count, without which its first timestamp, and so its send, is unknown.
@@ -506,17 +510,17 @@ class Reassembler:
                 if held is not chosen and stated_first == first and slot not in chosen.slots:
                     self._sets.move(slot, held, chosen)
                 elif held is chosen and stated_first != first and shard_binds(held, slot, shard, k, work):
-                    siblings = self._siblings(held)
+                    siblings = self._list_siblings(held)
                     others = [send for send in siblings if slot not in send.slots and send.first(k) == stated_first]
                     if not others and len(siblings) + 1 < MAX_OPEN_SENDS and self._has_room(held):
                         others = [self._open(held.key, held.codec, segment_of(held, slot, shard))]
                     if others:
                         self._sets.move(slot, held, others[0])
 
-    def _try(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
+    def _try_to_rebuild(self, held: OpenSet, events: list[SegmentationEvent], work: Work) -> None:
         """Rebuild ``held`` if it is ready, and siblings with a hash mismatch, which its newest segment may rescue; else
         siblings that may borrow from it. All within the work of one segment."""
-        siblings = self._siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
+        siblings = self._list_siblings(held) if len(self._sets.by_key[held.key]) > 1 else []
         most = DECODING_WORK_PER_BYTE * self.config.max_message_bytes
         able = (
             held.mismatch
@@ -573,13 +577,13 @@ class Reassembler:
                 held.attempts = 1
                 held.tried = frozenset({key_of(choice)})
         if outcome is None:
-            outcome = search(held, rivals_of(held, self._siblings(held)), self.config, work)
+            outcome = search(held, rivals_of(held, self._list_siblings(held)), self.config, work)
         if isinstance(outcome, Rebuilt):
             self._complete(held, outcome, events, work)
             return True
         if held.attempts and (not held.mismatch or before < most <= held.attempts):
             exhausted = held.attempts >= most
-            contested = find_contested(held, rivals_of(held, self._siblings(held)))
+            contested = find_contested(held, rivals_of(held, self._list_siblings(held)))
             k, segments = held.data_count or 0, held.list_segments()
             events.append(HashMismatch(*held.key, k, segments, held.attempts, exhausted, contested))
         held.mismatch = held.mismatch or held.attempts > 0
@@ -587,6 +591,8 @@ class Reassembler:
         return False
 
     def _complete(self, held: OpenSet, rebuilt: Rebuilt, events: list[SegmentationEvent], work: Work) -> None:
+        """Report a rebuilt send, and keep the record of its segments: without false ones, and with those in siblings
+        whose ids do not prove that they belong there."""
         genuine = dict(held.slots)
         if held.mismatch or held.attempts:
             events += exclude_poison(held, rebuilt, genuine)
@@ -606,14 +612,14 @@ class Reassembler:
         """Remove the message's own segments from siblings that only a false segment had opened."""
         k = held.data_count
         first = held.first(k)
-        for sibling in self._siblings(held):
+        for sibling in self._list_siblings(held):
             own = [slot for slot, shard in sibling.slots.items() if genuine.get(slot) is shard]
             if len(own) < len(sibling.slots):
                 own = [slot for slot in own if first_of(slot, sibling.slots[slot][1], k) == first]
             for slot in own:
                 self._sets.discard(slot, sibling)
 
-    def _siblings(self, held: OpenSet) -> list[OpenSet]:
+    def _list_siblings(self, held: OpenSet) -> list[OpenSet]:
         sends = self._sets.by_key[held.key]
         return [send for send in sends if isinstance(send, OpenSet) and send is not held]
 

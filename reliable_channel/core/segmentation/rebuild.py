@@ -82,14 +82,14 @@ def attempt(held: OpenSet, choice: Choice, key: int, work: Work) -> Rebuilt | Un
             return Unfinished()
         payload = _cut_to_length(held, parts, True, len(parts[0]))
         return None if payload is None else Rebuilt(payload, choice, len(parts[0]) if k > 1 else None)
-    length = _shard_length(choice, k)
+    length = _find_shard_length(choice, k)
     if not work.begin(cost + _count_decoding_work(held, choice, k, length)):
         return Unfinished()
     decoded = _decode(held, choice, k, length)
     if decoded is None:
         return None
     last_is_true = k - 1 in choice
-    if last_is_true or _possible_length(held, decoded, last_is_true, length) is not None:
+    if last_is_true or _find_possible_length(held, decoded, last_is_true, length) is not None:
         payload = _cut_to_length(held, decoded, last_is_true, length)
     else:
         searched = _search_payload(held, decoded, key, work)
@@ -104,7 +104,7 @@ def _count_decoding_work(held: OpenSet, choice: Choice, k: int, length: int) -> 
     return get_codec(held.codec).decoding_work(k, held.parity_count or 0, lost, length)
 
 
-def _shard_length(choice: Choice, data_count: int) -> int:
+def _find_shard_length(choice: Choice, data_count: int) -> int:
     """The payload bytes of a full segment, which all data segments except the last have. The choice contains a parity
     segment, so a full segment exists."""
     # The most common length, because one segment may be false.
@@ -132,7 +132,7 @@ def _decode(held: OpenSet, choice: Choice, k: int, length: int) -> list[bytes] |
     return decoded
 
 
-def _possible_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
+def _find_possible_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length: int) -> int | None:
     """The payload's length as the segments state it, if it is possible."""
     stated, whole = held.original_length, sum(map(len, parts))
     possible = stated is not None and stated <= whole and (last_is_true or whole - stated < length)
@@ -143,7 +143,7 @@ def _cut_to_length(held: OpenSet, parts: list[bytes], last_is_true: bool, length
     """Return the payload at its known length, if its Keccak-256 is the set's hash."""
     payload = b"".join(parts)
     if held.original_length is not None:
-        payload = payload[: _possible_length(held, parts, last_is_true, length)]
+        payload = payload[: _find_possible_length(held, parts, last_is_true, length)]
     return payload if keccak256(payload) == held.key[1] else None
 
 
@@ -156,7 +156,7 @@ def _search_payload(held: OpenSet, parts: list[bytes], key: int, work: Work) -> 
     begin = held.lengths_tried if held.lengths_key == key else 0  # where the work of an earlier input ended
     held.lengths_key, held.lengths_tried = key, begin
     allowed = work.lengths()
-    for lengths in _lengths(base, shortest, longest):
+    for lengths in _list_lengths(base, shortest, longest):
         rest = lengths[begin:]
         begin = max(begin - len(lengths), 0)
         if not rest:
@@ -165,7 +165,8 @@ def _search_payload(held: OpenSet, parts: list[bytes], key: int, work: Work) -> 
         if not now:
             return Unfinished()
         work.spend(now[0] + HASH * len(now))
-        # One digest for the range, which grows from length to length: 2.6 µs each instead of a hash of the whole.
+        # One digest for the range, which grows from length to length: 2.6 µs each instead of a hash of the whole. Of
+        # pycryptodome, because tiny-keccak only hashes a whole value (docs/decisions.md).
         digest = keccak.new(digest_bits=256, data=memoryview(whole)[: now[0]], update_after_digest=True)
         step = bytes(now.step)
         for length in now:
@@ -180,7 +181,7 @@ def _search_payload(held: OpenSet, parts: list[bytes], key: int, work: Work) -> 
     return None
 
 
-def _lengths(base: int, shortest: int, longest: int) -> list[range]:
+def _list_lengths(base: int, shortest: int, longest: int) -> list[range]:
     """The possible payload lengths in order: near the shortest, the multiples of 64, those of 8, all."""
     # Few payloads end with many zeros; of those that do, many have a round length (docs/segmentation.md, *Work*).
     ranges = [range(shortest, min(shortest + NEAR, longest + 1))]

@@ -22,7 +22,7 @@ Options = dict[int, list[Shard]]
 Edit = tuple[dict[int, Shard], frozenset[int]]
 """A choice, as its changes to the preferred candidates of all slots: replaced slots, and slots left out."""
 
-_64_BITS = (1 << 64) - 1
+_64_BITS = (1 << 64) - 1  # keys of tried choices are stored as 64-bit numbers
 
 
 def search(held: OpenSet, rivals: list[tuple[int, Shard]], config: SegmentationConfig, work: Work) -> Rebuilt | None:
@@ -101,7 +101,7 @@ def choices(options: Options, k: int) -> Iterator[Edit]:
         changed = _change_slots(options, [slot for slot in inside if slot not in left_out], left_out)
     else:
         changed = iter(())
-    yield from _by_turns(changed, _leave_out(order, len(order) - k))
+    yield from _take_turns(changed, _leave_out(order, len(order) - k))
 
 
 def _all_at(options: Options, slots: list[int], index: int) -> dict[int, Shard]:
@@ -127,7 +127,7 @@ def _leave_out(order: list[int], spare: int) -> Iterator[Edit]:
         yield {}, frozenset(some)
 
 
-def _by_turns(*sources: Iterator[Edit]) -> Iterator[Edit]:
+def _take_turns(*sources: Iterator[Edit]) -> Iterator[Edit]:
     waiting = [*sources]
     while waiting:
         for source in [*waiting]:

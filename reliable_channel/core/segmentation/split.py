@@ -27,7 +27,7 @@ def split(payload: bytes, config: SegmentationConfig) -> list[Segment]:
         # A receiver would take it for a segment of another message (Segmentation 0.1, *Sending*): it is split in two.
         if not validates_as_segment(payload):
             return [Segment(entire_message_hash, 0, 1, 0, False, payload)]
-        chunk = _half(len(payload))
+        chunk = _halve(len(payload))
     elif len(payload) <= config.bare_size():
         chunk = config.bare_size()
     data_count = -(-len(payload) // chunk)
@@ -128,7 +128,7 @@ def parity_count_to_state(dialect: Dialect, parity_count: int) -> int | None:
     return parity_count if parity_count or dialect is Dialect.LIP243 else None
 
 
-def _half(length: int) -> int:
+def _halve(length: int) -> int:
     """Return the chunk size (bytes) that splits ``length`` bytes in two, a multiple of 64 where that is possible
     (parity needs it)."""
     half = -(-length // 2)

@@ -44,6 +44,7 @@ Hashes: TypeAlias = tuple[int, int]
 """The hashes A of an id and B of the id + " b"."""
 
 
+# The absolute value of a signed hash, also of FarmHash (docs/spec/sds-messages.md, *Bloom filter*).
 def _murmur_signed(text: str) -> Hashes:
     return abs(mmh3.hash(text, 0, signed=True)), abs(mmh3.hash(text + SECOND_HASH_SUFFIX, 0, signed=True))
 
@@ -216,7 +217,8 @@ class FilterFormat:
 
 
 SATURATED = 0.6
-"""The share of set bits above which a filter says nothing: it is 0.49 at capacity."""
+"""The share of set bits above which a filter proves nothing: a filter at capacity has 0.49, and one of ones would
+acknowledge everything."""
 
 
 def list_absent(field: bytes | None, message_ids: Sequence[str]) -> list[str] | None:

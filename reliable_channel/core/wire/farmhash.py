@@ -4,6 +4,7 @@ is hashed once. The published wheel needs a compiler on most machines."""
 from __future__ import annotations
 
 _MASK = (1 << 64) - 1
+# FarmHash's own constants: some primes between 2^63 and 2^64.
 _K0 = 0xC3A5C85C97CB3127
 _K1 = 0xB492B66FBE98F273
 _K2 = 0x9AE16A3B2F90404F

@@ -88,6 +88,7 @@ def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC
             channel_id=message.channel_id,
         )
         nim_tail = pb.NimMessage(sender_id=message.sender_id, repair_request=repair)
+        # Written even if empty, as nim-sds does.
         large = (*field(5, content or b""), *field(6, bloom_filter or b""))
         return b"".join((nim_head.SerializeToString(), *large, nim_tail.SerializeToString()))
     head = pb.SpecMessage(

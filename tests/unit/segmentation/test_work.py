@@ -231,5 +231,5 @@ def test_a_mismatch_is_told_once_and_once_more_when_nothing_further_is_tried():
 
 def test_lengths_cover_every_length_once_or_more():
     for base, shortest, longest in ((0, 1, 64), (64, 70, 128), (102_400, 102_401, 204_800), (10, 11, 5_011)):
-        tried = {length for lengths in rebuilding._lengths(base, shortest, longest) for length in lengths}
+        tried = {length for lengths in rebuilding._list_lengths(base, shortest, longest) for length in lengths}
         assert tried == set(range(shortest, longest + 1))

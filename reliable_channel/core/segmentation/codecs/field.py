@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Elements = NDArray[np.int64]
 
+# The bases and the polynomials (below) are those of native Leopard: others would give other bytes on the wire.
 CANTOR_8 = (1, 214, 152, 146, 86, 200, 88, 230)
 CANTOR_16 = (
     0x0001,
@@ -37,6 +38,8 @@ class Field:
     stands for itself (ordinary coordinates). Addition is xor in both."""
 
     def __init__(self, bits: int, polynomial: int, basis: Sequence[int] | None = None) -> None:
+        # Powers of the generator by their exponents, then integers by the elements they stand for, then both inverted
+        # and combined: logarithms and powers are looked up in the coordinates of the basis.
         self.order = (1 << bits) - 1
         """The number of nonzero elements."""
         power = np.zeros(self.order, dtype=np.int64)
@@ -54,6 +57,7 @@ class Field:
         logarithm = np.zeros(1 << bits, dtype=np.int64)
         logarithm[power] = np.arange(self.order)
         self.log: Elements = logarithm[phi]
+        # Twice in a row, so that the sum of two logarithms is an index without a division.
         self.exp: Elements = coordinates[np.concatenate([power, power])]
         self._nothing = 2 * self.order
         self._short_log = np.where(np.arange(1 << bits) == 0, self._nothing, self.log).astype(np.int32)

@@ -36,7 +36,7 @@ class LeopardCodec:
         """The cost of the cheapest of the three decoding methods; a sum for one parity shard."""
         if parity_count == 1 or not lost:
             return data_count * length // 30
-        direct, encoding, transforms = _ways(data_count, parity_count, lost)
+        direct, encoding, transforms = _count_products(data_count, parity_count, lost)
         if length <= SHORT:
             return products_work(lost * data_count, length, short=True)
         return products_work(min(direct, encoding, transforms), length)
@@ -79,7 +79,7 @@ def _solve(
     encode the held data by butterflies, then solve. Many: transforms over all points."""
     k, m, lost = len(data), len(parity), len(missing)
     rows = _rows(field_bits(k, m))
-    direct, encoding, transforms = _ways(k, m, lost)
+    direct, encoding, transforms = _count_products(k, m, lost)
     if transforms < min(direct, encoding) and length > SHORT:
         return rebuild_by_transform(rows, data, parity, length)
     received = [shard for shard in (parity[row] for row in used) if shard is not None]
@@ -92,7 +92,7 @@ def _solve(
     return multiply_matrix(rows, solution, syndrome, length)
 
 
-def _ways(k: int, m: int, lost: int) -> tuple[int, int, int]:
+def _count_products(k: int, m: int, lost: int) -> tuple[int, int, int]:
     """The cost of each of the three decoding methods, in row products of a matrix over the 8-bit field. Over the 16-bit
     field, a product in a matrix takes twice as long; in the butterflies, almost all of whose factors are below 256, as
     long as in 8 bits; the transforms over all points count 2/3 of their products, because many are skipped."""
