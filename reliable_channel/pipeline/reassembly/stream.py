@@ -61,6 +61,8 @@ def reassemble(settings: Settings) -> Callable[[DataFrame], DataFrame]:
     def transform(segments: DataFrame) -> DataFrame:
         rows = segments.where(_NEED_STATE).withColumn("event_us", F.unix_micros("event_time")).select(*INPUT_COLUMNS)
         # By the hash, so that one task of the combiner sees all segments that a set gets in this micro-batch.
+        # Spark shuffles by it once more, since stateful operators enforce their own partitioning; by then the complete
+        # sets are gone.
         rows = rows.repartition(F.col(HASH)).mapInArrow(Combiner(settings), _GIVEN)
         # Not transformWithState, with which the job took a third longer: it gets rows one by one, and payloads return
         # through the JVM (docs/decisions.md, *Tried for reassembly and not kept*).

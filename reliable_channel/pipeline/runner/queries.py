@@ -92,8 +92,6 @@ def start(
     conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
     settings_guard.check(settings, query.name, conf, query.tables)
     create_tables(settings.paths, query.tables)
-    # A micro-batch without data would only evict old de-duplication state; the next one with data does that as well.
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
     with set_meanwhile(spark, wanted):  # a query keeps the settings of its start
         turn = partial(turns.take_turn, query.name) if turns else None
