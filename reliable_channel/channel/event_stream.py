@@ -7,6 +7,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
+from weakref import finalize, ref
 
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.channel.steps import Report
@@ -17,11 +19,21 @@ DEFAULT_QUEUE_EVENTS = 100_000
 MAX_QUEUE_BYTES = 256 * 1024 * 1024
 """Bytes of messages that it may be behind."""
 
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Event]
+
+
+def _put(stream: ref[EventStream], _waiting: list[_Waiter], event: ChannelEvent) -> None:
+    """Pass an event to a stream that somebody holds. ``_waiting`` is here to be held: event loops hold the tasks of
+    waiting readers weakly."""
+    held = stream()
+    if held is not None:
+        held.put(event)
+
 
 class EventStream(AsyncIterator[ChannelEvent]):
-    """Events for ``async for``, from any thread into one event loop. Bounded in number and bytes: a reader that is too
-    slow loses the oldest, and ``dropped`` counts them. Problems, which strangers can cause, take half of the room at
-    most: further ones are dropped."""
+    """Events for ``async for``, from any thread into one event loop, until nobody holds it. Bounded in number and
+    bytes: a reader that is too slow loses the oldest, and ``dropped`` counts them. Problems, which strangers can cause,
+    take half of the room at most: further ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
         self._events: deque[ChannelEvent] = deque()
@@ -30,11 +42,15 @@ class EventStream(AsyncIterator[ChannelEvent]):
         self._problems = 0
         self._bytes = 0
         self._ended = False
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiting: list[_Waiter] = []
         self.dropped = 0
-        self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=self._put)
+        # Held weakly: a reader that left its loop would take the messages of later listeners, and keep them for ever.
+        listener = partial(_put, ref(self), self._waiting)
+        self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=listener)
+        finalize(self, self._remove).atexit = False
 
-    def _put(self, event: ChannelEvent) -> None:
+    def put(self, event: ChannelEvent) -> None:
+        """Append an event for the reader."""
         is_problem = isinstance(event, ChannelProblem)
         with self._lock:
             if is_problem and self._problems * 2 >= self._limit:
@@ -57,7 +73,8 @@ class EventStream(AsyncIterator[ChannelEvent]):
 
     def _wake(self) -> None:
         with self._lock:
-            waiting, self._waiting = self._waiting, []
+            waiting = self._waiting.copy()
+            self._waiting.clear()
         for loop, flag in waiting:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(flag.set)

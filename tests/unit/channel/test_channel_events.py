@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageReceived, MessageSent, event_stream
+from reliable_channel.channel import (
+    ChannelEvent,
+    ChannelProblem,
+    MessageReceived,
+    MessageSent,
+    create_reliable_channel,
+    event_stream,
+)
 from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.core.errors import LocalError
 from reliable_channel.transport.dispatcher import Dispatcher
 from tests.support.waiting import WAIT_S
-from tests.unit.channel.channel_world import World, quick
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 
 
 def received(number: int) -> MessageReceived:
@@ -179,6 +188,56 @@ def test_two_readers_of_one_iterator_share_its_events() -> None:
         return [event.at for event in await asyncio.wait_for(asyncio.gather(*readers), 10)]
 
     assert sorted(asyncio.run(read())) == [1, 2]
+
+
+def test_an_iterator_that_nobody_holds_takes_no_message(tmp_path: Path) -> None:
+    """Whoever left the loop after a message lost all that came before the next loop."""
+    world = World()
+    alice = world.join("alice")
+    config = quick(history_backend="sqlite", database=tmp_path / "bob.db")
+    bob = create_reliable_channel(
+        world.node("bob"), CHANNEL, TOPIC, "bob", config=config, clock=world.network.clock, threaded=False
+    )
+
+    async def read_one() -> bytes:
+        async for event in bob.events(MessageReceived):
+            assert isinstance(event, MessageReceived)
+            return event.message
+        raise AssertionError("the channel closed")
+
+    async def read(payload: bytes) -> bytes:
+        alice.channel.send(payload)
+        world.run(100)
+        bob.step()
+        reading = asyncio.ensure_future(read_one())
+        await asyncio.sleep(0)
+        bob.step()
+        return await asyncio.wait_for(reading, WAIT_S)
+
+    for payload in (b"one", b"two"):
+        assert asyncio.run(read(payload)) == payload
+        assert not bob.message_events.listens(received(1))
+    bob.close()
+
+
+def test_a_reader_whose_task_nobody_holds_goes_on() -> None:
+    """Event loops hold their tasks weakly, and the iterator holds the task that waits."""
+
+    async def run() -> int:
+        dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
+        heard: asyncio.Queue[int] = asyncio.Queue()
+
+        async def read() -> None:
+            async for event in EventStream(dispatcher, (), 10):
+                await heard.put(event.at)
+
+        asyncio.ensure_future(read())  # noqa: RUF006
+        await asyncio.sleep(0)
+        gc.collect()
+        dispatcher.emit(received(7))
+        return await asyncio.wait_for(heard.get(), WAIT_S)
+
+    assert asyncio.run(run()) == 7
 
 
 def test_an_asynchronous_callback_is_refused() -> None:
