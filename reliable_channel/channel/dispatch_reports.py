@@ -45,6 +45,7 @@ class DispatchReports:
     ) -> None:
         self._channel_id = machine.channel_id
         self._machine = machine
+        self._outgoing = outgoing
         self._in_flight = outgoing.in_flight
         self._delayed = outgoing.delayed
         self._emit = emit
@@ -86,14 +87,13 @@ class DispatchReports:
                 )
             )
             return None
+        if result.reason is FailureReason.STOPPED:
+            # It waits as if the node had refused it: until the node is started again, or the channel opened again.
+            return next(iter(self._outgoing.push(dispatch, now)), None)
         if not own:
-            if result.reason is FailureReason.STOPPED:
-                return None
             self._emit(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
             if dispatch.ephemeral:
                 return None
-        elif result.reason is FailureReason.STOPPED:
-            return None  # nothing went out: the segment stays in the outgoing buffer until the channel is opened again
         # One retry layer per fault. A node that retries has done so; one that does not leaves it to SDS.
         final = not result.retriable or self._node_retries()
         return DispatchFailed(now, dispatch.sds_id, final, f"{result.reason}: {result.detail}"[:300])

@@ -38,7 +38,7 @@ class AttemptResult:
 ACCEPTED = AttemptResult()
 
 _FINAL = frozenset({FailureReason.REFUSED, FailureReason.TOO_LARGE, FailureReason.DROPPED})
-"""The same bytes fail again (400, 413, 421 …). What is *stopped* never reached a peer: it is tried again."""
+"""The same bytes fail again (400, 413, 421 …)."""
 
 
 def result_of(event: SendFailed) -> AttemptResult:
@@ -52,6 +52,8 @@ def decide(reason: FailureReason | None, retries_made: int, in_doubt: bool) -> R
     attempt). ``in_doubt``: whether an earlier attempt was."""
     if reason is None or (reason is FailureReason.DUPLICATE and in_doubt):
         return RetryDecision.SENT
+    if reason is FailureReason.STOPPED:  # it never reached a peer: no retry was made
+        return RetryDecision.RETRY
     if reason in _FINAL or retries_made >= len(RETRY_DELAYS_MS):
         return RetryDecision.FAILED
     return RetryDecision.RETRY

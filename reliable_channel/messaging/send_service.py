@@ -173,7 +173,8 @@ class SendService:
         request.in_doubt = request.in_doubt or outcome.in_doubt
         if verdict is RetryDecision.RETRY:
             self._move(request, Input.RETRY)
-            self._schedule(request, now + RETRY_DELAYS_MS[max(request.retries, 0)])
+            delay_ms = RETRY_DELAYS_MS[min(max(request.retries, 0), len(RETRY_DELAYS_MS) - 1)]
+            self._schedule(request, now + delay_ms)
         else:
             self._move(request, Input(verdict.value))
             del self._requests[request_id]

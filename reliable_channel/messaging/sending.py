@@ -167,7 +167,7 @@ class MessageSender:
                 record = self._ledger.update(record, sending=False, queued=False)
                 self._report(SenderEventKind.DROPPED, record, "cancelled")
                 failed = SendFailed(
-                    RequestId(request_id), FailureReason.STOPPED, "cancelled", self._ledger.now(), record.message_hash
+                    RequestId(request_id), FailureReason.REFUSED, "cancelled", self._ledger.now(), record.message_hash
                 )
                 if announced:
                     self._ledger.run_after(lambda: self._announce(failed))

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord, RecordChange, shorten
 from reliable_channel.messaging.schema import TABLES, lock_database, open_database, table
+from reliable_channel.transport.base import NodeStoppedError
 from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.sqlite import transaction
 
@@ -53,7 +54,7 @@ _CHANGED_BY_SUBSCRIPTION = (
 )
 
 
-class NodeClosedError(LocalError):
+class NodeClosedError(NodeStoppedError):
     """A call that needs the records of a node that was closed."""
 
 

@@ -60,7 +60,8 @@ class FailureReason(StrEnum):
     """Why a send failed, from the answer of the node or the broker."""
 
     REFUSED = "refused"
-    """The node rejects the message as invalid, or does not serve its topic: the same bytes fail again."""
+    """The node rejects the message as invalid, or does not serve its topic: the same bytes fail again. Or the request
+    was cancelled."""
     TOO_LARGE = "too_large"
     RATE_LIMITED = "rate_limited"
     NO_PEERS = "no_peers"

@@ -315,6 +315,38 @@ def test_a_stopped_channel_keeps_what_is_unacknowledged_and_sends_it_again_when_
     assert bob.payloads == [b"hello"]
 
 
+def test_a_node_that_is_started_again_sends_what_it_had_not_sent(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    """The message stayed in the state sending for ever, without an event."""
+    alice, bob = pair
+    alice.channel.send(b"hello")
+    alice.channel.step()
+    node = world.node("alice")
+    node.stop()
+    world.run(500)
+    assert (bob.payloads, alice.channel.status()["queued_envelopes"]) == ([], 1)
+    node.start()
+    world.run(500)
+    assert bob.payloads == [b"hello"]
+    assert alice.of(MessageSent)
+
+
+def test_a_node_that_is_started_again_sends_acknowledgements(world: World, pair: tuple[Recorder, Recorder]) -> None:
+    """A sync message that the node gave up was waited for ever, and nothing acknowledged any more."""
+    alice, bob = pair
+    alice.channel.send(b"hello")
+    world.turn()
+    node = world.node("bob")
+    for _ in range(20):  # an acknowledgement is due within 800 ms
+        bob.channel.step()
+        node.stop()
+        node.start()
+        world.network.run(100)
+    alice.channel.send(b"world")
+    world.run(5_000)
+    assert bob.payloads == [b"hello", b"world"]
+    assert len(alice.of(MessageDelivered)) == 2
+
+
 def test_the_same_channel_cannot_be_opened_twice_by_one_sender(world: World) -> None:
     alice = world.join("alice")
     with pytest.raises(ChannelExistsError):

@@ -7,10 +7,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reliable_channel.channel import ReliableChannel, ReliableChannelConfig, SendState, create_reliable_channel
 from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending, store
@@ -494,3 +496,58 @@ def test_what_waited_while_the_clock_was_set_back_has_the_time_of_its_attempt(wo
     world.run(10_000)
     assert world.record(request_id).sent
     assert (world.transport.sent[-1].timestamp or 0) <= world.clock.now_ns()
+
+
+def test_a_node_that_stops_before_the_last_retry_was_made_makes_it_at_its_next_start(world: World) -> None:
+    """The request was given up, although the attempt had reached nobody."""
+    world.transport.failing = FailureReason.NO_PEERS
+    request_id = world.send()
+    world.run(6_500)
+    while (stored := world.node._ledger.requests.find(request_id)) and stored.retries < 3:
+        world.network.pump()
+        world.clock.advance(250)
+        world.node.tick()
+    world.node.stop()
+    assert world.node.get_pending_requests() == [request_id]
+    world.transport.failing = None
+    world.node.start(background=False)
+    world.run(5_000)
+    assert world.record(request_id).sent
+
+
+def open_channel(world: World, config: ReliableChannelConfig | None = None) -> ReliableChannel:
+    port = world.node.port
+    return create_reliable_channel(port, "lobby", CONTENT, "alice", config=config, clock=world.clock, threaded=False)
+
+
+def test_a_message_of_a_channel_whose_request_is_cancelled_is_a_failed_send(world: World) -> None:
+    """It was neither sent nor failed."""
+    world.transport.failing = FailureReason.NO_PEERS
+    channel = open_channel(world)
+    request_id = channel.send(b"hello")
+    channel.step()
+    (segment,) = world.node.get_pending_requests()
+    world.node.cancel_request(segment)
+    channel.step()
+    assert channel.send_state(request_id) is SendState.FAILED
+    assert world.node.get_pending_requests() == []
+    channel.close()
+
+
+def test_a_channel_whose_node_is_closed_first_keeps_what_it_has_not_sent(world: World, tmp_path: Path) -> None:
+    """The message was reported as failed, and no later process sent it."""
+    config = ReliableChannelConfig(history_backend="sqlite", database=tmp_path / "alice.db")
+    channel = open_channel(world, config)
+    request_id = channel.send(b"hello")
+    world.node.close()
+    channel.step()
+    assert channel.send_state(request_id) is SendState.SENDING
+    channel.close()
+    world.node = world.make_node()
+    channel = open_channel(world, config)
+    for _ in range(3):
+        channel.step()
+        world.run(500)
+    assert channel.send_state(request_id) is SendState.SENT
+    assert len(world.transport.sent) == 1
+    channel.close()
