@@ -153,6 +153,7 @@ class ReliableChannel:
         :meth:`send`."""
         self._check()
         payload = _check_send(message)
+        self._await_space()
         return self._submit(lambda: self._cycle.submit_ephemeral(payload))
 
     async def asend(self, message: bytes) -> ReliableSendId:
