@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -69,6 +68,12 @@ def _check_send(message: bytes, label: str | None = None) -> bytes:
     except (AttributeError, UnicodeEncodeError):
         raise LocalError("The label of a send is not Unicode text.", "Give a text that UTF-8 can write.") from None
     return payload
+
+
+def _check_names(*kinds: str | type[ChannelEvent]) -> None:
+    for kind in kinds:
+        if isinstance(kind, str) and kind not in EVENT_NAMES:
+            raise LocalError(f"There is no event {kind!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
 
 
 class ReliableChannel:
@@ -199,7 +204,10 @@ class ReliableChannel:
         timeout_s: float | None = None,
     ) -> bool:
         """Wait until these sends are sent (or ``delivered``, or at least ``queued``), or have ended otherwise;
-        ``False`` after the time-out, and if the channel stops or is closed before."""
+        ``False`` after the time-out, and if the channel stops or is closed before. Raises ``LocalError`` for one id in
+        place of a collection, and in a callback."""
+        if isinstance(request_ids, str):  # an iterable of texts as well, none of which is the id of a send
+            raise LocalError("wait takes a collection of ids, not one.", "Give [request_id].")
         open_sends = list(dict.fromkeys(request_ids))
         enough = {SendState.DELIVERED, SendState.UNACKNOWLEDGED, SendState.FAILED, None}
         if not delivered:
@@ -213,21 +221,28 @@ class ReliableChannel:
                 open_sends.pop()
             return not open_sends or self._fault is not None or self._gone.is_set()
 
-        with self._settled:  # another lock than the cycle's, which must go on meanwhile
-            self._settled.wait_for(is_over, timeout_s)
+        self._wait_for(is_over, timeout_s)
         return not open_sends
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Wait until the node has reported on all pending dispatches, ephemeral messages included; ``False`` after the
-        time-out, and if the channel stops before."""
+        time-out, and if the channel stops before. Raises ``LocalError`` in a callback."""
         self._owner.refuse_fork()
 
         def is_over() -> bool:
             with self._cycle.lock:
                 return self._fault is not None or not (self._cycle.backlog or self._cycle.outgoing.in_flight)
 
-        with self._settled:
-            return self._settled.wait_for(is_over, timeout_s) and self._fault is None
+        return self._wait_for(is_over, timeout_s) and self._fault is None
+
+    def _wait_for(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
+        with self._settled:  # another lock than the cycle's, which must go on meanwhile
+            if threading.current_thread() is self._worker and not is_over():
+                raise LocalError(
+                    "A callback cannot wait for its channel, which waits for it.",
+                    "Wait in another thread, or listen to events.",
+                )
+            return self._settled.wait_for(is_over, timeout_s)
 
     def _submit(self, submit: Callable[[], str]) -> ReliableSendId:
         """Give a message to the cycle; returns its id."""
@@ -269,10 +284,7 @@ class ReliableChannel:
         run one at a time on the channel's thread; one that raises affects no other. Raises ``LocalError`` for an
         unknown name and for a coroutine function, which nobody would await."""
         self._owner.refuse_fork()
-        if inspect.iscoroutinefunction(callback):
-            raise LocalError("A callback is a plain function.", "Use `async for event in channel.events()`.")
-        if isinstance(event, str) and event not in EVENT_NAMES:
-            raise LocalError(f"There is no event {event!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
+        _check_names(event)
         return self.message_events.on(event, call=callback)
 
     def on_message_received(self, callback: Callable[[MessageReceived], object]) -> Callable[[], None]:
@@ -297,8 +309,10 @@ class ReliableChannel:
 
     def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no
-        kind is named. A reader more than ``limit`` events behind loses the oldest."""
+        kind is named. A reader more than ``limit`` events behind loses the oldest. Raises ``LocalError`` for an unknown
+        name."""
         self._owner.refuse_fork()
+        _check_names(*kinds)
         stream = EventStream(self.message_events, kinds, limit)
         with self._state:
             if self._closed:

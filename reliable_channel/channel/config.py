@@ -19,6 +19,7 @@ from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.transport.base import Node
+from reliable_channel.transport.sqlite import IN_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,10 +169,14 @@ class SdsConfig(SdsParameters):
 
 
 def _check_backend(config: ReliableChannelConfig | SdsConfig) -> None:
-    """Raise ``ConfigurationError`` for a backend that does not exist, or has no file."""
+    """Raise ``ConfigurationError`` for a backend that does not exist, or has no file, and for a file that none uses."""
     if config.history_backend not in ("memory", "sqlite"):
         raise ConfigurationError(f"history_backend is {config.history_backend!r}.", "Use memory or sqlite.")
-    if config.history_backend == "sqlite" and config.persistence is None and config.database is None:
+    if config.persistence is not None:
+        return
+    if config.history_backend == "memory" and config.database is not None:
+        raise ConfigurationError("history_backend memory has no database.", "Use sqlite, or leave the database out.")
+    if config.history_backend == "sqlite" and (config.database is None or str(config.database) == IN_MEMORY):
         raise ConfigurationError("history_backend sqlite has no database.", "Name the file with database.")
 
 

@@ -22,6 +22,7 @@ from reliable_channel.messaging.port import TopicSubscriptions
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord
 from reliable_channel.transport.base import NodeEvent, RequestId, SendFailed, Sent
 from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.envelopes import refuse_one_text
 from reliable_channel.transport.health import HEALTHY_SERVICE_PEERS, MINIMAL_MESH_PEERS, Health, HealthState
 from reliable_channel.transport.waku_json import hash_to_hex
 
@@ -197,6 +198,7 @@ class MessagingClient:
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _change(self, content_topics: Iterable[str], change: Callable[[str], None]) -> None:
+        refuse_one_text(content_topics)
         errors = []
         for topic in dict.fromkeys(content_topics):
             try:

@@ -50,6 +50,7 @@ from reliable_channel.transport.base import (
 )
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.envelopes import refuse_one_text
 from reliable_channel.transport.health import Health
 from reliable_channel.transport.threads import TurnLock
 
@@ -282,8 +283,10 @@ class MessagingNode(RecordLookups):
         most ``limit`` (``max_records`` by default) and ``max_record_bytes``; go on after the last one's timestamp. Each
         becomes a record with ``stored`` set.
 
-        Waits for the store. Raises ``StoreUnavailable`` and ``UnsupportedTopicError``."""
+        Waits for the store. Raises ``StoreUnavailable``, ``UnsupportedTopicError``, and ``LocalError`` for one text in
+        place of topics."""
         self._ledger.records.owner.refuse_fork()
+        refuse_one_text(content_topics)
         if pubsub_topic is not None:
             check_read_topic(self.config, pubsub_topic, "Cannot query history.")
         pairs = [(pubsub_topic or self.pubsub_topic_for(topic), topic) for topic in content_topics]

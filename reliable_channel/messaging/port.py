@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from reliable_channel.core.errors import LocalError
 from reliable_channel.core.rate_limit import RateLimitConfig, Traffic
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import PlainDecoder
@@ -14,6 +13,7 @@ from reliable_channel.messaging.subscriptions import SubscriptionId
 from reliable_channel.transport.base import Listener, Node, NodeEvent, Received, RequestId
 from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatcher import Dispatcher
+from reliable_channel.transport.envelopes import refuse_one_text
 from reliable_channel.transport.health import Health
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 
@@ -102,15 +102,13 @@ class NodePort:
     def subscribe(self, content_topics: Collection[str]) -> None:
         """Subscribe to these content topics as well. Raises ``UnsupportedTopicError`` and
         ``SubscriptionLimitError``."""
-        if isinstance(content_topics, str):
-            raise LocalError("subscribe takes a collection of content topics, not one text.")
+        refuse_one_text(content_topics)
         for topic in content_topics:
             self._topics.add(topic)
 
     def unsubscribe(self, content_topics: Collection[str]) -> None:
         """Unsubscribe; topics not subscribed are ignored."""
-        if isinstance(content_topics, str):
-            raise LocalError("unsubscribe takes a collection of content topics, not one text.")
+        refuse_one_text(content_topics)
         for topic in content_topics:
             self._topics.remove(topic)
 

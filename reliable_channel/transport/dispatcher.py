@@ -8,6 +8,7 @@ application code. The queue is emptied by a thread of its own (:meth:`Dispatcher
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections import deque
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from reliable_channel.core.errors import LocalError
 from reliable_channel.transport.threads import join
 
 _log = logging.getLogger(__name__)
@@ -67,7 +69,14 @@ class Dispatcher(Generic[E]):
 
     def on(self, *kinds: Kind, call: Listener) -> Callable[[], None]:
         """Call ``call(event)`` for every later event of these kinds, after the listeners added before it. Returns a
-        function that ends it, harmless when called twice."""
+        function that ends it, harmless when called twice. Raises ``LocalError`` for what cannot be called, or is
+        asynchronous: nobody would await it."""
+        given: Any = call
+        if not callable(given) or any(map(inspect.iscoroutinefunction, (given, given.__call__))):
+            raise LocalError(
+                "A listener is a plain function.",
+                "Let it schedule what is asynchronous; a channel has `async for event in channel.events()`.",
+            )
         added = _Registration(kinds, call)
         with self._changed:
             self._registrations = (*self._registrations, added)

@@ -1,4 +1,4 @@
-"""Checks an envelope while its sender can still change it (14/WAKU2-MESSAGE)."""
+"""Checks an envelope and its topics while its sender can still change it (14/WAKU2-MESSAGE)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ _FIELDS_BYTES = 256
 """More than tags, lengths, meta, version, timestamp and flag can take on the wire."""
 
 _LARGEST_STAMP = -(2**63)
+
+
+def refuse_one_text(content_topics: object) -> None:
+    """Raise ``LocalError`` for one text where a collection of content topics is expected: it would be its letters."""
+    if isinstance(content_topics, str):
+        raise LocalError("One text is no collection of content topics.", "Give a list of them.")
 
 
 def check_envelope(message: WakuMessage, pubsub_topic: str | None) -> None:

@@ -26,7 +26,7 @@ from reliable_channel.transport.base import (
 from reliable_channel.transport.clock import Clock, SystemClock, Timestamps, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.dispatcher import Dispatcher
-from reliable_channel.transport.envelopes import check_envelope
+from reliable_channel.transport.envelopes import check_envelope, refuse_one_text
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sharding import PubsubTopics
 from reliable_channel.transport.store.model import StorePage, StoreQuery, StoreQuerying
@@ -95,8 +95,7 @@ class NodeBase:
         self._dispatcher.remove(object, listener)
 
     def subscribe(self, content_topics: Collection[str]) -> None:
-        if isinstance(content_topics, str):
-            raise LocalError("subscribe takes a collection of content topics, not one text.")
+        refuse_one_text(content_topics)
         for topic in content_topics:
             try:
                 is_topic = bool(topic.encode())
@@ -109,8 +108,7 @@ class NodeBase:
             self._subscribed |= frozenset(content_topics)
 
     def unsubscribe(self, content_topics: Collection[str]) -> None:
-        if isinstance(content_topics, str):
-            raise LocalError("unsubscribe takes a collection of content topics, not one text.")
+        refuse_one_text(content_topics)
         with self._lock:
             self._subscribed -= frozenset(content_topics)
 

@@ -213,6 +213,13 @@ def test_a_label_that_is_no_text_is_refused_and_the_channel_goes_on(
     assert channel.send(b"good", label="good")
 
 
+def test_one_id_is_no_collection_of_ids(pair: tuple[Recorder, Recorder]) -> None:
+    """Its letters are the ids of no send, so waiting for it was over at once."""
+    channel = pair[0].channel
+    with pytest.raises(LocalError, match="collection"):
+        channel.wait(channel.send(b"hello"), delivered=True)
+
+
 def test_a_stopped_channel_keeps_nothing_of_what_it_refuses(
     pair: tuple[Recorder, Recorder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,8 +373,10 @@ def test_the_sender_id_is_created_once_and_kept(world: World) -> None:
 
 
 def test_an_unknown_event_name_is_refused_with_the_names_there_are(pair: tuple[Recorder, Recorder]) -> None:
-    with pytest.raises(LocalError, match="reliable:message:received"):
-        pair[0].channel.on("recieved", print)
+    channel = pair[0].channel
+    for listen in (lambda name: channel.on(name, print), channel.events):
+        with pytest.raises(LocalError, match="reliable:message:received"):
+            listen("recieved")
 
 
 def test_events_are_found_by_their_names_of_all_generations(world: World, pair: tuple[Recorder, Recorder]) -> None:
@@ -539,3 +548,7 @@ def test_a_wrong_configuration_is_refused_by_name() -> None:
         ReliableChannelConfig(history_backend="postgres")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="database"):
         ReliableChannelConfig(history_backend="sqlite")
+    with pytest.raises(ConfigurationError, match="database"):
+        ReliableChannelConfig(history_backend="sqlite", database=":memory:")  # was the name of a file
+    with pytest.raises(ConfigurationError, match="database"):
+        ReliableChannelConfig(database="alice.db")  # nothing was kept in it

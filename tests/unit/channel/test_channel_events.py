@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -245,5 +246,9 @@ def test_an_asynchronous_callback_is_refused() -> None:
 
     async def callback(event: ChannelEvent) -> None: ...
 
-    with pytest.raises(LocalError, match="events"):
-        World().join("alice").channel.on(MessageReceived, callback)
+    class Callback:
+        async def __call__(self, event: ChannelEvent) -> None: ...
+
+    for call in (callback, partial(callback), Callback()):
+        with pytest.raises(LocalError, match="events"):
+            World().join("alice").channel.on(MessageReceived, call)

@@ -24,7 +24,7 @@ from reliable_channel.channel import (
     SqlitePersistence,
     create_reliable_channel,
 )
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
@@ -118,6 +118,24 @@ def test_plain_python_sends_waits_and_leaves_no_thread(pumped: Pumped) -> None:
         assert heard.wait(WAIT_S)
         assert alice.wait([request_id], delivered=True, timeout_s=WAIT_S)
     assert alice.is_closed
+
+
+def test_a_callback_that_waits_for_its_channel_is_refused(pumped: Pumped) -> None:
+    """It waited for ever for its own end."""
+    ended = threading.Event()
+    with pumped.channel("alice") as alice, pumped.channel("bob") as bob:
+
+        def answer(_: MessageReceived) -> None:
+            request_id = bob.send(b"answer")
+            with pytest.raises(LocalError, match="callback"):
+                bob.wait([request_id])
+            with pytest.raises(LocalError, match="callback"):
+                bob.flush()
+            ended.set()
+
+        bob.on_message_received(answer)
+        alice.send(b"hello")
+        assert ended.wait(WAIT_S)
 
 
 def test_asyncio_sends_and_iterates_and_leaves_no_thread(pumped: Pumped) -> None:

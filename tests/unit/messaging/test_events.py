@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
 from reliable_channel.messaging.records import MessageRecord, RecordChange, events_of
@@ -64,6 +65,16 @@ def test_unknown_events_and_handlers_are_silently_ignored() -> None:
     source.add_event_listener("message:nonsense", print)
     source.remove_event_listener("message:nonsense", print)
     source.remove_event_listener("message:sent", print)
+
+
+def test_an_asynchronous_listener_is_refused() -> None:
+    """Nobody awaits it, and no event reached it."""
+
+    async def listener(_: CustomEvent) -> None: ...
+
+    for wrong in (listener, None):
+        with pytest.raises(LocalError, match="plain function"):
+            EventSource().add_event_listener("message:sent", wrong)  # type: ignore[arg-type]
 
 
 def test_a_removed_listener_hears_nothing(world: World) -> None:

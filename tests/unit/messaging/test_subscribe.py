@@ -12,7 +12,13 @@ import pytest
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID, MessageRecord, PlainDecoder, UnsupportedTopicError
+from reliable_channel.messaging import (
+    CONFIRMATION_SUBSCRIPTION_ID,
+    MessageRecord,
+    MessagingClient,
+    PlainDecoder,
+    UnsupportedTopicError,
+)
 from reliable_channel.messaging.subscriptions import SubscriptionLimitError
 from reliable_channel.transport.base import Node, Received
 from reliable_channel.transport.recent import RecentHashes
@@ -231,8 +237,11 @@ def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) ->
 
 
 def test_one_text_is_no_collection_of_content_topics(world: World) -> None:
-    with pytest.raises(LocalError):
-        world.node.port.subscribe(CONTENT)
+    node, client = world.node, MessagingClient(world.node)
+    calls: list[Callable[[Any], object]] = [node.port.subscribe, node.port.unsubscribe, node.history, client.subscribe]
+    for call in calls:
+        with pytest.raises(LocalError, match="One text"):
+            call(CONTENT)
 
 
 def test_an_own_message_that_a_decoder_cannot_read_is_an_error_of_its_record(world: World) -> None:
