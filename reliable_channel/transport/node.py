@@ -126,6 +126,8 @@ class NodeBase:
     def _accept(self, message: WakuMessage, pubsub_topic: str | None, traffic: Traffic) -> Accepted:
         """A checked send with a fresh request id. An envelope marked ephemeral counts as ephemeral for the limit."""
         check_envelope(message, pubsub_topic)
+        if not isinstance(message.payload, bytes):
+            message = replace(message, payload=bytes(message.payload))  # its buffer may change before it is sent
         topic = pubsub_topic or self.pubsub_topic_for(message.content_topic)
         return Accepted(new_request_id(), message, topic, Traffic.EPHEMERAL if message.ephemeral else traffic)
 

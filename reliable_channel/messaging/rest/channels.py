@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -236,7 +236,8 @@ class ChannelSessions:
                 opened.channel.close()
             finally:
                 self._room.release()
-            self._poll.notify()
+                opened.log.ended = True
+                self._poll.notify()
 
     def close_all(self) -> None:
         """Close every channel."""
@@ -321,6 +322,7 @@ def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
 def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) -> None:
     @routes.get("/channels/{id}/events", responses={**_EVENTS, **document_errors(404, 429)})
     async def channel_events(
+        request: Request,
         id_: Handle,
         take: Take = None,
         since: Since = None,
@@ -329,7 +331,10 @@ def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) ->
         """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
         log = sessions.find(id_).log
         events, lost, start = await poll.wait_until(
-            lambda: log.read_after(since or 0, take), lambda seen: bool(seen[0]) or take == 0, wait
+            lambda: log.read_after(since or 0, take),
+            lambda seen: bool(seen[0]) or take == 0 or log.ended,
+            wait,
+            request.receive,
         )
         cursor = events[-1]["cursor"] if events else start
         return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})

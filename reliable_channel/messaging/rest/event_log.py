@@ -24,6 +24,8 @@ class EventLog:
         self._events: OrderedDict[int, tuple[dict[str, Any], int]] = OrderedDict()
         self._bytes = 0
         self._last = begin
+        self.ended = False
+        """Whether nothing is added any more: streams and polls of it end."""
         self._problems: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=MAX_OF_A_PROBLEM))
         """The last numbers by kind of problem."""
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -128,6 +128,7 @@ def _add_subscriptions(routes: APIRouter, node: MessagingNode) -> None:
 def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
     @routes.get("/message", responses={**_ok(RecordOut), **document_errors(404, 429)})
     async def message(
+        request: Request,
         request_id: RequestKey = None,
         hash_: HashKey = None,
         since: Since = None,
@@ -142,6 +143,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
             lambda: look_up(key),
             lambda record: record is not None and (since is None or record.change_seq > since),
             wait,
+            request.receive,
         )
         if matched is None:
             raise make_not_found(f"Message with {name} '{key}' not found")
@@ -149,6 +151,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
 
     @routes.get("/messages", responses={**_ok(list[RecordOut]), **document_errors(404, 429)})
     async def messages(
+        request: Request,
         content_topic: ContentTopicKey = None,
         subscription_id: SubscriptionKey = None,
         skip: Skip = None,
@@ -163,7 +166,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         def look() -> tuple[int, list[RecordKey]]:
             return node.record_cursor, node.find_keys(topic, subscription, skip or 0, take, since)
 
-        cursor, keys = await poll.wait_until(look, lambda seen: bool(seen[1]) or take == 0, wait)
+        cursor, keys = await poll.wait_until(look, lambda seen: bool(seen[1]) or take == 0, wait, request.receive)
         if not keys and not await run_in_threadpool(lambda: node.find_keys(topic, subscription, take=1)):
             raise make_not_found(f"No messages found for {name} '{key}'")
         if since is not None:
@@ -210,12 +213,13 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
     @routes.get("/health", responses={**_ok(HealthAnswer), **document_errors(429)})
-    async def health(since: Since = None, wait: Wait = 0) -> Response:
+    async def health(request: Request, since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""
         seq, status = await poll.wait_until(
             lambda: (node.health_change_seq, node.health_indicator),
             lambda seen: seen[0] != since,
             wait,
+            request.receive,
         )
         return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
 

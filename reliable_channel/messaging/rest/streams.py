@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import Header
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
@@ -52,21 +53,38 @@ def start_of(last_event_id: str | None, since: int | None) -> int | None:
     return since if last_event_id is None else int(last_event_id)
 
 
+class _CountedStream(StreamingResponse):
+    """A stream that counts as a waiting call from before its status is sent: 429 can only be answered then."""
+
+    def __init__(self, poll: LongPoll, lines: AsyncIterator[str]) -> None:
+        # nginx buffers answers by default, so events would arrive late and in groups
+        # (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering).
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._poll = poll
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._poll.hold_place():
+            await super().__call__(scope, receive, send)
+
+
 def event_stream(
-    poll: LongPoll, look: Callable[[int | None], Iterable[StreamEvent]], after: int | None
+    poll: LongPoll,
+    look: Callable[[int | None], Iterable[StreamEvent]],
+    after: int | None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> StreamingResponse:
     """The answer that sends the results of ``look(cursor)``, again whenever the node has changed, until the client
-    disconnects or the server stops. Raises 429 when too many calls wait."""
-    poll.check_room()
-
+    disconnects, the server stops, or ``is_over`` and nothing is left. Answers 429 when too many calls wait."""
     cursor = after
 
-    def take_next() -> list[StreamEvent]:
+    def take_next() -> list[StreamEvent] | None:
         nonlocal cursor
+        ends = is_over()  # before the look: what comes in between is sent
         events = list(look(cursor))
         if events:
             cursor = events[-1].cursor
-        return events
+        return events if events or not ends else None
 
     async def lines() -> AsyncIterator[str]:
         yield "retry: 1000\n\n"  # ms: browsers differ in how long they wait before they connect again
@@ -77,14 +95,12 @@ def event_stream(
                 name = f"event: {event.name}\n" if event.name is not None else ""
                 yield f"id: {event.cursor}\n{name}data: {json.dumps(event.data, separators=(',', ':'))}\n\n"
 
-    # nginx buffers answers by default, so events would arrive late and in groups
-    # (https://nginx.org/en/docs/http/ngx_http_proxy_module.html#proxy_buffering).
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(lines(), media_type="text/event-stream", headers=headers)
+    return _CountedStream(poll, lines())
 
 
 def log_stream(poll: LongPoll, log: EventLog, after: int | None) -> StreamingResponse:
-    """The events of a log as :func:`event_stream`; one named ``lost`` counts those no longer available."""
+    """The events of a log as :func:`event_stream`, until the log ends; one named ``lost`` counts those no longer
+    available."""
 
     def look(cursor: int | None) -> Iterator[StreamEvent]:
         events, lost, start = log.read_after(cursor or 0, MOST_AT_ONCE)
@@ -93,4 +109,4 @@ def log_stream(poll: LongPoll, log: EventLog, after: int | None) -> StreamingRes
         for event in events:
             yield StreamEvent(event["cursor"], event)
 
-    return event_stream(poll, look, after)
+    return event_stream(poll, look, after, lambda: log.ended)

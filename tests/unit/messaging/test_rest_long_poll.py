@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, World
+from tests.support.waiting import WAIT_S
 from tests.unit.messaging.conftest_rest import encoded, secured
 
 
@@ -96,14 +98,43 @@ def test_waiting_calls_are_bounded_in_number(world: World, monkeypatch: pytest.M
     assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
 
 
-def test_stopping_the_server_ends_waiting_calls() -> None:
+class Connection:
+    """The ``receive`` of a call without a body, whose client stays until ``left`` is set."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self._begun = False
+
+    async def __call__(self) -> Message:
+        if not self._begun:
+            self._begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+def waits_until(end: Callable[[LongPoll, Connection], object]) -> object:
+    """What a call answers that waits in vain until ``end``."""
+
     async def scenario() -> object:
-        poll = LongPoll(EventSource(), max_waiting=1)
+        poll, connection = LongPoll(EventSource(), max_waiting=1), Connection()
         poll.start()
-        call = asyncio.create_task(poll.wait_until(lambda: "nothing", lambda found: False, wait_ms=20_000))
+        waiting = poll.wait_until(lambda: "nothing", lambda found: False, 10**9, connection)
+        call = asyncio.create_task(waiting)
         while poll.waiting == 0:
             await asyncio.sleep(0)
-        poll.stop()
-        return await call
+        end(poll, connection)
+        answer = await asyncio.wait_for(call, WAIT_S)
+        assert poll.waiting == 0
+        return answer
 
-    assert asyncio.run(scenario()) == "nothing"
+    return asyncio.run(scenario())
+
+
+def test_stopping_the_server_ends_waiting_calls() -> None:
+    assert waits_until(lambda poll, _: poll.stop()) == "nothing"
+
+
+def test_a_call_whose_client_has_left_waits_no_longer() -> None:
+    """64 calls that had been given up kept everybody else out for up to 30 s."""
+    assert waits_until(lambda _, connection: connection.left.set()) == "nothing"

@@ -49,7 +49,9 @@ _app = create_app(
 )
 _wait_until = _app.state.poll.wait_until
 # Waits of a millisecond instead of up to 30 s.
-_app.state.poll.wait_until = lambda look, satisfied, wait_ms: _wait_until(look, satisfied, min(wait_ms, 1))
+_app.state.poll.wait_until = lambda look, satisfied, wait_ms, receive: _wait_until(
+    look, satisfied, min(wait_ms, 1), receive
+)
 _channel = _app.state.sessions.open("lobby", "/reliable-channel/1/lobby/proto", "alice").id
 schema = schemathesis.openapi.from_asgi("/openapi.json", _app, headers={"Host": "localhost"}).exclude(
     path_regex="/stream$"  # their answers never end

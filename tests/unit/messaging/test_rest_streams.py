@@ -179,6 +179,28 @@ def test_streams_count_as_waiting_calls(world: World, monkeypatch: pytest.Monkey
         until(lambda: app.state.poll.waiting == 0)
 
 
+def test_streams_that_begin_at_once_are_bounded_in_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them began, and those beyond the bound were cut off, with a traceback in the log."""
+    monkeypatch.setattr("reliable_channel.messaging.rest.app.MAX_WAITING", 1)
+    with serving(world) as (address, _):
+        connections = [http.client.HTTPConnection(address, timeout=120) for _ in range(8)]
+        for connection in connections:
+            connection.request("GET", "/health/stream")
+        assert sorted(connection.getresponse().status for connection in connections) == [200] + [429] * 7
+        for connection in connections:
+            connection.close()
+
+
+def test_a_stream_ends_with_its_channel(world: World) -> None:
+    """It said for ever that it was still there, and nothing came any more."""
+    with serving(world) as (address, app):
+        handle = app.state.sessions.open("lobby", CONTENT, "alice").id
+        stream = Stream(address, f"/channels/{handle}/events/stream")
+        app.state.sessions.close(handle)
+        assert stream.block() is None
+        stream.close()
+
+
 @pytest.mark.parametrize("query", ["", "contentTopic=a&subscriptionId=b", "contentTopic=a&since=x"])
 def test_a_stream_of_nothing_known_is_400(world: World, query: str) -> None:
     with serving(world) as (address, _):

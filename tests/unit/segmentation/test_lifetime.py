@@ -23,7 +23,7 @@ def test_the_parts_of_the_default_settings_without_a_limit() -> None:
     assert needed.total_ms == 375_000
 
 
-def test_parity_and_every_retransmission_take_places_in_epochs() -> None:
+def test_parity_and_every_retransmission_hold_places_in_epochs() -> None:
     segmentation = SegmentationConfig(enable_reed_solomon=True)
     needed = compute_lifetime(segmentation, SdsParameters(), ONE_PER_EPOCH)
     assert (needed.segments, needed.envelopes) == (12, 72)
