@@ -134,7 +134,8 @@ class SubscriptionsError(LocalError):
     """Some topics of a call failed for good: ``errors`` names each. The other topics of the call are done."""
 
     def __init__(self, errors: tuple[SubscriptionError, ...]) -> None:
-        super().__init__(" ".join(f"{one.content_topic[:200]!r}: {one.error}" for one in errors[:5]))
+        more = f" And {len(errors) - 5} more." if len(errors) > 5 else ""
+        super().__init__(" ".join(f"{one.content_topic[:200]!r}: {one.error}" for one in errors[:5]) + more)
         self.errors = errors
 
     def __reduce__(self) -> tuple[type[SubscriptionsError], tuple[tuple[SubscriptionError, ...]]]:
@@ -163,11 +164,12 @@ class MessagingClient:
         self._on_health(node.health())
 
     def send(self, envelope: MessageEnvelope, *, key: IdempotencyKey | None = None) -> RequestId:
-        """Schedule an envelope, and subscribe to its content topic. Raises :class:`SubscriptionsError`, and otherwise
-        as :meth:`MessagingNode.send`; returns the request id, as there."""
+        """Schedule an envelope, and subscribe to its content topic. Returns the request id and raises as
+        :meth:`MessagingNode.send` and :meth:`MessagingNode.subscribe`, and ``LocalError`` for no content topic."""
         topic = envelope.content_topic
         if topic not in self._topics:
-            self.subscribe([topic])
+            self._subscribe(topic)
+            self._announce_topics()
         message = WakuMessage(envelope.payload, topic, meta=envelope.meta, ephemeral=envelope.ephemeral or None)
         return self._node.submit(message, self._node.pubsub_topic_for(topic), key=key)
 
@@ -205,10 +207,14 @@ class MessagingClient:
                 change(topic)
             except ReliableChannelError as error:
                 errors.append(SubscriptionError(topic, error.cause))
-        self._node.events.put(self._tell_topic_health)
-        self._node.events.drain()
+        self._announce_topics()
         if errors:
             raise SubscriptionsError(tuple(errors))
+
+    def _announce_topics(self) -> None:
+        """Tell the health of topics that were subscribed or unsubscribed, in the order of the node's events."""
+        self._node.events.put(self._tell_topic_health)
+        self._node.events.drain()
 
     def _subscribe(self, topic: str) -> None:
         try:

@@ -137,6 +137,16 @@ def test_what_is_not_as_documented_is_refused(
     assert words in answer.json()["error"]
 
 
+@pytest.mark.parametrize(("changes", "status"), [({"max_subscriptions": 1}, 429), ({"shards": (1, 2)}, 404)])
+def test_a_message_whose_topic_cannot_be_subscribed_is_refused_with_the_cause(
+    new_world: Callable[..., World], changes: dict[str, Any], status: int
+) -> None:
+    with secured(new_world(**changes)) as client:
+        client.post("/subscribe", json={"contentTopic": OTHER})
+        answer = client.post(f"{V1}/messages", json=ENVELOPE)
+    assert (answer.status_code, "Retry-After" in answer.headers) == (status, status == 429)
+
+
 def test_the_limits_and_the_guard_hold_here_too(world: World) -> None:
     with secured(world, token="x" * 16, max_body_bytes=100) as client:
         assert client.get(f"{V1}/events/send").status_code == 401
