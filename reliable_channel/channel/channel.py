@@ -352,7 +352,11 @@ class ReliableChannel:
             self._cycle.retrieval.stop()
             raise
         self._started = True
-        self._guard(self._cycle.open)
+        try:
+            self._guard(self._cycle.open)
+        except BaseException:
+            self._stop()
+            raise
         if self._threaded:
             self._worker = threading.Thread(target=self._run, name=f"reliable-channel-{self.channel_id}", daemon=True)
             self._last_worker = self._worker
@@ -435,7 +439,7 @@ class ReliableChannel:
         with self._cycle.lock:
             return {
                 **self._cycle.machine.summary(),
-                "started": self._started,
+                "started": self._started and self._fault is None,
                 "queued_envelopes": self._cycle.outgoing.queued,
                 "lost_envelopes": self._cycle.arrivals.lost,
             }

@@ -311,21 +311,36 @@ def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
             world.join("alice", quick(persistence=kept))
 
 
-def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
-    class Full(MemoryPersistence):
-        def append(self, *_: object) -> None:
-            raise EnvironmentFault("The disk is full.")
+def full_disk(*_: object, **__: object) -> None:
+    raise EnvironmentFault("The disk is full.")
 
+
+def test_a_full_disk_stops_the_channel_before_anything_leaves_it() -> None:
     world = World()
-    alice = world.join("alice", quick(persistence=MemoryPersistence(keeps_journal=True)))
-    alice.channel._cycle.journal._persistence = Full(keeps_journal=True)
+    persistence = MemoryPersistence(keeps_journal=True)
+    alice = world.join("alice", quick(persistence=persistence))
+    persistence.append = full_disk  # type: ignore[method-assign]
     with pytest.raises(EnvironmentFault, match="full"):
         alice.channel.send(b"hello")
     assert "stopped" in alice.problems()
     with pytest.raises(EnvironmentFault, match="full"):
         alice.channel.send(b"again")
+    assert not alice.channel.status()["started"]
     alice.channel.close()
     assert world.on_wire == []
+
+
+def test_a_channel_that_cannot_store_its_start_does_not_start() -> None:
+    """The second call did nothing, and the channel received nothing."""
+    world = World()
+    full = MemoryPersistence(keeps_journal=True)
+    full.append = full_disk  # type: ignore[method-assign]
+    bob = world.join("bob", quick(persistence=full, auto_start=False))
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="full"):
+            bob.channel.start()
+        assert world.node("bob").subscribed == frozenset()
+    bob.channel.close()
 
 
 def test_a_labelled_send_is_one_message_however_often_it_is_asked_for(backend: Persistence) -> None:
