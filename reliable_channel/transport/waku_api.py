@@ -228,8 +228,9 @@ def _read(response: HttpResponse) -> Read:
             retry_after_s=response.retry_after_s,
         )
     body = response.json()
-    if body is None and response.body.strip() not in (b"", b"null"):  # reading has removed them: no loss is silent
-        raise NodeUnreachable(f"Reading messages failed: {len(response.body)} bytes that are no JSON.")
+    if not isinstance(body, list) and response.body.strip() not in (b"", b"null"):
+        # Reading has removed them: no loss is silent. An object may be an error inside a 200.
+        raise NodeUnreachable(f"Reading messages failed: {len(response.body)} bytes that are no JSON list.")
     decoded = [message_from_json(value) for value in as_list(body)]
     return Read(
         tuple(one for one in decoded if not isinstance(one, Malformed)),

@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
 IDLE_S = 0.1
+FAULTS_LOGGED = 5
+"""After this many failed reads in a row one line in the log says why: the node may be healthy otherwise."""
 FIRST_JOIN_S = 5.0
 """How long the first envelope on a topic waits for the node to join it."""
 MAX_QUEUED = 1_000
@@ -233,7 +235,8 @@ class WakuRestNode(NodeBase):
                     health_wait = 0.0
                 retry_after_s = error.retry_after_s
                 wait = backoff.next_wait(retry_after_s)
-                _log.debug("reading: %s", error.cause)
+                if backoff.faults == FAULTS_LOGGED:
+                    _log.warning("nothing is received from %s, and reading goes on: %s", self._api.name, error.cause)
             with self._tried:
                 self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}
                 self._tried.notify_all()

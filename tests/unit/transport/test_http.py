@@ -66,8 +66,10 @@ def test_a_compressed_answer_is_not_unpacked(encoding: str) -> None:
         http.close()
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[" + b"0," * 300_000 + b"0]", b"[[[", b"\xff"])
-def test_a_read_that_is_no_json_is_a_fault_not_an_empty_one(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[" + b"0," * 300_000 + b"0]", b"[[[", b"\xff", b'{"error": "not mounted"}', b'"none"']
+)
+def test_a_read_that_is_no_list_is_a_fault_not_an_empty_one(body: bytes) -> None:
     head = OK + f"Content-Length: {len(body)}\r\n\r\n".encode()
     with answering(lambda c: c.sendall(head + body)) as url:
         api = WakuApi(BoundedHttp(url, 60))

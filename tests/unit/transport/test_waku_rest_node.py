@@ -297,6 +297,16 @@ def test_reading_waits_as_long_as_the_node_says() -> None:
         assert time.monotonic() - refused_at > 0.8
 
 
+def test_a_healthy_node_of_which_nothing_can_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its health was all that was told."""
+    with FakeWakuNode("nwaku", joined=()) as fake:
+        fake.faults.status, fake.faults.body, fake.faults.paths = 404, "not mounted", "/relay/v1/"
+        with Participant(fake, Mode.RELAY) as participant:
+            until(lambda: len(fake.faults.refused) > 50)
+            assert participant.node.health().state is not HealthState.UNHEALTHY
+    assert [record.message.count("not mounted") for record in caplog.records] == [1]
+
+
 def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant) -> None:
     with pytest.raises(MessageTooLarge, match="150000"):
         participant.node.send(WakuMessage(bytes(150_000), TOPIC))
