@@ -341,7 +341,7 @@ class ChannelMachine:
             message = replace(message, content=given.content)
         reports = self.inbox.decline(message, now)
         step = self.sds.receive(
-            message,
+            self._drop_unknown_own(message),
             now,
             retrieval_hint=given.retrieval_hint,
             data=given.data,
@@ -352,6 +352,19 @@ class ChannelMachine:
         # A repetition changes the state as well: later histories carry the hash of its newer envelope.
         keep = message.kind is not SdsKind.EPHEMERAL
         return StepResult(given, tuple(effects), keep)
+
+    def _drop_unknown_own(self, message: SdsMessage) -> SdsMessage:
+        """The message without references to own messages that are not known here: a process sent them whose state was
+        not kept. SDS ignores them when they come, so a message that waits for one would wait until it counts as
+        lost."""
+        kept = tuple(
+            entry
+            for entry in message.causal_history
+            if entry.sender_id != self.sender_id
+            or self.sends.of(entry.message_id) is not None
+            or self.sds.sender_of(entry.message_id) is not None
+        )
+        return message if len(kept) == len(message.causal_history) else replace(message, causal_history=kept)
 
     def _check_own(self, message: SdsMessage, now: int) -> tuple[Effect, ...]:
         """SDS ignores messages of one's own sender id. Report the first one that this participant did not send: its

@@ -181,6 +181,22 @@ def test_another_device_with_the_same_sender_id_is_reported_once_per_channel() -
     assert phone.problems() == ["shared_sender_id"]
 
 
+def test_what_names_ones_own_messages_of_a_state_that_was_not_kept_does_not_wait_for_them() -> None:
+    """The store had them, and they were ignored: an hour passed before what named them was received."""
+    world = World()
+    alice, bob = world.join("alice"), world.join("bob")
+    for recorder, payload in ((alice, b"one"), (bob, b"two"), (alice, b"three")):
+        recorder.channel.send(payload)
+        world.run(3_000)
+    alice.channel.close()
+    alice = world.join("alice")
+    answers = [b"%d" % number for number in range(3)]
+    for answer in answers:
+        bob.channel.send(answer)
+    world.run(10_000)
+    assert alice.payloads == [b"two", *answers]
+
+
 def test_ones_own_messages_that_come_back_are_no_other_device(tmp_path: Path) -> None:
     """From a store, and after a restart."""
     world = World()
