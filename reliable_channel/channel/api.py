@@ -86,7 +86,9 @@ def create_reliable_channel(
         releases.append(persistence.acquire(sender_id, key))
         keeps = bool(getattr(persistence, "keeps_journal", True))
         machine = build_machine(key, config, bound, ParkedSegments(persistence, key) if keeps else None)
-        node.limit_rate(config.rate_limit, KeptCount(persistence))
+        count = KeptCount(persistence)
+        releases.append(count.close)
+        node.limit_rate(config.rate_limit, count)
         channel = ReliableChannel(
             node,
             key,

@@ -40,6 +40,11 @@ _RLN = re.compile(r"\brln|rate.?limit.?proof", re.IGNORECASE)
 class Count(Protocol):
     """The storage of a count."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is stored any more."""
+        ...
+
     def hold_lock(self) -> AbstractContextManager[None]:
         """Lock the count against others that share it."""
         ...
@@ -66,10 +71,18 @@ class KeptCount:
 
     def __init__(self, kept: KeepsValues | None = None) -> None:
         self._kept = kept
+        self._lock = threading.RLock()
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Store nothing any more: the persistence is about to close."""
+        with self._lock:
+            self._kept, self.is_closed = None, True
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        yield
+        with self._lock:
+            yield
 
     def read(self) -> RateLimitSnapshot | None:
         value = None if self._kept is None else self._kept.get(VALUE)
@@ -82,6 +95,8 @@ class KeptCount:
 
 class CountFile:
     """A count in a file that processes share."""
+
+    is_closed = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -126,11 +141,17 @@ class DispatchLimit(Generic[Item]):
 
     def __init__(self, config: RateLimitConfig | None = None, count: Count | None = None) -> None:
         self.config = config or RateLimitConfig()
-        self._count = count or KeptCount()
+        self.counts: tuple[Count, ...] = () if count is None else (count,)
+        """The first that is not closed stores the count."""
         self._lock = threading.Lock()
         self._manager: RateLimitManager[Item] = RateLimitManager(self.config)
         self._rln: bool | None = None
         self._rln_reported = False
+
+    def add_count(self, count: Count) -> None:
+        """Store the count in ``count`` when all that were added before it are closed."""
+        with self._lock:
+            self.counts = (*(one for one in self.counts if not one.is_closed), count)
 
     @property
     def enabled(self) -> bool:
@@ -208,10 +229,11 @@ class DispatchLimit(Generic[Item]):
         if not self._manager.config.enabled:
             yield
             return
-        with self._count.hold_lock():
-            kept = self._count.read()
+        count = next((one for one in self.counts if not one.is_closed), KeptCount())
+        with count.hold_lock():
+            kept = count.read()
             if kept is not None:
                 self._manager.adopt(kept)
             yield
             if (snapshot := self._manager.snapshot()) != kept:
-                self._count.write(snapshot)
+                count.write(snapshot)

@@ -68,17 +68,21 @@ class NodeBase:
         self._limit: DispatchLimit[Accepted] = DispatchLimit()
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
-        """Dispatch within this rate limit, counted in ``count``. The default configuration sets no limit. Raises
-        ``ConfigurationError`` when the node already has another limit, because a membership has only one."""
+        """Dispatch within this rate limit, counted in ``count`` when the counts given before are closed. The default
+        configuration sets no limit. Raises ``ConfigurationError`` when the node already has another limit, because a
+        membership has only one."""
         with self._lock:
-            if config in (RateLimitConfig(), self._limit.config):
-                return
-            if self._limit.config != RateLimitConfig():
-                raise ConfigurationError(
-                    "Two channels of one node have different rate limits.",
-                    "Give all channels of a node the same rate_limit: a membership has one.",
-                )
-            self._limit = DispatchLimit(config, count)
+            if config not in (RateLimitConfig(), self._limit.config):
+                if self._limit.config != RateLimitConfig():
+                    raise ConfigurationError(
+                        "Two channels of one node have different rate limits.",
+                        "Give all channels of a node the same rate_limit: a membership has one.",
+                    )
+                counts = self._limit.counts
+                self._limit = DispatchLimit(config)
+                self._limit.counts = counts
+            if count is not None:
+                self._limit.add_count(count)
 
     def query_store(self, query: StoreQuery) -> StorePage:
         if self.store is None:

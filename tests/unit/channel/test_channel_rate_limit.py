@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -44,6 +45,20 @@ def test_at_the_limit_messages_wait_for_the_next_epoch_in_order() -> None:
     assert {event.until % EPOCH_MS for event in alice.of(MessageDelayed)} == {0}
     world.run(2 * EPOCH_MS, step_ms=5_000)
     assert bob.payloads == [b"message %d" % number for number in range(5)]
+
+
+def test_a_channel_that_is_opened_again_sends_within_the_limit(tmp_path: Path) -> None:
+    """The node counted in the database that the first channel had closed, and nothing left it any more."""
+    world = World()
+    at_epoch_start(world)
+    bob = world.join("bob")
+    config = limited(2, history_backend="sqlite", database=tmp_path / "alice.db")
+    for number in range(3):
+        alice = world.join("alice", config)  # type: ignore[arg-type]
+        alice.channel.send(b"%d" % number)
+        world.run(2_000)
+        alice.channel.close()
+    assert bob.payloads == [b"0", b"1"]
 
 
 def test_only_the_first_segment_of_a_message_counts() -> None:

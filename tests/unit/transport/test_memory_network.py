@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.errors import LocalError, MessageTooLarge
+from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import (
     FailureReason,
@@ -19,6 +22,7 @@ from reliable_channel.transport.base import (
     Sent,
     StoreUnavailable,
 )
+from reliable_channel.transport.dispatch_limit import CountFile
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, LinkFaults, MemoryNetwork, MemoryNode
 from reliable_channel.transport.store.model import StoreQuery
@@ -146,3 +150,25 @@ def test_misuse_is_refused() -> None:
         alice.send(WakuMessage(b"x", TOPIC, meta=bytes(65)))
     with pytest.raises(MessageTooLarge):
         alice.send(WakuMessage(bytes(160_000), TOPIC))
+
+
+def test_a_buffer_is_sent_as_it_was_when_it_was_given() -> None:
+    network = MemoryNetwork()
+    alice, _ = joined(network, "alice")
+    buffer = bytearray(b"one")
+    alice.send(WakuMessage(buffer, TOPIC))  # type: ignore[arg-type]
+    buffer[:] = b"two"
+    network.run(1)
+    assert [message.payload for message in alice.sent] == [b"one"]
+
+
+def test_a_restart_continues_the_count_of_a_limit_that_only_the_node_has(tmp_path: Path) -> None:
+    """It began anew: the count was not kept unless the configuration differed from the default."""
+    network = MemoryNetwork()
+    for name in ("before", "after"):
+        node, _ = joined(network, name)
+        node.limit_rate(RateLimitConfig(), CountFile(tmp_path / "count.json"))
+        node._limit.node_has_rln(True, name)
+        node.send(WakuMessage(name.encode(), TOPIC))
+        network.run(1)
+    assert [len(network.node(name).sent) for name in ("before", "after")] == [1, 0]
