@@ -146,13 +146,15 @@ class Confirmation:
         return pages < MAX_PAGES
 
     def _find_unconfirmed(self, to_confirm: dict[TopicPair, int], now: int) -> list[MessageRecord]:
-        """Records of confirmed topics that are not known to be stored and still worth asking for."""
+        """Records of confirmed topics that are not known to be stored and still worth asking for. What this node sent
+        counts from before the subscription, too: subscriptions end with the process, and requests do not."""
         topics = {content_topic for _, content_topic in to_confirm}
-        return [
-            record
-            for record in self._ledger.records.read_unconfirmed(topics, now - WINDOW_MS)
-            if record.created_ms >= to_confirm.get((record.pubsub_topic, record.message.content_topic), now + 1)
-        ]
+        unconfirmed = []
+        for record in self._ledger.records.read_unconfirmed(topics, now - WINDOW_MS):
+            since = to_confirm.get((record.pubsub_topic, record.message.content_topic))
+            if since is not None and (record.request_id is not None or record.created_ms >= since):
+                unconfirmed.append(record)
+        return unconfirmed
 
     def _select_absent(self, records: list[MessageRecord]) -> list[MessageRecord]:
         """Those of ``records`` that the store does not have under their hashes either."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID
 from reliable_channel.messaging.confirmation import background_subscription
+from reliable_channel.messaging.records import NOT_STORED
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.transport.base import FailureReason, StoreUnavailable
 from reliable_channel.transport.health import Health, HealthState
@@ -102,6 +104,23 @@ def test_messages_from_before_the_subscription_are_not_confirmed(new_world: Call
     world.subscribe(OTHER)
     world.run(MINUTE)
     assert not world.record(request_id).stored
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_what_was_sent_before_a_restart_is_confirmed_after_it(
+    new_world: Callable[..., World], tmp_path: Path, is_stored: bool
+) -> None:
+    """It was neither stored nor sent again, and its request ended in nothing."""
+    world = new_world(tmp_path / "messages.sqlite", store_confirmation=True, confirm_content_topics=(CONTENT,))
+    world.network.store_keeps = lambda _: is_stored
+    request_id = world.send()
+    world.run(1_000)
+    world.node.close()
+    world.node = world.make_node()
+    world.run(5 * MINUTE)
+    record = world.record(request_id)
+    assert (record.stored, len(world.transport.sent)) == ((True, 1) if is_stored else (False, 4))
+    assert (record.error or "").startswith("" if is_stored else NOT_STORED)
 
 
 def test_store_confirmation_alone_listens_to_nothing(new_world: Callable[..., World]) -> None:
