@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.clock import Clock, now_ms
 from reliable_channel.transport.threads import join
 
@@ -46,17 +47,21 @@ class Worker:
 
     def _run(self) -> None:
         me = threading.current_thread()
+        failed = False
         while self._thread is me:  # one that an earlier stop left behind must not go on
             self._wake.clear()
-            failed = False
+            known, failed, due = failed, True, None
             try:
                 self._work()
                 due = self._next_due()
+                failed = False
+            except EnvironmentFault as fault:
+                if not known:  # a full disk stays full for many rounds
+                    _log.error("%s failed and goes on: %s", self._name, fault)
             except BaseException:
-                # A full disk, a store that answers nonsense, sys.exit() in a listener: the next round may succeed, a
-                # dead thread never does.
+                # A store that answers nonsense, sys.exit() in a listener: the next round may succeed, a dead thread
+                # never does.
                 _log.exception("%s failed and goes on", self._name)
-                failed, due = True, None
             if self._thread is me:
                 self._wake.wait(MAX_WAIT_S if failed else self._wait_s(due))
 

@@ -127,6 +127,24 @@ def test_a_worker_whose_work_fails_goes_on() -> None:
     worker.stop()
 
 
+def test_a_fault_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each round wrote a stack trace, onto a disk that was full."""
+    turns: list[int] = []
+
+    def work() -> None:
+        turns.append(1)
+        raise EnvironmentFault("The disk is full.", "Free some space.")
+
+    worker = Worker("test", ManualClock(), work, lambda: 0)
+    worker.start()
+    for number in (1, 2, 3):
+        until(lambda number=number: len(turns) >= number)  # type: ignore[misc]
+        worker.wake()
+    worker.stop()
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert "Free some space" in caplog.text
+
+
 def test_work_that_exits_does_not_end_its_thread() -> None:
     """A listener of a record runs on it."""
     again = threading.Event()
