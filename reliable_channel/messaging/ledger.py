@@ -47,9 +47,10 @@ class Ledger:
             yield
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, *, drain: bool = True) -> Iterator[None]:
         """One atomic change. Nested steps join the outer one. When it raises, nothing is stored and no event is
-        dispatched. Raises ``ForkedError`` in a forked process."""
+        dispatched. ``drain=False`` leaves its events to the next step, for a caller that holds a lock. Raises
+        ``ForkedError`` in a forked process."""
         self.records.owner.refuse_fork()
         with self._lock:
             if self._pending is not None:
@@ -69,7 +70,8 @@ class Ledger:
             # Queued under the lock, so that listeners are called in the order of the commits; run outside it.
             for task in tasks:
                 self.events.put(task)
-        self.events.drain()  # a listener may wait for a thread that needs the lock
+        if drain:
+            self.events.drain()  # a listener may wait for a thread that needs the lock
 
     def run_after(self, task: Task) -> None:
         """Run ``task`` after the current step is stored."""

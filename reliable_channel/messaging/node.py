@@ -195,11 +195,13 @@ class MessagingNode(RecordLookups):
         *,
         key: IdempotencyKey | None = None,
         traffic: Traffic = Traffic.FIRST_SEGMENT,
+        drain: bool = True,
     ) -> RequestId:
         """Schedule an envelope. Returns and raises as :meth:`send`; ``traffic`` decides its priority when a rate limit
-        delays envelopes."""
+        delays envelopes. ``drain=False`` calls no listener here, for a caller that holds a lock: a thread of this node
+        does."""
         check_send_topic(self.config, pubsub_topic)
-        request_id = self._sender.submit(envelope, pubsub_topic, key, traffic)
+        request_id = self._sender.submit(envelope, pubsub_topic, key, traffic, drain)
         self._send_worker.wake()
         return request_id
 
@@ -228,8 +230,10 @@ class MessagingNode(RecordLookups):
         self._sender.cancel(request_id)
 
     def withdraw(self, request_id: RequestId) -> bool:
-        """As :meth:`~reliable_channel.transport.base.Node.withdraw`."""
-        return self._sender.withdraw(request_id)
+        """As :meth:`~reliable_channel.transport.base.Node.withdraw`; calls no listener here, as :meth:`submit`."""
+        withdrawn = self._sender.withdraw(request_id)
+        self._send_worker.wake()
+        return withdrawn
 
     def get_pending_requests(self) -> list[RequestId]:
         """The ids of the requests that have not succeeded, failed or been cancelled; no duplicates."""
@@ -341,6 +345,7 @@ class MessagingNode(RecordLookups):
         self._store_worker.wake()
 
     def _send_due(self) -> None:
+        self._ledger.events.drain()
         if self._started:
             self._observe(self._transport.health())
             self._sender.dispatch_due()

@@ -89,7 +89,8 @@ class NodePort:
     ) -> RequestId:
         """Schedule an envelope; never waits. Raises as :meth:`MessagingNode.send`."""
         topic = pubsub_topic or self.pubsub_topic_for(message.content_topic)
-        return self._messaging.submit(message, topic, traffic=traffic)
+        # Channels hold their locks, which listeners may need.
+        return self._messaging.submit(message, topic, traffic=traffic, drain=False)
 
     def withdraw(self, request_id: RequestId) -> bool:
         """Take back a send that waits for the rate limit of the transport."""

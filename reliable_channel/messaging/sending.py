@@ -110,11 +110,13 @@ class MessageSender:
         pubsub_topic: str,
         key: IdempotencyKey | None = None,
         traffic: Traffic = Traffic.FIRST_SEGMENT,
+        drain: bool = True,
     ) -> RequestId:
         """Record and schedule one envelope, and its first attempt where there is room, in one transaction.
 
         With a ``key`` that was used before, it does nothing and returns the earlier request id. A timestamp of 0 counts
-        as none. Raises as ``check_envelope``, ``EmptyMessage``, :class:`PendingLimitError`, and ``KeyReusedError``."""
+        as none. ``drain``: see ``Ledger.step``. Raises as ``check_envelope``, ``EmptyMessage``,
+        :class:`PendingLimitError`, and ``KeyReusedError``."""
         check_envelope(message, pubsub_topic)
         if not message.payload:
             raise EmptyMessage("The payload is empty.", "Nodes refuse envelopes without a payload.")
@@ -122,7 +124,7 @@ class MessageSender:
         if own_stamp:
             message = replace(message, timestamp=self._timestamps.next_ns())
         request_id = new_request_id()
-        with self._ledger.step():
+        with self._ledger.step(drain=drain):
             known = self._ledger.keys.find(key, self._ledger.now()) if key is not None else None
             if known is not None:
                 return RequestId(known)
@@ -154,7 +156,7 @@ class MessageSender:
 
     def cancel(self, request_id: str, *, announced: bool = True) -> bool:
         """Cancel a pending request, and announce its end; False when there is none."""
-        with self._ledger.step():
+        with self._ledger.step(drain=announced):
             request = self._service.find(request_id)
             if request is None:
                 return False

@@ -520,6 +520,18 @@ def open_channel(world: World, config: ReliableChannelConfig | None = None) -> R
     return create_reliable_channel(port, "lobby", CONTENT, "alice", config=config, clock=world.clock, threaded=False)
 
 
+def test_listeners_of_the_node_are_called_without_the_lock_of_the_channel_that_sends(world: World) -> None:
+    """One that waited for a thread which used the channel waited for ever."""
+    channel = open_channel(world)
+    held: list[bool] = []
+    world.node.events.add_event_listener("message:change", lambda _: held.append(channel._cycle.lock._is_owned()))  # type: ignore[attr-defined]
+    channel.send(b"hello")
+    channel.step()
+    world.run()
+    assert set(held) == {False}
+    channel.close()
+
+
 def test_a_message_of_a_channel_whose_request_is_cancelled_is_a_failed_send(world: World) -> None:
     """It was neither sent nor failed."""
     world.transport.failing = FailureReason.NO_PEERS
