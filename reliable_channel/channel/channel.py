@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import Any, NewType, Self, TypeVar
+from typing import Any, NewType, Self, TypeVar, overload
 from weakref import WeakSet
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -44,6 +44,7 @@ from reliable_channel.transport.threads import TurnLock, join
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+E = TypeVar("E", bound=ChannelEvent)
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
 """How long ``stop`` and ``close`` wait for the node to take the last acknowledgement."""
@@ -133,7 +134,7 @@ class ReliableChannel:
         self._gone = threading.Event()
         self._fault: Exception | None = None
         self._settled = threading.Condition()
-        self._streams: WeakSet[EventStream] = WeakSet()
+        self._streams: WeakSet[EventStream[Any]] = WeakSet()
         self._releases = releases
 
     # ---- sending -----------------------------------------------------------------------------------------------------
@@ -307,13 +308,24 @@ class ReliableChannel:
         """A send was dispatched and not acknowledged."""
         return self.on(MessageDeliveryError, callback)
 
-    def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream:
+    @overload
+    def events(self, *, limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream[ChannelEvent]: ...
+
+    @overload
+    def events(self, *kinds: type[E], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream[E]: ...
+
+    @overload
+    def events(
+        self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS
+    ) -> EventStream[ChannelEvent]: ...
+
+    def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream[Any]:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no
         kind is named. A reader more than ``limit`` events behind loses the oldest. Raises ``LocalError`` for an unknown
         name."""
         self._owner.refuse_fork()
         _check_names(*kinds)
-        stream = EventStream(self.message_events, kinds, limit)
+        stream: EventStream[Any] = EventStream(self.message_events, kinds, limit)
         with self._state:
             if self._closed:
                 stream.end()

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 from weakref import finalize, ref
 
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
@@ -19,10 +20,12 @@ DEFAULT_QUEUE_EVENTS = 100_000
 MAX_QUEUE_BYTES = 256 * 1024 * 1024
 """Bytes of messages that it may be behind."""
 
+E = TypeVar("E", bound=ChannelEvent)
+
 _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 
 
-def _put(stream: ref[EventStream], _waiting: list[_Waiter], event: ChannelEvent) -> None:
+def _put(stream: ref[EventStream[E]], _waiting: list[_Waiter], event: E) -> None:
     """Pass an event to a stream that somebody holds. ``_waiting`` is here to be held: event loops hold the tasks of
     waiting readers weakly."""
     held = stream()
@@ -30,13 +33,13 @@ def _put(stream: ref[EventStream], _waiting: list[_Waiter], event: ChannelEvent)
         held.put(event)
 
 
-class EventStream(AsyncIterator[ChannelEvent]):
+class EventStream(AsyncIterator[E]):
     """Events for ``async for``, from any thread into one event loop, until nobody holds it. Bounded in number and
     bytes: a reader that is too slow loses the oldest, and ``dropped`` counts them. Problems, which strangers can cause,
     take half of the room at most: further ones are dropped."""
 
     def __init__(self, dispatcher: Dispatcher[ChannelEvent], kinds: tuple[Kind, ...], limit: int) -> None:
-        self._events: deque[ChannelEvent] = deque()
+        self._events: deque[E] = deque()
         self._limit = limit
         self._lock = threading.Lock()
         self._problems = 0
@@ -49,7 +52,7 @@ class EventStream(AsyncIterator[ChannelEvent]):
         self._remove = dispatcher.on(*(kinds or (ChannelEvent,)), call=listener)
         finalize(self, self._remove).atexit = False
 
-    def put(self, event: ChannelEvent) -> None:
+    def put(self, event: E) -> None:
         """Append an event for the reader."""
         is_problem = isinstance(event, ChannelProblem)
         with self._lock:
@@ -79,16 +82,16 @@ class EventStream(AsyncIterator[ChannelEvent]):
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(flag.set)
 
-    def _take(self) -> ChannelEvent:
+    def _take(self) -> E:
         event = self._events.popleft()
         self._problems -= isinstance(event, ChannelProblem)
         self._bytes -= Report(event).size
         return event
 
-    def __aiter__(self) -> EventStream:
+    def __aiter__(self) -> EventStream[E]:
         return self
 
-    async def __anext__(self) -> ChannelEvent:
+    async def __anext__(self) -> E:
         while True:
             with self._lock:
                 if self._events:

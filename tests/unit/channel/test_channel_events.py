@@ -113,7 +113,7 @@ def test_an_iterator_gives_the_events_of_its_kinds_and_ends_when_the_channel_clo
 def test_an_iterator_that_waits_is_woken_from_another_thread() -> None:
     async def run() -> ChannelEvent:
         dispatcher = Dispatcher()
-        stream = EventStream(dispatcher, (), 10)
+        stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 10)
         waiting = asyncio.ensure_future(anext(stream))
         await asyncio.sleep(0)
         await asyncio.to_thread(dispatcher.emit, received(7))
@@ -124,7 +124,7 @@ def test_an_iterator_that_waits_is_woken_from_another_thread() -> None:
 
 def test_a_slow_reader_loses_the_oldest_and_knows_how_many() -> None:
     dispatcher = Dispatcher()
-    stream = EventStream(dispatcher, (), 3)
+    stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 3)
     for number in range(5):
         dispatcher.emit(received(number))
     stream.end()
@@ -140,7 +140,7 @@ def test_a_slow_reader_loses_the_oldest_beyond_so_many_bytes(monkeypatch: pytest
     """A hundred thousand messages of 1 MiB are 100 GiB."""
     monkeypatch.setattr(event_stream, "MAX_QUEUE_BYTES", 10)
     dispatcher = Dispatcher()
-    stream = EventStream(dispatcher, (), 100)
+    stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 100)
     for number in range(5):
         dispatcher.emit(replace(received(number), message=bytes(4)))
     dispatcher.emit(replace(received(5), message=bytes(11)))
@@ -156,7 +156,7 @@ def test_a_slow_reader_loses_the_oldest_beyond_so_many_bytes(monkeypatch: pytest
 
 def test_problems_which_strangers_cause_take_half_of_the_room_of_a_slow_reader() -> None:
     dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
-    stream = EventStream(dispatcher, (), 4)
+    stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 4)
     for number in range(2):
         dispatcher.emit(received(number))
     for number in range(10, 20):
@@ -181,7 +181,7 @@ def test_two_readers_of_one_iterator_share_its_events() -> None:
     dispatcher: Dispatcher[ChannelEvent] = Dispatcher()
 
     async def read() -> list[int]:
-        stream = EventStream(dispatcher, (), 10)
+        stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 10)
         readers = [asyncio.ensure_future(anext(stream)) for _ in range(2)]
         await asyncio.sleep(0)
         for number in (1, 2):
@@ -202,7 +202,6 @@ def test_an_iterator_that_nobody_holds_takes_no_message(tmp_path: Path) -> None:
 
     async def read_one() -> bytes:
         async for event in bob.events(MessageReceived):
-            assert isinstance(event, MessageReceived)
             return event.message
         raise AssertionError("the channel closed")
 
@@ -229,7 +228,8 @@ def test_a_reader_whose_task_nobody_holds_goes_on() -> None:
         heard: asyncio.Queue[int] = asyncio.Queue()
 
         async def read() -> None:
-            async for event in EventStream(dispatcher, (), 10):
+            stream: EventStream[ChannelEvent] = EventStream(dispatcher, (), 10)
+            async for event in stream:
                 await heard.put(event.at)
 
         asyncio.ensure_future(read())  # noqa: RUF006

@@ -147,8 +147,6 @@ def test_asyncio_sends_and_iterates_and_leaves_no_thread(pumped: Pumped) -> None
             message = await asyncio.wait_for(anext(received), WAIT_S)
             await bob.asend(b"thanks")
             event = await asyncio.wait_for(anext(delivered), WAIT_S)
-            assert isinstance(message, MessageReceived)
-            assert isinstance(event, MessageDelivered)
             assert event.request_id == request_id
             return message.message, event.name
 
