@@ -31,6 +31,7 @@ from reliable_channel.channel.errors import (
     IncompleteEncryptionError,
     SenderLocked,
 )
+from reliable_channel.channel.event_stream import EventStream
 from reliable_channel.channel.events import (
     ChannelEvent,
     ChannelProblem,
@@ -55,6 +56,8 @@ from reliable_channel.channel.events import (
 from reliable_channel.channel.persistence import ChannelKey, MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.channel.sends import SendState
 from reliable_channel.core.segmentation import MessageChunk
+from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.forking import ForkedError
 
 __all__ = [
     "AesGcm",
@@ -69,6 +72,8 @@ __all__ = [
     "DamagedStore",
     "Encryption",
     "EphemeralMessageDropped",
+    "EventStream",
+    "ForkedError",
     "IncompleteEncryptionError",
     "IrretrievableMessage",
     "MemoryPersistence",
@@ -96,6 +101,7 @@ __all__ = [
     "SdsConfig",
     "SegmentQueued",
     "SegmentSent",
+    "SendBufferFull",
     "SendState",
     "SenderLocked",
     "SendingMessage",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reliable_channel.channel.config import MessageEnvelope
-    from reliable_channel.messaging.client import MessagingClient
+    from reliable_channel.messaging.client import MessagingClient, SubscriptionsError
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
     from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
     from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from reliable_channel.messaging.node import MessagingNode
     from reliable_channel.messaging.pipeline_feed import KafkaFeed
     from reliable_channel.messaging.records import MessageRecord
+    from reliable_channel.messaging.sending import PendingLimitError
+    from reliable_channel.messaging.store import NodeClosedError
     from reliable_channel.messaging.topics import UnsupportedTopicError
 
 _HOME = {
@@ -36,8 +38,11 @@ _HOME = {
     "MessagingConfig": "config",
     "MessagingNode": "node",
     "Mode": "config",
+    "NodeClosedError": "store",
+    "PendingLimitError": "sending",
     "PlainDecoder": "codec",
     "PlainEncoder": "codec",
+    "SubscriptionsError": "client",
     "UnsupportedTopicError": "topics",
 }
 
@@ -57,8 +62,11 @@ __all__ = [
     "MessagingConfig",
     "MessagingNode",
     "Mode",
+    "NodeClosedError",
+    "PendingLimitError",
     "PlainDecoder",
     "PlainEncoder",
+    "SubscriptionsError",
     "UnsupportedTopicError",
 ]
 
