@@ -82,9 +82,9 @@ def size(value: Any) -> str:
     amount = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.3g} {unit}"
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{number(amount)} {unit}"
         amount /= 1024
-    return f"{amount:,.3g} TiB"
+    return f"{number(amount)} TiB"
 
 
 def time(value: Any) -> str:

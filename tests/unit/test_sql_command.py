@@ -59,6 +59,18 @@ def test_a_number_that_json_does_not_have_is_null(capsys: pytest.CaptureFixture[
     assert json.loads(out, parse_constant=pytest.fail) == [{"none": None, "list": [None, 1.0], "some": 0.5}]
 
 
+def test_numbers_are_numbers_in_every_form(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
+    """DuckDB's sums of whole numbers are decimals in Arrow."""
+    question = (
+        "SELECT sum(payload_bytes) AS s, -sum(payload_bytes) AS n, 1.25 AS d, 12345678.25::DOUBLE AS f FROM messages"
+    )
+    (row,) = json.loads(ask(capsys, sample_tables, question, "--json")[1])
+    assert isinstance(row["s"], int) and row == {"s": row["s"], "n": -row["s"], "d": 1.25, "f": 12345678.25}
+    (cells,) = csv.DictReader(io.StringIO(ask(capsys, sample_tables, question, "--format", "csv")[1]))
+    assert cells == {name: str(value) for name, value in row.items()}
+    assert "12345678" in ask(capsys, sample_tables, question)[1]
+
+
 def test_a_time_limit_that_no_timer_can_have_is_refused(
     capsys: pytest.CaptureFixture[str], sample_tables: Path
 ) -> None:

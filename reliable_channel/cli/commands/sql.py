@@ -92,12 +92,14 @@ def format_rows(rows: pa.Table, form: Form) -> str:
     return as_table(rows)
 
 
-def csv_row(row: dict[str, Any]) -> list[str]:
-    """The cells of a row. Numbers stay as they are, also negative ones; everything else is text that no spreadsheet
-    runs and no terminal obeys."""
+def csv_row(row: dict[str, Any]) -> list[Any]:
+    """The cells of a row. Numbers stay as they are, whole and also negative ones; everything else is text that no
+    spreadsheet runs and no terminal obeys."""
+    from decimal import Decimal
+
     from reliable_channel.analysis.report.csv_files import safe
 
-    return [cell(value) if isinstance(value, int | float) else safe(cell(value)) for value in row.values()]
+    return [value if isinstance(value, int | float | Decimal) else safe(cell(value)) for value in row.values()]
 
 
 def as_table(rows: pa.Table) -> str:
@@ -127,6 +129,7 @@ def as_table(rows: pa.Table) -> str:
 def plain(value: Any) -> Any:
     """A value in JSON types: times in ISO 8601, bytes in hex, null for a number that JSON does not have (NaN)."""
     import math
+    from decimal import Decimal
 
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
@@ -134,6 +137,8 @@ def plain(value: Any) -> Any:
         if value and isinstance(value[0], tuple):  # a map, as Arrow gives it
             return {cell(key): plain(inner) for key, inner in value}
         return [plain(inner) for inner in value]
+    if isinstance(value, Decimal):  # a sum of whole numbers, too
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else cell(value)
@@ -155,7 +160,7 @@ def cell(value: Any) -> str:
 
             return json.dumps(plain(value), ensure_ascii=False)
         case float():
-            return f"{value:.6g}"
+            return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
         case _:
             return str(value)
 

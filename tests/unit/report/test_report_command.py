@@ -411,6 +411,7 @@ def test_a_page_that_cannot_be_written_is_a_fault_with_a_remedy(tmp_path: Path) 
         (text.duration(600_000), "10 min"),
         (text.duration(None), "–"),
         (text.size(1536), "1.5 KiB"),
+        (text.size(1010 * 1024), "1,010 KiB"),
         (text.number(1234.5), "1,234"),
         (text.time("2026-11-01T12:00:00.100000Z"), "2026-11-01 12:00:00"),
         (text.name("a" * 100), "a" * 40 + "…" + "a" * 19),
