@@ -5,9 +5,9 @@ values.
 
 =================  ===================================================================================================
 ``VERDICTS``       over ``delivery_status``: messages (known to exist), delivered, late (delivered after it was given
-                   up), missing, unknown (not settled yet); apart from these, claimed: ids that only one participant
+                   up), missing, unknown (see ``cause``); apart from these, claimed: ids that only one participant
                    names, and not as its own
-``LOSS``           of the same row: the share of settled messages that are missing; null where none is settled
+``LOSS``           of the same row: missing of missing and delivered; null where there are none
 ``REPAIRED``       over ``reassembled_messages``: messages put together although some of their segments did not arrive
 ``NETWORK_MS``     over ``delivered_messages``: from the sender's timestamp to the first segment here, ms
 ``PLAUSIBLE``      of the same row: whether the sender's timestamp can be one; only then it has a network time

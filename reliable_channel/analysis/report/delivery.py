@@ -44,11 +44,11 @@ def by_channel(source: TableWindow) -> pd.DataFrame:
 
 def totals(source: TableWindow) -> pd.DataFrame:
     """One row over all channels: messages, delivered, late, missing, unknown (verdicts), claimed (counted in none of
-    these), loss (share of what is settled), judged_as_of (UTC), payload_bytes of delivered_messages, repaired,
-    channels, senders, first_seen and last_seen (UTC)."""
+    these), loss (missing of missing and delivered; null without any), judged_as_of (UTC), payload_bytes of
+    delivered_messages, repaired, channels, senders, first_seen and last_seen (UTC)."""
     return source.query(
         f"""
-        SELECT *, coalesce({LOSS}, 0) AS loss FROM (
+        SELECT *, {LOSS} AS loss FROM (
             SELECT {VERDICTS},
                    (SELECT count(*) FROM (SELECT DISTINCT content_topic, channel_id FROM delivery_status)) AS channels,
                    count(DISTINCT sender_id) AS senders,

@@ -210,7 +210,7 @@ def headline(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("messages", text.count(totals["messages"] if judged else totals["delivered_rows"])),
         ("delivered", text.count(totals["delivered"] if judged else totals["delivered_rows"])),
         ("missing", text.count(totals["missing"]) if judged else text.DASH),
-        ("loss", text.percent(totals["loss"]) if totals["messages"] else text.DASH),
+        ("loss", text.percent(totals["loss"])),
         ("half arrived within", text.duration(latency["p50"])),
         ("99 % within", text.duration(latency["p99"])),
         ("repaired", text.count(totals["repaired"])),

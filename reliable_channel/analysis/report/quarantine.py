@@ -34,10 +34,10 @@ def reasons(source: TableWindow) -> pd.DataFrame:
 
 
 def share(source: TableWindow) -> pd.DataFrame:
-    """How many records arrived, and which share of them was dropped. A filter by channel does not apply to records that
-    could not be read."""
+    """How many records arrived, and which share of them was dropped, null without any. A filter by channel does not
+    apply to records that could not be read."""
     return source.query(
-        f"""SELECT records, refused, coalesce(refused / nullif(records, 0), 0) AS share
+        f"""SELECT records, refused, refused / nullif(records, 0) AS share
             FROM (SELECT {figures.records()} AS records, {figures.drops()} AS refused)"""  # noqa: S608
     )
 

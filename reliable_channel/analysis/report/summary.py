@@ -17,6 +17,7 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.conclusion import conclusion
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE
 from reliable_channel.analysis.report import capacity, delivery, loss, quarantine
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -58,6 +59,7 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
     records = _row(quarantine.share(source))
     window = source.window
     frames = {name: read(source) for name, read in _FRAMES.items()}
+    counts = {name: len(frame) for name, frame in frames.items()} | {"missing": totals["missing"]}
     return {
         "schema": SCHEMA,
         "generated_at": _plain(now),
@@ -75,10 +77,10 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         },
         "records": {"records": records["records"], "refused": records["refused"], "refused_share": records["share"]},
         **{name: rows(frames[name]) for name in SECTIONS},
-        "left_out": {name: len(f) - MOST_ROWS for name, f in frames.items() if len(f) > MOST_ROWS},
+        "left_out": {name: count - MOST_ROWS for name, count in counts.items() if count > MOST_ROWS},
         "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
         "notes": [
-            *_notes(source, totals, _count_unexplained(frames["causes"])),
+            *_notes(source, totals, frames["causes"]),
             *_timestamps(frames["odd_timestamps"]),
         ],
     }
@@ -94,11 +96,7 @@ def _newest_trace(source: TableWindow) -> str | None:
     return newest
 
 
-def _count_unexplained(causes: pd.DataFrame) -> int:
-    return int(causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == "unexplained"), "messages"].sum())
-
-
-def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> list[str]:
+def _notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFrame) -> list[str]:
     """Facts that a reader must know before trusting the numbers."""
     notes = []
     if not totals["messages"] and totals["delivered_rows"]:
@@ -109,13 +107,16 @@ def _notes(source: TableWindow, totals: dict[str, Any], unexplained: int) -> lis
     elif not totals["messages"]:
         notes.append("No message is known in this window." + _describe_span(source))
     if totals["unknown"]:
+        unknown = causes[(causes["verdict"] == "unknown") & (causes["cause"] != CLAIMED_BY_ONE)]
+        why = ", ".join(f"{row.messages:,} {text.words(row.cause)}" for row in unknown.itertuples())
         notes.append(
-            f"{totals['unknown']:,} messages are not settled yet; they count neither as delivered nor as lost."
+            f"{totals['unknown']:,} messages are unknown ({why}); they count neither as delivered nor as lost."
         )
     if totals["claimed"]:
         notes.append(
             f"{totals['claimed']:,} more ids are claimed by one participant alone; they count in no figure of messages."
         )
+    unexplained = causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == loss.UNEXPLAINED), "messages"].sum()
     if unexplained:
         queried = source.rows("store_presence", ["outcome"]).num_rows
         why = "no evidence names one" if queried else "no store node was asked for them"

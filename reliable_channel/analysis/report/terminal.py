@@ -32,9 +32,11 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
         if rows:
             console.print(Text(f"\n{section.title}", style="bold"))
             console.print(_table(section, rows, console.width))
-            more = len(rows[MOST_ROWS:]) + report["left_out"].get(section.key, 0)
+            left_out = report["left_out"].get(section.key, 0)
+            more = len(rows[MOST_ROWS:]) + left_out
             if more:
-                console.print(Text(f"and {more:,} more; --json and --csv have them", style="dim"))
+                have = f"the first {len(rows):,}" if left_out else "them"
+                console.print(Text(f"and {more:,} more; --json and --csv have {have}", style="dim"))
             if section.key == "missing":
                 console.print(Text(BY_ID, style="dim"))
         else:

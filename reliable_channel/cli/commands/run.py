@@ -130,7 +130,7 @@ def result(settings: Settings) -> str:
         f"""SELECT {records()} AS records, (SELECT count(*) FROM delivered_messages) AS came, *, {LOSS} AS loss
             FROM (SELECT {VERDICTS} FROM delivery_status)"""  # noqa: S608 - text of our own
     )
-    judged = totals["loss"] is not None
+    judged = totals["messages"] > 0
     loss = f"{totals['missing']:,} missing ({percent(totals['loss'])})" if judged else "not judged (--verdicts)"
     delivered = totals["delivered"] if judged else totals["came"]
     done = f"{totals['records']:,} records, {delivered:,} messages delivered, {loss}"

@@ -27,6 +27,10 @@ from reliable_channel.cli.app import build
 from reliable_channel.cli.commands.report import write_whole
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import DELIVERY_STATUS
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import HOSTILE
@@ -270,6 +274,37 @@ def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -
     assert not re.search(r"\b0 messages", said), "what was delivered are messages"
     assert "No verdict names a loss." in said
     assert {c["loss"] for c in json.loads(report(tmp_path, "--json").stdout)["channels"]} == {None}
+
+
+def judge(place: Path, verdicts: list[tuple[str, str | None]]) -> None:
+    rows = [
+        {
+            **{"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk", "message_key": f"{number}"},
+            **{"verdict": verdict, "cause": cause, "settled": True, "sds_ids": [], "acknowledged_by": []},
+            **{"first_seen": 1_767_225_600_000_000, "as_of": 1_767_225_600_000_000},
+        }
+        for number, (verdict, cause) in enumerate(verdicts)
+    ]
+    paths = PathSettings(data_dir=str(place))
+    create_tables(paths, (DELIVERY_STATUS,))
+    append_rows(paths, DELIVERY_STATUS, as_arrow(rows, DELIVERY_STATUS))
+
+
+def test_what_is_unknown_is_no_loss_of_nought(tmp_path: Path) -> None:
+    judge(tmp_path, [("unknown", "source_gap")] * 3 + [("unknown", "unsettled"), ("unknown", "claimed_by_one")])
+    answer = json.loads(report(tmp_path, "--json", "--max-loss", "1%", "--max-quarantine", "1%").stdout)
+    assert (answer["totals"]["loss"], answer["records"]["refused_share"], answer["conclusion"]) == (None, None, None)
+    assert [check["value"] for check in answer["thresholds"]] == [None, None]
+    said = " ".join(report(tmp_path).stdout.split())
+    assert "– loss" in said and "– records quarantined" in said
+    assert "4 messages are unknown (3 source gap, 1 unsettled); they count neither" in said
+
+
+def test_missing_messages_beyond_the_bound_are_counted(tmp_path: Path) -> None:
+    judge(tmp_path, [("missing", None)] * 1_050)
+    answer = json.loads(report(tmp_path, "--json").stdout)
+    assert (len(answer["missing"]), answer["left_out"]) == (1_000, {"missing": 50})
+    assert "and 1,035 more; --json and --csv have the first 1,000" in report(tmp_path).stdout
 
 
 @pytest.mark.parametrize(("words", "value"), [("0.1%", 0.001), ("0.001", 0.001), ("0", 0), ("100 %", 1), ("1", 1)])
