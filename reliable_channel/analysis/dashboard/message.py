@@ -8,7 +8,7 @@ from typing import Any
 from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.report.investigate import MessageFacts
+from reliable_channel.analysis.report.investigate import MessageFacts, list_envelopes
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
@@ -66,9 +66,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
     log, how many not, and the first time, corrected by its clock."""
     return lake.select(
         f"""
-        WITH mine AS (
-            SELECT DISTINCT envelope_hash AS message_hash FROM sds_messages
-            WHERE {message.channel.where()} AND list_contains($ids, sds_id)),
+        WITH mine AS (SELECT DISTINCT envelope_hash AS message_hash FROM ({list_envelopes(message.channel.where())})),
         bridged AS (
             SELECT vantage, message_hash, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}),
         known AS (

@@ -153,11 +153,13 @@ def _find_beginning(tables: TableSnapshot | TableWindow, name: str, limit: int) 
     digits = name.lower().removeprefix("0x") if _HEX.fullmatch(name) else None
     rows = tables.select(
         f"""
-        SELECT sds_id FROM sds_messages
+        SELECT DISTINCT sds_id FROM (
+            SELECT sds_id, envelope_hash, entire_message_hash FROM sds_messages
+            UNION ALL SELECT sds_id, envelope_hash, entire_message_hash FROM sender_events
+            UNION ALL SELECT sds_id, retrieval_hint, NULL FROM lost_dependencies)
         WHERE starts_with(sds_id, $name)
            OR ($digits IS NOT NULL AND (starts_with(lower(hex(envelope_hash)), $digits)
                                         OR starts_with(lower(hex(entire_message_hash)), $digits)))
-        UNION SELECT sds_id FROM lost_dependencies WHERE starts_with(sds_id, $name)
         LIMIT {MOST_IDS}
         """,  # noqa: S608 - constants of our own
         {"name": name, "digits": digits},
@@ -225,7 +227,7 @@ def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
     """Every row about ``message`` in any table, in order of time; at most the first 2 000."""
     here = message.channel.where()
     mine = f"{here} AND list_contains($ids, sds_id)"
-    events = _EVENTS.format(here=here, mine=mine, envelopes=_ENVELOPES.format(mine=mine), bridges=BRIDGE_SOURCES)
+    events = _EVENTS.format(here=here, mine=mine, envelopes=list_envelopes(here), bridges=BRIDGE_SOURCES)
     return source.query(
         f"SELECT * FROM ({events}) ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit",  # noqa: S608 - names of columns; values are bound
         ids=list(message.sds_ids),
@@ -236,11 +238,18 @@ def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
     )
 
 
-_ENVELOPES = """SELECT envelope_hash, sds_id FROM sds_messages WHERE {mine}
-                UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {mine}"""
+def list_envelopes(here: str) -> str:
+    """SQL for the envelopes of the SDS messages ``$ids`` of a channel (the condition ``here``): of those that arrived,
+    and those that their sender names."""
+    mine = f"{here} AND list_contains($ids, sds_id)"
+    return f"""SELECT envelope_hash, sds_id FROM sds_messages WHERE {mine}
+               UNION SELECT envelope_hash, sds_id FROM sender_events WHERE {mine}"""  # noqa: S608 - names of columns
+
+
 _EVENTS = " UNION ALL ".join(
     (
-        """SELECT event_time AS time, 'sender' AS lane, event AS what, sender_id AS who, detail, sds_id
+        """SELECT event_time AS time, 'sender' AS lane, event AS what, coalesce(reported_by, sender_id) AS who, detail,
+               sds_id
         FROM sender_events WHERE {mine}""",
         """SELECT e.event_time, 'envelope', 'received', e.source,
                e.value_bytes || ' bytes at ' || e.kafka_partition || '/' || e.kafka_offset, s.sds_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reliable_channel.analysis.dashboard.message import places
 from reliable_channel.analysis.report import quarantine
 from reliable_channel.analysis.report.graph import Kind, graph
 from reliable_channel.analysis.report.investigate import find, timeline
@@ -67,6 +68,33 @@ def test_where_an_envelope_was_seen_and_where_not(tmp_path: Path) -> None:
     points = quarantine.vantages(source).set_index("vantage")
     counts = {name: (row.nodes, row.seen, row.not_seen, row.from_a_store) for name, row in points.iterrows()}
     assert counts == {"north": ("http://own", 2, 0, 0), "south": ("http://own", 1, 1, 1)}
+
+
+def test_what_is_known_of_an_envelope_that_never_arrived(tmp_path: Path) -> None:
+    """Its sender names it, a bridge saw it, and a recipient reports that it gave the message up."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    record = {**CHANNEL, "sender_id": "alice", "sds_id": "gone"}
+    records = [
+        {**record, "event": "sent", "envelope_hash": b"3" * 32, "event_time": AT_US},
+        {**record, "event": "lost", "reported_by": "carol", "event_time": AT_US + 9_000_000},
+    ]
+    verdict = {
+        **{**CHANNEL, "message_key": "gone", "sender_id": "alice", "sds_ids": ["gone"], "verdict": "missing"},
+        **{"first_seen": AT_US, "as_of": AT_US, "settled": True, "acknowledged_by": [], "lost_by": ["carol"]},
+    }
+    for table, rows in (
+        (tables.DELIVERY_STATUS, [verdict]),
+        (tables.SENDER_EVENTS, records),
+        (tables.SIGHTINGS, [seen(b"3", "north", "relay", 1)]),
+    ):
+        create_tables(paths, [table])
+        append_rows(paths, table, as_arrow(rows, table))
+    source = TableWindow(Path(paths.data_dir))
+    (message,) = find(source, (b"3" * 32).hex())
+    assert message.message_key == "gone"
+    lines = timeline(source, message)
+    assert [*zip(lines["what"], lines["who"], strict=True)] == [("sent", "alice"), ("seen", "north"), ("lost", "carol")]
+    assert [(row["vantage"], row["seen"]) for row in places(source.snapshot, message)] == [("north", 1)]
 
 
 def test_a_message_without_a_pubsub_topic_has_a_time_line_and_a_graph(tmp_path: Path) -> None:
