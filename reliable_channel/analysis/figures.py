@@ -33,6 +33,8 @@ SEEN = "first_seen > $since AND first_seen <= $until"
 CAME = "event_time > $since AND event_time <= $until"
 """The same of the event time."""
 CLAIMED_BY_ONE = "claimed_by_one"
+NO_CAUSE = "none"
+"""The cause, in the address of a page, of messages that have none."""
 _CLAIMED = f"cause IS NOT DISTINCT FROM '{CLAIMED_BY_ONE}'"
 VERDICTS = f"""count(*) FILTER (NOT {_CLAIMED}) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
     count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,

@@ -9,15 +9,17 @@ from reliable_channel.analysis.dashboard.figures import read_known_shares
 from reliable_channel.analysis.dashboard.messages import MessageFilter, VerdictFilter, newest
 from reliable_channel.analysis.dashboard.sections import Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import CAME, CLAIMED_BY_ONE, REPAIRED, SEEN, causes
+from reliable_channel.analysis.figures import CAME, CLAIMED_BY_ONE, SEEN, by_channel, causes
 from reliable_channel.analysis.report.acks_matrix import acks_matrix
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.lake.tables.views import participant_views_sql
 
 TABLES = (
     "clock",
     "delivery_status",
+    "delivered_messages",
     "deliveries",
     "acks",
     "refetch_requests",
@@ -65,26 +67,18 @@ def has_channel(lake: TableSnapshot, key: ChannelFilter) -> bool:
 
 
 def figures(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow) -> dict[str, Any]:
-    """The numbers at the top, and the causes."""
+    """The numbers at the top, as the list of channels has them, and the causes."""
     rows = lake.select(causes(f"{key.where()} AND {SEEN}"), {**key.parameters, **window.bounds})
-    came = lake.select(
-        f"""
-        SELECT count(*) FILTER (row_kind = 'message') AS messages, count(DISTINCT sender_id) AS senders,
-               count(*) FILTER (row_kind = 'message' AND late) AS late,
-               (SELECT {REPAIRED} FROM reassembled_messages
-                WHERE {key.where()} AND {CAME}) AS repaired,
-               max(first_seen) AS heard
-        FROM deliveries WHERE {key.where()} AND {CAME}
-        """,  # noqa: S608 - names of columns; values are bound
+    listed = lake.select(
+        by_channel(CHANNEL_KEY, seen=f"{key.where()} AND {SEEN}", came=f"{key.where()} AND {CAME}"),
         {**key.parameters, **window.bounds},
-    )[0]
-    late = sum(r["messages"] for r in rows if r["verdict"] == "delivered" and r["cause"] == "late")
+    )
+    of_list = next(iter(listed), {"late": 0, "repaired": 0, "senders": 0, "last_seen": None})
     counted = [r for r in rows if r["cause"] != CLAIMED_BY_ONE]
     totals = {v: sum(r["messages"] for r in counted if r["verdict"] == v) for v in ("delivered", "missing", "unknown")}
     return {
-        **came,
+        **of_list,
         **totals,
-        "late": late if rows else came["late"],
         "judged": totals["delivered"] + totals["missing"],
         "causes": rows,
     }

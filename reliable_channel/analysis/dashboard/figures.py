@@ -14,7 +14,7 @@ from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.overview import verdicts as verdict_bins
 from reliable_channel.analysis.dashboard.picture import add_tooltips, link
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import CAME
+from reliable_channel.analysis.figures import CAME, NO_CAUSE
 from reliable_channel.analysis.report import capacity, delivery
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.dark import DARK
@@ -68,7 +68,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
         {
             **row,
             "outcome": outcome(row["verdict"], row["cause"]),
-            "link": link("/messages", last=window.last, verdict=row["verdict"], cause=row["cause"]),
+            "link": link("/messages", last=window.last, verdict=row["verdict"], cause=row["cause"] or NO_CAUSE),
         }
         for row in binned["bins"]
     ]
@@ -242,6 +242,7 @@ PAGE_FIGURES: Mapping[str, tuple[Callable[[TableSnapshot, TimeWindow], Figure], 
 MESSAGE_TABLES = (
     "clock", "delivery_status", "deliveries", "acks", "sds_messages", "envelopes", "refetch_requests",
     "repair_requests", "lost_dependencies", "store_presence", "sender_events", "incomplete_messages", "channel_events",
+    "sightings",
 )  # fmt: skip
 MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, TimeWindow, MessageFacts], Figure]] = {
     "timeline": time_line,

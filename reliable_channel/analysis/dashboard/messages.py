@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from reliable_channel.analysis.dashboard.sections import PAGE_ROWS, Rows, section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import SEEN
+from reliable_channel.analysis.figures import NO_CAUSE, SEEN
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
-TABLES = ("clock", "delivery_status", "sds_messages", "lost_dependencies", "refetch_requests")
+TABLES = ("clock", "delivery_status", "sds_messages", "sender_events", "lost_dependencies", "refetch_requests")
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 MOST_FOUND = 50
 MOST_NAMES = 5_000
@@ -96,7 +96,7 @@ def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> d
         )
         return [row["name"] for row in rows]
 
-    return {"causes": names("cause"), "channels": names("channel_id")}
+    return {"causes": names(f"coalesce(cause, '{NO_CAUSE}')"), "channels": names("channel_id")}
 
 
 def newest(
@@ -115,8 +115,8 @@ def newest(
                delivered_at, len(acknowledged_by) AS acknowledged
         FROM delivery_status
         WHERE {SEEN} AND {key.where() if key else "true"} AND ($verdict = '' OR verdict = $verdict)
-              AND ($cause = '' OR cause = $cause) AND ($channel = '' OR channel_id = $channel)
-        ORDER BY first_seen DESC, message_key
+              AND ($cause = '' OR coalesce(cause, '{NO_CAUSE}') = $cause) AND ($channel = '' OR channel_id = $channel)
+        ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic
         """,  # noqa: S608 - names of columns; values are bound
         {**window.bounds, **asdict(chosen), **(key.parameters if key else {})},
         number,

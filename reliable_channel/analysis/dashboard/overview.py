@@ -80,7 +80,7 @@ def latency(lake: TableSnapshot, window: TimeWindow) -> list[tuple[str, list[flo
 def odd_timestamps(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     """The messages whose sender's timestamp cannot be ns, their senders, and the units in which it may be."""
     return lake.select(
-        f"""SELECT coalesce(sum(messages), 0)::BIGINT AS messages, count(DISTINCT (channel_id, sender_id)) AS senders,
+        f"""SELECT coalesce(sum(messages), 0)::BIGINT AS messages, count(DISTINCT sender_id) AS senders,
                    string_agg(DISTINCT nullif(guessed_unit, 'none'), ', ') AS units
             FROM ({shared.odd_timestamps(CAME)})""",  # noqa: S608 - constants of our own
         window.bounds,

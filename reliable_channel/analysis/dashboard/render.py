@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from reliable_channel import __version__
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard.windows import SPANS
+from reliable_channel.analysis.figures import NO_CAUSE
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 
 PAGES = (
@@ -65,6 +66,7 @@ def environment(data_dir: str, **more: Any) -> Environment:
         channel_address=_channel_address,
         message_address=_message_address,
         channel_of=ChannelFilter.from_subject,
+        no_cause=NO_CAUSE,
         spans=SPANS,
         pages=PAGES,
         version=__version__,

@@ -15,8 +15,8 @@
 
 ``name`` is the value of the dimension that was asked for (``dimensions.py``), for acknowledgements also ``evidence``.
 Latencies are ms. The *latency* runs from the sender's own timestamp (untrusted) to the delivery here, so it may be
-negative; timestamps that cannot be ns are in none (``figures.PLAUSIBLE``). *Waiting* runs from the first segment's
-arrival to the delivery, both in event time.
+negative; messages with timestamps that cannot be ns are in none (``figures.PLAUSIBLE``). *Waiting* runs from
+the first segment's arrival to the delivery of any message, both in event time.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def rate(source: TableWindow, by: Dimension = "channel_id", seconds: int | None 
 
 # Columns by name: of ``*`` the window would read all that are named anywhere in the statement.
 _DELIVERED = """SELECT channel_id, sender_id, payload_bytes, event_time, first_seen, {ms} AS ms
-                FROM delivered_messages WHERE {plausible}"""
-_LATENCY = _DELIVERED.format(ms="(epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6", plausible=PLAUSIBLE)
-_WAITING = _DELIVERED.format(ms=WAITING_MS, plausible=PLAUSIBLE)
+                FROM delivered_messages"""
+_LATENCY = f"{_DELIVERED.format(ms='(epoch_ns(event_time)::HUGEINT - sender_timestamp_ns) / 1e6')} WHERE {PLAUSIBLE}"
+_WAITING = _DELIVERED.format(ms=WAITING_MS)
 
 
 def latency(source: TableWindow, by: Dimension = "channel_id") -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import re
 import shutil
 from collections.abc import Callable
@@ -325,6 +326,33 @@ def test_the_overview_says_what_the_figures_come_to_and_when_data_came(client: T
     stages = re.findall(r'<th scope="row">([^<]+)</th>', text.split('id="latency-table"')[1].split("</table>")[0])
     assert stages == ["on the network", "waiting", "acknowledgement"]
     assert 'data-job="ack"' in text and 'data-job="ingest"' not in text
+
+
+def test_every_number_of_the_causes_leads_to_so_many_messages(client: TestClient) -> None:
+    table = client.get("/?last=all").text.split('id="causes-table"')[1].split("</table>")[0]
+    numbers = re.findall(r'<a href="([^"]+)">([\d,]+)</a>', table)
+    assert len(numbers) > 8
+    for address, number in numbers:
+        count, page, more = 0, 1, True
+        while more:
+            listed = client.get(f"{html.unescape(address)}&page={page}").text
+            count, page, more = count + listed.count('<tr><td><a href="/message'), page + 1, 'rel="next"' in listed
+        assert count == int(number.replace(",", "")), address
+
+
+def test_a_sighting_that_is_added_later_is_on_the_page_of_its_message(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    client = over(place)
+    segments = rows_of(DeltaTable(str(place / "sds_messages")))
+    one = next(row for row in segments if row["channel_id"] == "talk")
+    address = "/message?" + urlencode({**key_of("talk"), "key": one["sds_id"]})
+    first = client.get(address)
+    row = {"message_hash": one["envelope_hash"], "vantage": "later", "source": "relay", "seen_at": one["event_time"]}
+    sighting = pa.Table.from_pylist([row], schema=arrow_schema(BY_NAME["sightings"]))
+    write_deltalake(str(place / "sightings"), sighting, mode="append")
+    second = client.get(address, headers={"If-None-Match": first.headers["etag"]})
+    assert second.status_code == 200 and "<bdi>later</bdi>" in second.text
 
 
 def test_the_page_of_a_message_tells_its_segments_and_who_acknowledged_it(

@@ -30,13 +30,16 @@ SEEN_S = 1_767_225_600
 ODD = {"s": SEEN_S, "ms": SEEN_S * 10**3, "µs": SEEN_S * 10**6, "none": -5}
 
 
-def lake_with(place: Path, stamps: list[tuple[str, int]], tables: tuple[Table, ...] = TABLES) -> PathSettings:
-    """Tables with one delivered message for each (sender, timestamp as sent); each took a second."""
+def lake_with(
+    place: Path, stamps: list[tuple[str, int]], tables: tuple[Table, ...] = TABLES, channels: str = "c"
+) -> PathSettings:
+    """Tables with one delivered message for each (sender, timestamp as sent), in ``channels`` in turn; each took a
+    second."""
     paths = load("local").with_run_dir(place).paths
     create_tables(paths, tables)
     rows: list[dict[str, Any]] = [
         {
-            **{"content_topic": "/a/1/b/proto", "channel_id": "c", "pubsub_topic": "/p"},
+            **{"content_topic": "/a/1/b/proto", "channel_id": channels[number % len(channels)], "pubsub_topic": "/p"},
             **{"sender_id": sender, "payload": b"x", "payload_bytes": 1, "sender_timestamp_ns": stamp},
             **{"first_seen": SEEN_S * 10**6, "event_time": SEEN_S * 10**6, "kafka_offset": number},
             **{"kafka_topic": "t", "kafka_partition": 0},
@@ -66,13 +69,16 @@ def test_only_what_can_be_true_is_in_a_latency(
 
 
 def test_report_and_dashboard_count_them_apart(tmp_path: Path) -> None:
-    paths = lake_with(tmp_path, [("alice", (SEEN_S - 1) * 10**9), ("bob", ODD["ms"]), ("carol", ODD["ms"])])
+    stamps = [("alice", (SEEN_S - 1) * 10**9), ("bob", ODD["ms"]), ("carol", ODD["ms"]), ("carol", ODD["ms"])]
+    paths = lake_with(tmp_path, stamps, channels="cccd")
     report = collect(TableWindow(Path(paths.data_dir)), dt.datetime.now(dt.UTC))
     assert report["latency_ms"]["p99"] == 1_000
     assert [(row["sender_id"], row["guessed_unit"]) for row in report["odd_timestamps"]] == [
         ("bob", "ms"),
         ("carol", "ms"),
+        ("carol", "ms"),
     ]
-    assert any("2 messages of 2 senders have timestamps" in note and "in ms" in note for note in report["notes"])
+    assert delivery.waiting(TableWindow(Path(paths.data_dir)))["messages"].sum() == 4, "by our own clock"
+    assert any("3 messages of 2 senders have timestamps" in note and "in ms" in note for note in report["notes"])
     page = TestClient(create_app(paths), base_url="http://localhost").get("/?last=all").text
-    assert "Not counted: 2 messages of 2 senders whose timestamps cannot be true, probably in ms instead of ns." in page
+    assert "Not counted: 3 messages of 2 senders whose timestamps cannot be true, probably in ms instead of ns." in page

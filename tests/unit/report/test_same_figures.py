@@ -115,6 +115,7 @@ def test_the_pages_of_channels_have_those_of_the_report(
     shown = tiles(client, f"/channel?{key}&last=all")
     assert shown["Missing"][0] == str(row["missing"])
     assert (shown["Repaired"][0], shown["Late"][0]) == (str(row["repaired"]), str(row["late"]))
+    assert shown["Senders"][1] == f"last heard {text.time(row['last_seen'])}"
     listed = client.get("/channels?last=all").text.split(f"<bdi>{channel}</bdi>")[1].split("</tr>")[0]
     cells = [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", listed, re.DOTALL)]
     for name in ("messages", "delivered", "missing", "late", "repaired"):

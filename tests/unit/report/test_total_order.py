@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from reliable_channel.analysis.dashboard.messages import MessageFilter, newest
+from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.report import depth, loss
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
@@ -89,6 +91,7 @@ def windows(tmp_path_factory: pytest.TempPathFactory) -> list[TableWindow]:
         loss.incomplete,
         loss.stores,
         loss.store_disagreement,
+        lambda source: pd.DataFrame(newest(source.snapshot, window(source.snapshot, "all"), MessageFilter(), 1).rows),
         lambda source: depth.causal_depth(source, 5),
         lambda source: depth.depth_by_channel(depth.causal_depth(source)),
     ],

@@ -38,7 +38,7 @@ def outcomes(by_channel: pd.DataFrame) -> Chart:
     frame["in time"] = frame["delivered"] - frame["late"]
     long = frame.melt(["channel_id", "content_topic"], list(OUTCOMES), "outcome", "count")
     long = long.groupby(["channel_id", "outcome"], as_index=False)["count"].sum()
-    how = "Late: it arrived after it had been given up. Unknown: not yet settled."
+    how = "Late: it arrived after it had been given up. Unknown: it cannot be decided."
     if len(by_channel) > MOST_CHANNELS:
         how += f" The {MOST_CHANNELS} of {len(by_channel):,} with most messages."
     y, x = alt.Y("channel_id:N", title=None, sort="-x"), alt.X("count:Q", title="messages")
