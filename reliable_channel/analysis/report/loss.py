@@ -207,7 +207,7 @@ def refetch(source: TableWindow) -> pd.DataFrame:
             SELECT content_topic, channel_id, sds_id, attempt, bool_or(outcome = 'present') AS found,
                    bool_and(outcome = 'error') AS failed
             FROM store_presence WHERE purpose = 'refetch' GROUP BY ALL)
-        SELECT r.attempt, count(*) AS requests, count(a.found) AS answered,
+        SELECT r.attempt, count(*) AS requests, count(*) FILTER (NOT a.failed) AS answered,
                count(*) FILTER (a.found) AS found, count(*) FILTER (a.failed) AS failed
         FROM refetch_requests r LEFT JOIN answers a USING (content_topic, channel_id, sds_id, attempt)
         WHERE octet_length(r.retrieval_hint) = 32 GROUP BY r.attempt ORDER BY r.attempt

@@ -254,6 +254,9 @@ def test_stores_that_disagree_are_named(source: TableWindow, told: Story) -> Non
 
 def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
     attempts = loss.refetch(source).set_index("attempt")
+    assert (attempts["answered"] + attempts["failed"]).tolist() == attempts["requests"].tolist(), (
+        "an error is no answer"
+    )
     assert attempts.at[1, "found"] == 1 and attempts.at[2, "failed"] == 1 and attempts.at[3, "requests"] == 1
     outcomes = {(r.hint, r.outcome): r.messages for r in loss.refetch_outcome(source).itertuples()}
     assert outcomes[True, "arrived after all"] == 1 and outcomes[False, "lost"] == 1
