@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,16 @@ def conclusion(source: TableWindow) -> str:
     channels = delivery.by_channel(source).to_dict("records")
     said = sentences.conclusion(totals, channels, loss.causes(source).to_dict("records"))
     return textwrap.fill(said or "No message of this window is settled.", LINE, break_long_words=False)
+
+
+def split_window(source: TableWindow) -> tuple[TableWindow, TableWindow]:
+    """The two halves of the window, with its channel and sender: by the time between its first message and its last."""
+    times = source.query("SELECT min(first_seen) AS first, max(first_seen) AS last FROM delivery_status").iloc[0]
+    if pd.isna(times["first"]):
+        return source, source
+    middle = (times["first"] + (times["last"] - times["first"]) / 2).floor("us")
+    first, second = replace(source.window, until=middle), replace(source.window, since=middle)
+    return TableWindow(source.snapshot, first), TableWindow(source.snapshot, second)
 
 
 def compare(first: TableWindow, second: TableWindow) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import sys
 from pathlib import Path
@@ -22,9 +23,10 @@ from reliable_channel.analysis.report.notebook import (
     conclusion,
     html,
     open_tables,
+    split_window,
     tables,
 )
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.core.errors import EnvironmentFault
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
@@ -203,6 +205,15 @@ def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: p
     assert row["change"] == pytest.approx(row["loss_second"] - row["loss_first"])
     changes = list(both["change"].dropna())
     assert changes == sorted(changes, reverse=True)
+
+
+def test_the_halves_are_of_the_chosen_window_channel_and_sender(sample_tables: Path) -> None:
+    begin, end = (dt.datetime(2026, 11, 1, 12, minute, tzinfo=dt.UTC) for minute in (10, 40))
+    source = TableWindow(str(sample_tables), Window(begin, end, "talk", sender_id="alice"))
+    count = "SELECT count(*) AS n FROM delivery_status"
+    halves = [half.query(count)["n"][0] for half in split_window(source)]
+    assert min(halves) > 0 and sum(halves) == source.query(count)["n"][0]
+    assert compare(*split_window(TableWindow(str(sample_tables / "nowhere")))).empty
 
 
 def test_a_message_is_shown_as_a_table_of_escaped_words(sample_tables: Path) -> None:
