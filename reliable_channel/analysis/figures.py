@@ -36,10 +36,12 @@ CLAIMED_BY_ONE = "claimed_by_one"
 NO_CAUSE = "none"
 """The cause, in the address of a page, of messages that have none."""
 _CLAIMED = f"cause IS NOT DISTINCT FROM '{CLAIMED_BY_ONE}'"
-VERDICTS = f"""count(*) FILTER (NOT {_CLAIMED}) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
+COUNTED = f"NOT {_CLAIMED}"
+"""The condition for rows of ``delivery_status`` that count as messages."""
+VERDICTS = f"""count(*) FILTER ({COUNTED}) AS messages, count(*) FILTER (verdict = 'delivered') AS delivered,
     count(*) FILTER (verdict = 'delivered' AND cause = 'late') AS late,
     count(*) FILTER (verdict = 'missing') AS missing,
-    count(*) FILTER (verdict = 'unknown' AND NOT {_CLAIMED}) AS unknown,
+    count(*) FILTER (verdict = 'unknown' AND {COUNTED}) AS unknown,
     count(*) FILTER ({_CLAIMED}) AS claimed"""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"

@@ -99,6 +99,21 @@ def test_nobody_is_asked_for_acknowledgements_of_another_channel_or_of_ephemeral
     assert answer(lake, 8) == [{"channel_id": "talk", "participant": "bob", "not_acknowledged": 1}]
 
 
+def test_copies_of_a_request_are_one_request(tmp_path: Path) -> None:
+    channel = {
+        "pubsub_topic": "/p",
+        "content_topic": "/a",
+        "channel_id": "talk",
+        "requested_by": "bob",
+        "event_time": AT,
+    }
+    copies = [{**channel, "sds_id": "x", "request_sds_id": "s", "held_here": held} for held in (False, True)]
+    lake = write(tmp_path, {tables.REPAIR_REQUESTS: copies})
+    assert answer(lake, 16) == [
+        {"channel_id": "talk", "requested_by": "bob", "requests": 1, "messages": 1, "held_here": 1}
+    ]
+
+
 def test_a_segment_counts_once_by_what_its_sender_recorded_and_not_by_what_others_gave_up(tmp_path: Path) -> None:
     recorded = [
         *[("a", event) for event in ("queued", "rate_limited", "sent", "resent", "resent", "lost")],

@@ -10,7 +10,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import CAME, SEEN, VERDICTS, causes, drops, latencies, records
+from reliable_channel.analysis.figures import CAME, COUNTED, SEEN, VERDICTS, causes, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = (
@@ -97,7 +97,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     rows = lake.select(
         f"""
         SELECT time_bucket(to_seconds($seconds), first_seen) AS time, verdict, cause, count(*) AS messages
-        FROM delivery_status WHERE {SEEN} GROUP BY ALL ORDER BY ALL
+        FROM delivery_status WHERE {SEEN} AND {COUNTED} GROUP BY ALL ORDER BY ALL
         """,  # noqa: S608 - constants of our own
         window.bounds | {"seconds": seconds},
     )

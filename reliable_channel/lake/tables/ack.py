@@ -167,7 +167,7 @@ LOST_DEPENDENCIES = Table(
             example=AN_ENVELOPE,
         ),
         Column("status", "STRING", "lost, before_observation, or recovered (arrived late)", example="lost"),
-        NEEDED_BY,
+        NEEDED_BY.describe(f"{NEEDED_BY.meaning}; null if recovered"),
         Column(
             "missing_since",
             "TIMESTAMP",
@@ -195,7 +195,8 @@ REPAIR_REQUESTS = Table(
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
         OFFSET_OF_THAT_RECORD,
     ),
-    (*CHANNEL_KEY, "sds_id", "requested_by", "request_sds_id"),
+    # A sync message may come in several copies, each of which requests again.
+    (*CHANNEL_KEY, "sds_id", "requested_by", "request_sds_id", "kafka_partition", "kafka_offset"),
     retention_ms=30 * DAY_MS,
 )
 

@@ -106,7 +106,12 @@ DELIVERY_STATUS = Table(
             " delivered",
             "2 of 3 needed segments arrived",
         ),
-        Column("data_missing", "ARRAY<INT>", "indices of the missing data segments; null if unknown", example="[1]"),
+        Column(
+            "data_missing",
+            "ARRAY<INT>",
+            "indices of the missing data segments; null if unknown, or delivered",
+            example="[1]",
+        ),
         Column(
             "acknowledged_by",
             "ARRAY<STRING>",

@@ -40,7 +40,7 @@ ORDERED_SDS_MESSAGES = Table(
         ),
         Column("row_kind", "STRING", "message, repaired, completed, or tick (recorded clock)", example="message"),
         EVENT_TIME,
-        SOURCE,
+        SOURCE.describe(f"{SOURCE.meaning}; null for repaired and completed rows"),
         *CHANNEL,
         *SDS_METADATA,
         Column(

@@ -16,10 +16,11 @@ from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.core.wire.sds import HistoryEntry
 from reliable_channel.lake.schema import Row
+from reliable_channel.lake.tables import REPAIR_REQUESTS
 from reliable_channel.pipeline.ack import observer
 from reliable_channel.pipeline.ack.accepted_messages import sds_key
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery
+from reliable_channel.pipeline.ack.output_rows import ChannelEvent, Delivery, RepairRequest
 from reliable_channel.pipeline.ack.records import InputRow
 from tests.support.ack_rows import KEY, NOW, PLACE, content_row
 from tests.support.examples import examples
@@ -54,6 +55,15 @@ def completed_row(of: bytes, sds_ids: tuple[str, ...], **fields: Any) -> InputRo
         payload_bytes=len(of),
         **given,
     )
+
+
+def test_each_copy_of_a_sync_message_has_rows_of_its_requests() -> None:
+    wanted = (HistoryEntry("wanted"), HistoryEntry("another"))
+    sync = {"sender_id": "bob", "sds_id": "S", "sds_kind": "sync", "lamport_timestamp": NOW, "repair_request": wanted}
+    rows = taken([InputRow("message", *PLACE, offset, NOW * 1000, **sync) for offset in (0, 1)])
+    requests = [row for row in rows if isinstance(row, RepairRequest)]
+    assert len(requests) == 4
+    assert len({tuple(getattr(row, name) for name in REPAIR_REQUESTS.key) for row in requests}) == 4
 
 
 def taken(rows: list[InputRow], config: SdsParameters | None = None) -> list[Row]:

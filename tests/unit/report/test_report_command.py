@@ -19,6 +19,8 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from reliable_channel.analysis import text
+from reliable_channel.analysis.dashboard import overview
+from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.report import csv_files, layout, terminal
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
@@ -297,6 +299,11 @@ def test_what_is_unknown_is_no_loss_of_nought(tmp_path: Path) -> None:
     assert [check["value"] for check in answer["thresholds"]] == [None, None]
     said = " ".join(report(tmp_path).stdout.split())
     assert "– loss" in said and "– records quarantined" in said
+    lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    drawn = overview.verdicts(lake, window(lake, "all"))["bins"]
+    assert sum(row["messages"] for row in drawn) == answer["totals"]["messages"] == 4, (
+        "what one alone claims is no message"
+    )
     assert "4 messages are unknown (3 source gap, 1 unsettled); they count neither" in said
 
 
