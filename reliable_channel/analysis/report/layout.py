@@ -87,13 +87,13 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("detail", "evidence", _sentence, right=False, wide=True),
             ReportColumn("acknowledged_by", "who has it", text.name, right=False, wide=True),
         ),
-        "No message is missing.",
+        "No message has the verdict missing.",
     ),
     ReportSection(
         "latency_by_channel",
         "How long messages took, from their sender's timestamp to their delivery in causal order",
         (_name("name", "channel"), *_counts("messages"), *_QUANTILES),
-        "Nothing was delivered.",
+        "No delivered message has a timestamp that can be true.",
     ),
     ReportSection(
         "odd_timestamps",
@@ -138,7 +138,7 @@ SECTIONS: tuple[ReportSection, ...] = (
         "refetch",
         "Asking for what is missing",
         (*_counts("attempt", "requests", "answered", "found", "failed"),),
-        "Nothing was asked for.",
+        "Nothing was asked for by its hash.",
     ),
     ReportSection(
         "quarantine",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from starlette.testclient import TestClient
 
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.figures import latencies
-from reliable_channel.analysis.report import delivery
+from reliable_channel.analysis.report import delivery, terminal
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.summary import collect
@@ -66,6 +68,14 @@ def test_only_what_can_be_true_is_in_a_latency(
     if "ns" in units and honest == units.count("ns"):
         (quantiles,) = {tuple(latencies(TableSnapshot(paths), "true", {})["network"])}
         assert set(quantiles) == {1_000.0}
+
+
+def test_where_all_are_odd_it_is_not_said_that_nothing_was_delivered(tmp_path: Path) -> None:
+    paths = lake_with(tmp_path, [("bob", ODD["ms"])])
+    console = Console(file=io.StringIO(), width=120)
+    terminal.render(console, collect(TableWindow(Path(paths.data_dir)), dt.datetime.now(dt.UTC)), [])
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "No delivered message has a timestamp that can be true." in said and "Nothing was delivered" not in said
 
 
 def test_report_and_dashboard_count_them_apart(tmp_path: Path) -> None:

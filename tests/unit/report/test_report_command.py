@@ -21,8 +21,10 @@ from typer.testing import CliRunner, Result
 from reliable_channel.analysis import text
 from reliable_channel.analysis.dashboard import overview
 from reliable_channel.analysis.dashboard.windows import window
-from reliable_channel.analysis.report import csv_files, layout, terminal
+from reliable_channel.analysis.report import csv_files, layout, loss, terminal
+from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
 from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
 from reliable_channel.cli.app import build
@@ -299,6 +301,7 @@ def test_what_is_unknown_is_no_loss_of_nought(tmp_path: Path) -> None:
     assert [check["value"] for check in answer["thresholds"]] == [None, None]
     said = " ".join(report(tmp_path).stdout.split())
     assert "– loss" in said and "– records quarantined" in said
+    assert "was delivered" not in json.dumps(loss_charts.bursts(loss.bursts(TableWindow(tmp_path))).to_dict())
     lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
     drawn = overview.verdicts(lake, window(lake, "all"))["bins"]
     assert sum(row["messages"] for row in drawn) == answer["totals"]["messages"] == 4, (

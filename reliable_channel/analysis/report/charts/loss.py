@@ -23,7 +23,7 @@ from reliable_channel.analysis.report.charts.look import (
     topmost,
 )
 
-NONE_LOST = "Every message known in this window was delivered."
+NONE_LOST = "No verdict in this window names a loss."
 
 
 def causes(frame: pd.DataFrame) -> Chart:
