@@ -13,24 +13,26 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def safe(value: Any) -> Any:
-    """A cell that no spreadsheet interprets as a formula. Numbers stay numbers; characters that do not print are left
-    out."""
+    """A cell that no spreadsheet interprets as a formula. Numbers stay numbers; characters that do not print become
+    spaces."""
     if not isinstance(value, str):
         return value
     # Strangers choose names, and a spreadsheet runs what begins like a formula, also in quotes and after spaces (OWASP,
     # *CSV Injection*).
-    begins = value.lstrip(" ")
     text = "".join(c if c.isprintable() else " " for c in value)
-    return "'" + text if begins.startswith(_FORMULA) else text
+    begins = (value.lstrip(" "), text.lstrip(" "))
+    return "'" + text if any(part.startswith(_FORMULA) for part in begins) else text
 
 
 def write(report: dict[str, Any], directory: Path) -> None:
-    """One file for every section, quoted throughout; raises :class:`EnvironmentFault` when the disk refuses."""
+    """One file for every section that has rows, quoted throughout, and none, also no older one, for the others. Raises
+    :class:`EnvironmentFault` when the disk refuses."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name in SECTIONS:
             rows: list[dict[str, Any]] = report[name]
             if not rows:
+                (directory / f"{name}.csv").unlink(missing_ok=True)
                 continue
             with (directory / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, quoting=csv.QUOTE_ALL)

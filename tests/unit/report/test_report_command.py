@@ -361,7 +361,14 @@ def test_csv_files_hold_the_sections_and_no_formula(everything: tuple[str, str, 
             assert not cell.startswith("-") or float(cell) <= 0
 
 
-@pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1", "＝1"])
+def test_no_csv_file_of_an_earlier_report_is_left(sample_tables: Path, tmp_path: Path) -> None:
+    assert report(sample_tables, "--csv", str(tmp_path)).exit_code == 0
+    assert (tmp_path / "missing.csv").exists()
+    assert report(sample_tables, "--csv", str(tmp_path), "--to", "2026-01-01").exit_code == 0
+    assert not (tmp_path / "missing.csv").exists()
+
+
+@pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "  =1", "＝1", "\x01=1", "\u200b=1"])
 def test_what_begins_like_a_formula_is_text(value: str) -> None:
     assert csv_files.safe(value).startswith("'")
 
