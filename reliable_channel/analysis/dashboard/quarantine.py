@@ -35,7 +35,7 @@ MEANINGS = {
     "segment_count": "looks like a segment, its counts are out of range",
     "segment_index": "looks like a segment, its index is not below its count",
     "segment_hash_mismatch": "an ephemeral message whose payload has another hash",
-    "over_quota": "above a quota of its sender, channel or content topic",
+    "over_quota": "above a quota of its sender, channel, topic or pattern",
 }
 
 
