@@ -15,6 +15,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from dataclasses import replace
+
 import pandas as pd
 
 from reliable_channel.analysis import figures
@@ -42,6 +45,8 @@ def share(source: TableWindow) -> pd.DataFrame:
     )
 
 
+AROUND = dt.timedelta(days=1)
+"""The time before and after a gap in which senders show what it can hide."""
 _CHAIN_STATES = ("unbroken", "broken", "silent")
 _GAP_COLUMNS = (
     *("name", "cause", "kafka_topic", "kafka_partition", "first_offset", "last_offset", "status", "from_time"),
@@ -88,9 +93,13 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     it hides nothing. ``broken`` ones may each have sent one message or more that it hides, ``silent`` ones were not
     heard since. ``named`` messages are known by the causal histories of others only, and their verdict blames a gap:
     the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
-    meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled."""
-    if not source.rows("source_gaps", ["name"]).num_rows:  # all messages and their histories are read for gaps only
+    meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled.
+
+    A gap is in the window if any of its time is; what it can hide is told by :data:`AROUND` it, too."""
+    names = set(source.query("SELECT DISTINCT name FROM source_gaps")["name"])
+    if not names:  # all messages and their histories are read for gaps only
         return pd.DataFrame(columns=[*_GAP_COLUMNS])
+    source = _look_around(source)
     # the envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window
     lacking = count_lacking(last_rows(source.read_whole), source.read_whole)
     gaps = source.query(
@@ -125,9 +134,24 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
            FROM gaps LEFT JOIN blamed USING (name) ORDER BY status = 'filled', to_time DESC, name""",
         lacking=sorted(lacking),
     )
+    gaps = gaps[gaps["name"].isin(names)]
     gaps["lacking"] = [lacking.get(name, 0) for name in gaps["name"]]
     merged = gaps.merge(source.query(_CHAINS), on="name", how="left")
     return merged.assign(**{name: merged[name].fillna(0).astype(int) for name in _CHAIN_STATES})[[*_GAP_COLUMNS]]
+
+
+def _look_around(source: TableWindow) -> TableWindow:
+    """The tables in a window that holds all of its gaps, and :data:`AROUND` them."""
+    # A day before or after any time that a row may have is not always a time.
+    (span,) = source.select(
+        """SELECT greatest(min(coalesce(from_time, to_timestamp(0))), to_timestamp(0)) AS first,
+                  least(max(coalesce(to_time, to_timestamp(0))), TIMESTAMPTZ '9000-01-01') AS last FROM source_gaps"""
+    )
+    window = source.window
+    since = window.since and min(window.since, span["first"] - AROUND)
+    until = window.until and max(window.until, span["last"] + AROUND)
+    around = replace(window, since=since, until=until)
+    return source if around == window else TableWindow(source.snapshot, around)
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:

@@ -40,11 +40,11 @@ TIME_COLUMN: Mapping[str, str] = {
     "sightings": "seen_at",
     "pipeline_metrics": "recorded_at",
     "alerts": "recorded_at",
-    "source_gaps": "ingest_time",
     "clock": "event_time",
 }
 """The column a window restricts; ``event_time`` where none is named. ``delivery_status`` uses the first trace of the
-message, so that a window holds the messages of that time whatever their later outcome."""
+message, so that a window holds the messages of that time whatever their later outcome. A row of ``source_gaps`` is a
+span of time, in every window that it reaches into, however late it was recorded."""
 
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     "envelopes": frozenset({"value"}),
@@ -71,12 +71,14 @@ class Window:
     def rows(self, table: str, columns: Sequence[str]) -> ds.Expression | None:
         """The restriction as an expression of values, for a table with these columns."""
         wanted: list[ds.Expression] = []
-        time = TIME_COLUMN.get(table, "event_time")
-        if time in columns:
+        is_span = table == "source_gaps"
+        first, last = ("from_time", "to_time") if is_span else (TIME_COLUMN.get(table, "event_time"),) * 2
+        if first in columns:
             if self.since is not None:
-                wanted.append(ds.field(time) >= pa.scalar(self.since, pa.timestamp("us", tz="UTC")))
+                wanted.append(ds.field(last) >= pa.scalar(self.since, pa.timestamp("us", tz="UTC")))
             if self.until is not None:
-                wanted.append(ds.field(time) < pa.scalar(self.until, pa.timestamp("us", tz="UTC")))
+                before = ds.field(first) < pa.scalar(self.until, pa.timestamp("us", tz="UTC"))
+                wanted.append(before | ds.field(first).is_null() if is_span else before)
         for name in ("channel_id", "content_topic", "sender_id"):
             if getattr(self, name) is not None and name in columns:
                 wanted.append(ds.field(name) == getattr(self, name))

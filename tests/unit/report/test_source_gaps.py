@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
 from reliable_channel.analysis.report import quarantine
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
@@ -58,6 +59,29 @@ def test_what_others_name_counts_for_the_last_open_gap_before_it(tmp_path: Path)
         append_rows(paths, table, as_arrow(rows, table))
     found = quarantine.source_gaps(TableWindow(Path(paths.data_dir))).set_index("name")
     assert found["named"].to_dict() == {"gap-1": 2, "gap-2": 0, "gap-3": 1}
+
+
+def test_a_gap_is_in_every_window_that_it_reaches_into_with_what_it_hides(tmp_path: Path) -> None:
+    """It is recorded only after its end."""
+    paths = PathSettings(run_dir=str(tmp_path))
+    recorded = {**gap(1, 10, 20, "open"), "ingest_time": AT_US + 90_000_000}
+    filled = {**recorded, "first_offset": 2, "last_offset": 2, "status": "filled", "ingest_time": AT_US + 95_000_000}
+    rows = {
+        tables.SOURCE_GAPS: [recorded, filled, {**gap(7, 0, 40, "open"), "from_time": None}],
+        tables.SDS_MESSAGES: [said("a1", "alice", 5), said("a2", "alice", 25, "a1")],
+    }
+    for table, some in rows.items():
+        create_tables(paths, [table])
+        append_rows(paths, table, as_arrow(some, table))
+
+    def show(since_s: int, until_s: int) -> dict[str, tuple[str, int]]:
+        begin, end = (dt.datetime.fromtimestamp(AT_US / 1e6 + seconds, dt.UTC) for seconds in (since_s, until_s))
+        found = quarantine.source_gaps(TableWindow(Path(paths.data_dir), Window(begin, end)))
+        return {row.name: (row.status, row.unbroken) for row in found.itertuples(index=False)}
+
+    assert show(12, 15) == {"gap-1": ("filled", 1), "gap-7": ("open", 0)}
+    assert show(20, 21).keys() == {"gap-1", "gap-7"} and show(0, 10).keys() == {"gap-7"}
+    assert show(41, 100) == {}
 
 
 def said(sds_id: str, sender: str, seconds: int, *history: str, late_s: int = 0) -> dict[str, Any]:
