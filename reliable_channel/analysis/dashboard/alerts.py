@@ -21,12 +21,12 @@ def page(lake: TableSnapshot, number: int) -> dict[str, Any]:
 
 
 def open_alerts(lake: TableSnapshot) -> list[dict[str, Any]]:
-    """The alerts that are raised, the most severe first."""
+    """The alerts that are raised, the most severe first; ``raised``: how many there are, also without a row here."""
     return lake.select(
         f"""
-        {OPEN}
+        SELECT *, count(*) OVER () AS raised FROM ({OPEN})
         ORDER BY list_position(['critical', 'warning', 'info'], severity), alert, value DESC LIMIT {MOST_OPEN}
-        """
+        """  # noqa: S608 - constants of our own
     )
 
 

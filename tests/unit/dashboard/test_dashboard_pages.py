@@ -472,6 +472,15 @@ def test_an_unchanged_page_is_neither_asked_for_nor_made_again(
     assert asked == []
 
 
+def test_alerts_beyond_the_bound_of_the_page_are_counted(tmp_path: Path) -> None:
+    row = {"alert": "silent_channel", "kind": "silent_channel", "state": "raised", "severity": "warning", "detail": "d"}
+    rows = [{**row, "sequence": n, "subject": f"{n}", "recorded_at": dt.datetime.now(dt.UTC)} for n in range(1, 204)]
+    write_deltalake(str(tmp_path / "alerts"), pa.Table.from_pylist(rows, schema=arrow_schema(BY_NAME["alerts"])))
+    pages = over(tmp_path)
+    assert "3 more are raised." in pages.get("/alerts").text
+    assert "<dt>Alerts</dt><dd>203<small>raised now</small>" in pages.get("/").text
+
+
 def test_a_table_that_grows_gives_another_page(sample_tables: Path, tmp_path: Path) -> None:
     place = tmp_path / "tables"
     shutil.copytree(sample_tables, place)
