@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -20,14 +19,7 @@ LOOKED_AT = dt.timedelta(hours=1)
 def tell_behind(lake: TableSnapshot, window: Window) -> list[str]:
     """A sentence about the participants that provably lack most messages in the last hour of a window; none if nobody
     lacks any."""
-    bounds: dict[str, tuple[str, Any]] = {
-        "since": ("event_time >= $since", window.since),
-        "until": ("event_time < $until", window.until),
-        "channel": ("channel_id = $channel", window.channel_id),
-        "topic": ("content_topic = $topic", window.content_topic),
-    }
-    given = {name: value for name, (_, value) in bounds.items() if value is not None}
-    where = " AND ".join(bounds[name][0] for name in given) or "true"
+    where, given = window.where()
     try:
         (newest,) = lake.select(f"SELECT max(event_time) AS at FROM sds_messages WHERE {where}", given)  # noqa: S608
         if newest["at"] is None:

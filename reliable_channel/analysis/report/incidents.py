@@ -10,7 +10,8 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.analysis.report.splits import Split, find_splits, read_contacts, sum_known
 
 EVERY_MS = 60_000
@@ -30,9 +31,9 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
         for split in splits:
             since, healed = _time(split.since_ms), _time(split.healed_ms or split.shown_ms)
             missing = source.query(
-                """SELECT count(*) AS missing FROM delivery_status WHERE channel_id = $channel AND verdict = 'missing'
-                   AND first_seen BETWEEN $since AND $healed""",
-                channel=key.channel_id,
+                f"""SELECT count(*) AS missing FROM delivery_status WHERE {key.where()} AND verdict = 'missing'
+                    AND first_seen BETWEEN $since AND $healed""",  # noqa: S608 - names of columns; values are bound
+                **key.parameters,
                 since=since,
                 healed=healed,
             )["missing"][0]
@@ -51,26 +52,34 @@ def list_known(source: TableWindow) -> pd.DataFrame:
     return pd.DataFrame(sum_known(rows, EVERY_MS // 1000), columns=["time", "participant", "known", "settled"])
 
 
+Channels = list[tuple[ChannelFilter, list[dict[str, Any]], list[Split]]]
+
+
+def _read_channels(source: TableWindow) -> Channels:
+    """Each channel of the window with its rows of :func:`read_contacts` and its splits."""
+    return _read_contacts(source.snapshot, source.window)
+
+
 @lru_cache(maxsize=1)  # each cell of a notebook asks for it
-def _read_channels(source: TableWindow) -> list[tuple[ChannelFilter, list[dict[str, Any]], list[Split]]]:
-    """Each channel with its rows of :func:`read_contacts` and its splits."""
-    contacts = read_contacts(source.snapshot, "true", {}, EVERY_MS)
-    return [(key, rows, find_splits(source.snapshot, key, rows, EVERY_MS)) for key, rows in contacts.items()]
+def _read_contacts(lake: TableSnapshot, window: Window) -> Channels:
+    contacts = read_contacts(lake, *window.where(), EVERY_MS)
+    return [(key, rows, find_splits(lake, key, rows, EVERY_MS)) for key, rows in contacts.items()]
 
 
 def list_store_answers(source: TableWindow) -> pd.DataFrame:
-    """In bins of the time of the messages: how many of those that a store was asked for it has (``present``) and has
-    not (``absent``), and how many messages of the bin are missing."""
+    """In bins of the time of the messages that stores were asked for: how many of their SDS messages a store has
+    (``present``) and has not (``absent``), and how many of the messages are missing."""
     frame = source.query(
         """
         WITH asked AS (
-            SELECT node, sds_id, channel_id, bool_or(outcome = 'present') AS present FROM store_presence
+            SELECT node, sds_id, channel_id, content_topic, bool_or(outcome = 'present') AS present FROM store_presence
             WHERE sds_id IS NOT NULL AND outcome IN ('present', 'absent') GROUP BY ALL),
-        ids AS (SELECT channel_id, unnest(sds_ids) AS sds_id, first_seen, verdict FROM delivery_status)
+        ids AS (SELECT content_topic, channel_id, message_key, unnest(sds_ids) AS sds_id, first_seen, verdict
+                FROM delivery_status)
         SELECT time_bucket(to_seconds($seconds), first_seen) AS time, count(*) FILTER (present) AS present,
                count(*) FILTER (NOT present) AS absent,
-               count(DISTINCT ids.sds_id) FILTER (verdict = 'missing') AS missing
-        FROM ids JOIN asked USING (channel_id, sds_id) WHERE first_seen IS NOT NULL GROUP BY 1 ORDER BY 1
+               count(DISTINCT (content_topic, channel_id, message_key)) FILTER (verdict = 'missing') AS missing
+        FROM ids JOIN asked USING (content_topic, channel_id, sds_id) WHERE first_seen IS NOT NULL GROUP BY 1 ORDER BY 1
         """,
         seconds=BIN_S,
     )
@@ -109,7 +118,7 @@ def describe(source: TableWindow) -> str:
         then, ever = text.count(little["missing"].sum()), text.count(answers["missing"].sum())
         sentences.append(
             f"Stores had next to nothing of what they were asked for from {text.time(little['time'].min())} to"
-            f" {text.time(until)}: {then} of {ever} missing messages are of that time."
+            f" {text.time(until)}: {then} of the {ever} missing messages among them are of that time."
         )
     names = list_new_names(source)
     flood = names[names["senders"] > MANY_NAMES]

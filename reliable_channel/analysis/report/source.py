@@ -84,6 +84,18 @@ class Window:
                 wanted.append(ds.field(name) == getattr(self, name))
         return reduce(operator.and_, wanted) if wanted else None
 
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """The restriction of time and channel as SQL for tables with ``event_time`` and a channel, with its parameters.
+        The sender is none of it: what others did shows what he did."""
+        bounds = {
+            "since": ("event_time >= $since", self.since),
+            "until": ("event_time < $until", self.until),
+            "channel": ("channel_id = $channel", self.channel_id),
+            "topic": ("content_topic = $topic", self.content_topic),
+        }
+        given = {name: value for name, (_, value) in bounds.items() if value is not None}
+        return " AND ".join(bounds[name][0] for name in given) or "true", given
+
 
 class TableWindow:
     """One window of a snapshot, or of the newest tables in a directory. Not thread-safe; cheap to make: one per

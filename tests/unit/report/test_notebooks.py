@@ -27,7 +27,12 @@ from reliable_channel.analysis.report.notebook import (
     tables,
 )
 from reliable_channel.analysis.report.source import TableWindow, Window
+from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import DELIVERY_STATUS, STORE_PRESENCE
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 SCREEN = 25
@@ -193,6 +198,29 @@ def test_the_contacts_of_all_channels_are_read_once(sample_tables: Path, monkeyp
     source = TableWindow(str(sample_tables))
     incidents.describe(source), incidents.list_splits(source), incidents.list_known(source)
     assert read.call_count == 1
+    source.choose(Window(channel_id="talk"))
+    incidents.describe(source)
+    assert read.call_args.args[1:3] == ("channel_id = $channel", {"channel": "talk"}), "only those of the chosen window"
+
+
+def test_a_missing_message_counts_once_however_many_segments_stores_lack(tmp_path: Path) -> None:
+    channel = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk"}
+    at = 1_767_225_600_000_000
+    asked = [{**channel, "node": "n", "sds_id": one, "outcome": "absent", "asked_at": at} for one in ("a", "b")]
+    missing = {
+        **channel,
+        "message_key": "k",
+        "sds_ids": ["a", "b"],
+        "verdict": "missing",
+        "first_seen": at,
+        "as_of": at,
+    }
+    paths = PathSettings(data_dir=str(tmp_path))
+    for table, rows in ((STORE_PRESENCE, asked), (DELIVERY_STATUS, [missing])):
+        create_tables(paths, (table,))
+        append_rows(paths, table, as_arrow(rows, table))
+    answers = incidents.list_store_answers(TableWindow(tmp_path)).iloc[0]
+    assert (answers["absent"], answers["missing"]) == (2, 1)
 
 
 def test_two_windows_stand_beside_each_other(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
