@@ -218,7 +218,7 @@ def _print(
         table.add_row(
             each.settings.name_changes(base) or "in use",
             text.percent(mean_of.delivered),
-            f"{100 * each.least:.1f}–{100 * each.most:.1f}",
+            f"{text.percent(each.least)}–{text.percent(each.most)}",
             text.duration(mean_of.p50_ms),
             text.duration(mean_of.p95_ms),
             text.number(mean_of.envelopes),
