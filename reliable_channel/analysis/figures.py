@@ -66,9 +66,9 @@ _PLACE = "kafka_topic, kafka_partition, kafka_offset"
 
 
 def by_channel(key: Sequence[str], seen: str = "true", came: str = "true") -> str:
-    """One row per channel that has verdicts or deliveries. ``key``: the columns that tell channels apart; ``seen`` and
-    ``came``: the conditions on ``delivery_status``, and on ``delivered_messages`` and ``reassembled_messages``. Without
-    a verdict, the messages of a channel are those delivered."""
+    """One row per channel that has verdicts or deliveries. ``key``: the columns that tell channels apart; ``seen``: the
+    condition on ``first_seen``, ``came``: on ``event_time`` of ``delivered_messages`` and ``reassembled_messages``.
+    Without a verdict, the messages of a channel are those delivered of them that were first seen then."""
     names = ", ".join(key)
     return f"""
         SELECT {names}, coalesce(any_value(messages), any_value(came)) AS messages,
@@ -82,7 +82,7 @@ def by_channel(key: Sequence[str], seen: str = "true", came: str = "true") -> st
         FROM (SELECT {names}, {VERDICTS}, max(first_seen) AS last_seen
               FROM delivery_status WHERE {seen} GROUP BY {names}
               UNION ALL BY NAME
-              SELECT {names}, count(*) AS came, count(*) FILTER (late) AS came_late,
+              SELECT {names}, count(*) FILTER ({seen}) AS came, count(*) FILTER (late AND {seen}) AS came_late,
                      sum(payload_bytes)::BIGINT AS payload_bytes, count(DISTINCT sender_id) AS senders,
                      string_agg(DISTINCT family, ', ' ORDER BY family) AS families, max(first_seen) AS last_seen
               FROM delivered_messages WHERE {came} GROUP BY {names}

@@ -34,11 +34,13 @@ _POINTS = "[i / 100 FOR i IN range(0, 101)]"
 
 def by_channel(source: TableWindow) -> pd.DataFrame:
     """One row per channel, the one with the most losses first: verdicts, loss, bytes, repairs, last trace."""
+    seen, values = source.window.where("first_seen")
     return source.query(
         f"""SELECT content_topic, channel_id, messages, delivered, late, missing, unknown, loss, payload_bytes,
                    repaired, last_seen
-            FROM ({figures.by_channel(("content_topic", "channel_id"))})
-            ORDER BY missing DESC, messages DESC, channel_id, content_topic"""  # noqa: S608 - text of our own
+            FROM ({figures.by_channel(("content_topic", "channel_id"), seen)})
+            ORDER BY missing DESC, messages DESC, channel_id, content_topic""",  # noqa: S608 - text of our own
+        **values,
     )
 
 

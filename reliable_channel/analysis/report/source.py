@@ -84,12 +84,12 @@ class Window:
                 wanted.append(ds.field(name) == getattr(self, name))
         return reduce(operator.and_, wanted) if wanted else None
 
-    def where(self) -> tuple[str, dict[str, Any]]:
-        """The restriction of time and channel as SQL for tables with ``event_time`` and a channel, with its parameters.
-        The sender is none of it: what others did shows what he did."""
+    def where(self, time: str = "event_time") -> tuple[str, dict[str, Any]]:
+        """The restriction of a column of time and of the channel as SQL, with its parameters. The sender is none of it:
+        what others did shows what he did."""
         bounds = {
-            "since": ("event_time >= $since", self.since),
-            "until": ("event_time < $until", self.until),
+            "since": (f"{time} >= $since", self.since),
+            "until": (f"{time} < $until", self.until),
             "channel": ("channel_id = $channel", self.channel_id),
             "topic": ("content_topic = $topic", self.content_topic),
         }

@@ -17,7 +17,11 @@ from reliable_channel.analysis import figures, text
 from reliable_channel.analysis.alerts.measure import readings
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.channels import channels as channels_of
+from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report import delivery
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.cli.app import build
 from reliable_channel.cli.commands.run import result
 from reliable_channel.config import PathSettings, load
@@ -25,6 +29,7 @@ from tests.support.sample_values import PUBSUB_TOPIC, topic_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 ALWAYS_MS = 100 * 365 * 86_400_000
+FOREVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,21 @@ def test_its_tables_add_up_to_its_totals(report: dict[str, Any], expected: dict[
     assert sum(row["messages"] for row in report["parity"] if row["outcome"] == "repaired") == expected["repaired"]
     assert sum(row["messages"] for row in report["causes"] if row["verdict"] == "missing") == expected["missing"]
     assert len(report["missing"]) == expected["missing"]
+
+
+def test_a_message_is_in_one_window_whatever_the_channel_delivers_in_another(lake: TableSnapshot) -> None:
+    (last,) = lake.select(
+        "SELECT max(first_seen) AS seen, max(event_time) AS came FROM delivered_messages WHERE channel_id = 'quiet'"
+    )
+    assert last["seen"] < last["came"]
+    for since in last.values():
+        source = TableWindow(lake, Window(since))
+        (totals,), channels = delivery.totals(source).to_dict("records"), delivery.by_channel(source)
+        listed = channels_of(
+            lake, TimeWindow("1h", since - dt.timedelta(microseconds=1), FOREVER, None, None), "", "name", 1
+        )
+        for name in ("messages", "delivered", "late", "missing", "unknown"):
+            assert channels[name].sum() == totals[name] == sum(row[name] for row in listed.rows), name
 
 
 def test_the_report_as_text_and_page_has_them(sample_tables: Path, expected: dict[str, Any], tmp_path: Path) -> None:
