@@ -22,6 +22,8 @@ from reliable_channel.lake.tables.operations import CONTINUOUS
 ROUNDS = "verdicts"
 NEXT_ROUND_MS = "next_round_ms"
 """The metric: ms from ``recorded_at`` to the time at which the next round must have ended; 0 after an orderly end."""
+OF_MICRO_BATCHES = f"metric NOT IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')"
+"""The condition for rows of ``pipeline_metrics`` of a micro-batch: not what a continuous run declares."""
 CLOCK_MS = 15 * 60 * 1000
 """A running pipeline writes the recorded clock more often than this, even if no record comes."""
 

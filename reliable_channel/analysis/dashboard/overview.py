@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliable_channel.analysis import figures as shared
-from reliable_channel.analysis.alerts.heartbeat import ROUNDS
+from reliable_channel.analysis.alerts.heartbeat import OF_MICRO_BATCHES, ROUNDS
 from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
@@ -113,7 +113,8 @@ def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
     return lake.select(
         f"""
         SELECT query, max(batch_id) AS batch_id, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
-        WHERE recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
+        WHERE {OF_MICRO_BATCHES}
+          AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
         GROUP BY query ORDER BY reported_at DESC, query LIMIT 50
         """  # noqa: S608 - text of our own
     )

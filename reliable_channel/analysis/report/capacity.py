@@ -18,9 +18,10 @@ from __future__ import annotations
 import pandas as pd
 
 from reliable_channel.analysis import text
+from reliable_channel.analysis.alerts.heartbeat import OF_MICRO_BATCHES
 from reliable_channel.analysis.report.source import TableWindow
 
-_WIDE = """
+_WIDE = f"""
     SELECT query, run_id, batch_id, max(recorded_at) AS time,
            any_value(value) FILTER (metric = 'input_rows') AS input_rows,
            any_value(value) FILTER (metric = 'trigger_execution_ms') AS took_ms,
@@ -29,8 +30,8 @@ _WIDE = """
            any_value(value) FILTER (metric = 'state_rows') AS state_rows,
            any_value(value) FILTER (metric = 'state_memory_bytes') AS memory_bytes,
            any_value(value) FILTER (metric = 'state_disk_bytes') AS disk_bytes
-    FROM pipeline_metrics GROUP BY query, run_id, batch_id
-"""
+    FROM pipeline_metrics WHERE {OF_MICRO_BATCHES} GROUP BY query, run_id, batch_id
+"""  # noqa: S608 - names of our own
 PHASES = {
     "add_batch_ms": "compute and write",
     "query_planning_ms": "planning",

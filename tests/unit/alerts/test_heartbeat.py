@@ -16,13 +16,16 @@ from starlette.testclient import TestClient
 
 from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, find_stopped
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.dashboard.overview import jobs
 from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.report import capacity
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.cli import main
 from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.live import declare, declare_live
+from reliable_channel.lake.live import declare, declare_live, write_metric
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, TABLES
 
@@ -142,6 +145,15 @@ def test_every_surface_says_what_stopped_and_since_when(
         assert "<code>reliable-channel run --continuous</code>" in page
         assert "stopped: nothing since 2026-01-01 00:00:00" in page
         assert "Nothing is raised." not in page
+
+
+def test_what_a_continuous_run_declares_is_no_micro_batch(paths: PathSettings) -> None:
+    with declare_live(paths, "ingest", threading.Event()):
+        Heartbeat(paths).record(60_000)
+    write_metric(paths, "ack", "run", 7, "trigger_execution_ms", 900.0)
+    lake = TableSnapshot(paths)
+    assert [row["query"] for row in jobs(lake)] == ["ack"]
+    assert capacity.summary(TableWindow(lake))[["query", "micro_batches"]].to_numpy().tolist() == [["ack", 1]]
 
 
 def test_a_page_is_sent_again_when_the_time_of_the_next_round_has_passed(paths: PathSettings) -> None:
