@@ -45,10 +45,8 @@ class Figure:
     uri: str = ""
 
 
-def source(lake: TableSnapshot, window: TimeWindow, message: MessageFacts | None = None) -> TableWindow:
-    """The tables for analyses, restricted to a window, or to the channel of a message."""
-    if message is not None:
-        return TableWindow(lake, Rows(channel_id=message.channel_id, content_topic=message.content_topic))
+def source(lake: TableSnapshot, window: TimeWindow) -> TableWindow:
+    """The tables for analyses, restricted to a window."""
     bounded = window.clock is not None and window.last != "all"
     return TableWindow(lake, Rows(since=window.since) if bounded else None)
 
@@ -134,7 +132,7 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
 
 def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
     """Every known event of a message."""
-    frame = timeline(source(lake, window, message), message)
+    frame = timeline(TableWindow(lake), message)
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.message import timeline as chart
@@ -164,7 +162,7 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
 
 def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
     """The messages named by this one, and the messages that name it."""
-    graph = causal_graph(source(lake, window, message), message)
+    graph = causal_graph(TableWindow(lake), message)
 
     def draw(width: int) -> Any:
         from reliable_channel.analysis.report.charts.message import causal_graph as chart

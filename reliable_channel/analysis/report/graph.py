@@ -88,15 +88,13 @@ def _walk(
 
 
 class _Messages:
-    """The SDS messages in the channel of a message, and in the window. Of copies the first one counts. Only messages
-    that are asked for become Python objects: a channel may have a million, each with a history."""
+    """The SDS messages in the channel of a message, whatever the window: what is outside of it did arrive. Of copies
+    the first one counts. Only messages that are asked for become Python objects: a channel may have a million, each
+    with a history."""
 
     def __init__(self, source: TableWindow, message: MessageFacts) -> None:
-        window = {name: getattr(source.window, name) for name in _WITHIN}
-        within = {name: value for name, value in window.items() if value is not None}
         self._lake = source.snapshot
-        self._here = " AND ".join([message.channel.where(), *(_WITHIN[name] for name in within)])
-        self._values = message.channel.parameters | {f"within_{name}": value for name, value in within.items()}
+        self._here, self._values = message.channel.where(), message.channel.parameters
 
     def list_named(self, border: Sequence[str]) -> set[str]:
         """The ids that messages of ``border`` name."""
@@ -138,11 +136,3 @@ class _Messages:
 
 _HISTORY = """list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
                             lambda id: id IS NOT NULL)"""
-_WITHIN = {
-    "since": "event_time >= $within_since",
-    "until": "event_time < $within_until",
-    "channel_id": "channel_id = $within_channel_id",
-    "content_topic": "content_topic = $within_content_topic",
-    "sender_id": "sender_id = $within_sender_id",
-}
-"""The bounds of a window (:class:`~reliable_channel.analysis.report.source.Window`) as conditions."""

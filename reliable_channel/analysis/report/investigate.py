@@ -26,7 +26,7 @@ import pandas as pd
 from reliable_channel.analysis import text
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
-from reliable_channel.analysis.report.source import TableWindow
+from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -224,7 +224,9 @@ def _named_sql(where: str) -> str:
 
 
 def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
-    """Every row about ``message`` in any table, in order of time; at most the first 2 000."""
+    """Every row about ``message`` in any table, at any time, in order of time; at most the first 2 000."""
+    of_channel = Window(channel_id=message.channel_id, content_topic=message.content_topic)
+    source = TableWindow(source.snapshot, of_channel)
     here = message.channel.where()
     mine = f"{here} AND list_contains($ids, sds_id)"
     events = _EVENTS.format(here=here, mine=mine, envelopes=list_envelopes(here), bridges=BRIDGE_SOURCES)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -382,6 +383,16 @@ def test_the_causal_graph_has_its_past_and_its_future(source: TableWindow, told:
     assert {n.sds_id for n in found.nodes if not n.known} == {node("talk 20")}
     small = graph.graph(source, message, most=3)
     assert len(small.nodes) == 3 and small.cut and not found.cut
+
+
+def test_a_message_looks_the_same_in_every_window_that_has_it(
+    source: TableWindow, sample_tables: Path, told: Story
+) -> None:
+    """What is outside of the window, or of another sender, is no message that did not arrive."""
+    (message,) = investigate.find(source, told.messages["talk 21"].last.sds_id)
+    narrow = windowed(sample_tables, since=message.first_seen, until=message.delivered_at, sender_id="alice")
+    assert graph.graph(narrow, message) == graph.graph(source, message)
+    pd.testing.assert_frame_equal(investigate.timeline(narrow, message), investigate.timeline(source, message))
 
 
 def test_the_causal_graph_of_one_message_loads_no_channel(sample_tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
