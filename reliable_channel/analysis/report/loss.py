@@ -146,15 +146,16 @@ def parity(source: TableWindow) -> pd.DataFrame:
 
 def incomplete(source: TableWindow, limit: int = 100) -> pd.DataFrame:
     """The newest sets of segments that stayed incomplete, and how many more segments would have completed them: of each
-    the last report, unless the message was rebuilt later."""
-    return source.query(
-        """
+    the last report, unless the message was rebuilt later, also after the window."""
+    in_window, values = source.window.where()
+    return source.aftermath().query(
+        f"""
         SELECT event_time, content_topic, channel_id, sender_id, lower(hex(entire_message_hash)) AS payload_hash,
                status, reason, data_count, coalesce(parity_count, 0) AS parity_count, len(data_held) AS data_held,
                len(parity_held) AS parity_held, data_count - len(data_held) - len(parity_held) AS short,
                array_to_string(data_missing, ', ') AS data_missing
         FROM incomplete_messages i
-        WHERE NOT EXISTS (
+        WHERE {in_window} AND NOT EXISTS (
             SELECT 1 FROM reassembled_messages r WHERE r.entire_message_hash = i.entire_message_hash
               AND r.channel_id = i.channel_id AND r.content_topic = i.content_topic AND r.sender_id = i.sender_id
               AND list_has_all(r.sds_ids, i.sds_ids))
@@ -162,8 +163,9 @@ def incomplete(source: TableWindow, limit: int = 100) -> pd.DataFrame:
             PARTITION BY pubsub_topic, content_topic, channel_id, sender_id, entire_message_hash, first_seen
             ORDER BY event_time DESC, status, sds_ids) = 1
         ORDER BY event_time DESC, payload_hash, content_topic, channel_id, sender_id, sds_ids, pubsub_topic LIMIT $limit
-        """,
+        """,  # noqa: S608 - names of columns; values are bound
         limit=limit,
+        **values,
     )
 
 
@@ -201,8 +203,9 @@ def store_disagreement(source: TableWindow, limit: int = 100) -> pd.DataFrame:
 def refetch(source: TableWindow) -> pd.DataFrame:
     """Requests for missing dependencies by attempt: how many went out, got an answer, were found at some node, failed
     at every node. Requests without a hash are in :func:`refetch_outcome` only."""
-    return source.query(
-        """
+    in_window, values = source.window.where()
+    return source.aftermath().query(
+        f"""
         WITH answers AS (
             SELECT content_topic, channel_id, sds_id, attempt, bool_or(outcome = 'present') AS found,
                    bool_and(outcome = 'error') AS failed
@@ -210,19 +213,21 @@ def refetch(source: TableWindow) -> pd.DataFrame:
         SELECT r.attempt, count(*) AS requests, count(*) FILTER (NOT a.failed) AS answered,
                count(*) FILTER (a.found) AS found, count(*) FILTER (a.failed) AS failed
         FROM refetch_requests r LEFT JOIN answers a USING (content_topic, channel_id, sds_id, attempt)
-        WHERE octet_length(r.retrieval_hint) = 32 GROUP BY r.attempt ORDER BY r.attempt
-        """
+        WHERE octet_length(r.retrieval_hint) = 32 AND {in_window} GROUP BY r.attempt ORDER BY r.attempt
+        """,  # noqa: S608 - names of columns; values are bound
+        **values,
     )
 
 
 def refetch_outcome(source: TableWindow) -> pd.DataFrame:
-    """The outcome of refetches: what became of the messages that were requested."""
-    return source.query(
-        """
+    """The outcome of refetches: what became of the messages that were requested, also after the window."""
+    in_window, values = source.window.where()
+    return source.aftermath().query(
+        f"""
         WITH asked AS (
             SELECT content_topic, channel_id, sds_id,
                    bool_or(octet_length(retrieval_hint) IS NOT DISTINCT FROM 32) AS hint
-            FROM refetch_requests GROUP BY content_topic, channel_id, sds_id),
+            FROM refetch_requests WHERE {in_window} GROUP BY content_topic, channel_id, sds_id),
         here AS (
             SELECT DISTINCT content_topic, channel_id, sds_id, true AS here
             FROM deliveries SEMI JOIN asked USING (content_topic, channel_id, sds_id)),
@@ -234,5 +239,6 @@ def refetch_outcome(source: TableWindow) -> pd.DataFrame:
         FROM asked a LEFT JOIN here USING (content_topic, channel_id, sds_id)
         LEFT JOIN gone g USING (content_topic, channel_id, sds_id)
         GROUP BY ALL ORDER BY hint DESC, outcome
-        """
+        """,  # noqa: S608 - names of columns; values are bound
+        **values,
     )

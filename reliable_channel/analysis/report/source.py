@@ -12,7 +12,7 @@ import datetime as dt
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ TIME_COLUMN: Mapping[str, str] = {
 """The column a window restricts; ``event_time`` where none is named. ``delivery_status`` uses the first trace of the
 message, so that a window holds the messages of that time whatever their later outcome. A row of ``source_gaps`` is a
 span of time, in every window that it reaches into, however late it was recorded."""
+
+AFTER = dt.timedelta(days=1)
+"""How long after a window it is looked for what became of its requests and sets."""
 
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     "envelopes": frozenset({"value"}),
@@ -109,6 +112,7 @@ class TableWindow:
         self._loaded: dict[str, pa.Table] = {}
         self._kept: set[str] = set()
         self._answers: dict[tuple[str, str], pd.DataFrame] = {}
+        self._aftermath: TableWindow | None = None
         self._engine = duckdb.connect()
         # Without access to anything outside, DuckDB neither installs nor loads an extension.
         self._engine.execute("SET TimeZone = 'UTC'; SET enable_external_access = false")
@@ -118,6 +122,7 @@ class TableWindow:
         self._engine.close()
         self._loaded.clear()
         self._answers.clear()
+        self._aftermath = None
 
     def choose(self, window: Window) -> None:
         """Provide the same tables in another window from now on."""
@@ -125,7 +130,16 @@ class TableWindow:
             self._engine.execute(f"DROP TABLE {name}")
         for known in (self._loaded, self._kept, self._answers):
             known.clear()
-        self.window = window
+        self.window, self._aftermath = window, None
+
+    def aftermath(self) -> TableWindow:
+        """The tables in the window and the day after it, which show what became of requests and sets at its end."""
+        if self.window.until is None:
+            return self
+        if self._aftermath is None:
+            until = self.window.until + AFTER if self.window.until.year < dt.MAXYEAR else None
+            self._aftermath = TableWindow(self.snapshot, replace(self.window, until=until))
+        return self._aftermath
 
     def rows(self, name: str, columns: Collection[str] | None = None) -> pa.Table:
         """The rows of a table in the window, at least with these ``columns``, by default with all but those of

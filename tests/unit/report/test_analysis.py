@@ -22,9 +22,19 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import SDS_MESSAGES
+from reliable_channel.lake.tables import (
+    DELIVERIES,
+    INCOMPLETE_MESSAGES,
+    REASSEMBLED_MESSAGES,
+    REFETCH_REQUESTS,
+    SDS_MESSAGES,
+    STORE_PRESENCE,
+    Table,
+)
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import AS_OF, HOSTILE, START, at
@@ -251,6 +261,32 @@ def test_stores_that_disagree_are_named(source: TableWindow, told: Story) -> Non
     assert (row["present"], row["absent"]) == ("http://store-a:8645", "http://store-b:8645")
     # The newest answer of a node counts: what it found later is no disagreement any more.
     assert told.messages["talk 40"].last.envelope_hash.hex() not in set(disagreed["message_hash"])
+
+
+def test_what_came_after_the_window_is_neither_awaited_nor_incomplete(tmp_path: Path) -> None:
+    at_us, hash_ = 1_767_225_600_000_000, b"h" * 32
+    one = {"pubsub_topic": "/p", "content_topic": "/c", "channel_id": "talk", "sender_id": "alice", "sds_id": "x"}
+    of_set = {**one, "entire_message_hash": hash_, "sds_ids": ["x"], "data_count": 2}
+    place = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0}
+    rows: dict[Table, dict[str, Any]] = {
+        REFETCH_REQUESTS: {**one, "attempt": 1, "retrieval_hint": hash_, "event_time": at_us},
+        INCOMPLETE_MESSAGES: {**of_set, "status": "overdue", "reason": "silent", "event_time": at_us},
+        STORE_PRESENCE: {**one, "node": "n", "attempt": 1, "outcome": "present", "purpose": "refetch"}
+        | {"message_hash": hash_, "asked_at": at_us + 60_000_000},
+        DELIVERIES: {**one, "event_time": at_us + 60_000_000},
+        REASSEMBLED_MESSAGES: {**place, **of_set, "sds_ids": ["x", "y"], "event_time": at_us + 60_000_000},
+    }
+    for table, row in rows.items():
+        paths = PathSettings(data_dir=str(tmp_path))
+        create_tables(paths, (table,))
+        append_rows(paths, table, as_arrow([row], table))
+    begin = dt.datetime.fromtimestamp(at_us / 1e6, dt.UTC)
+    source = windowed(tmp_path, since=begin, until=begin + dt.timedelta(seconds=30))
+    assert loss.refetch_outcome(source)["outcome"].tolist() == ["arrived after all"]
+    assert loss.refetch(source)[["requests", "answered", "found"]].to_numpy().tolist() == [[1, 1, 1]]
+    assert loss.incomplete(source).empty
+    source.choose(Window(since=begin + dt.timedelta(seconds=30), until=begin + dt.timedelta(days=1)))
+    assert loss.refetch_outcome(source).empty and loss.refetch(source).empty
 
 
 def test_refetches_by_attempt_and_by_outcome(source: TableWindow) -> None:
