@@ -118,7 +118,7 @@ def _notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFrame) ->
         )
     unexplained = causes.loc[(causes["verdict"] == "missing") & (causes["cause"] == loss.UNEXPLAINED), "messages"].sum()
     if unexplained:
-        queried = source.rows("store_presence", ["outcome"]).num_rows
+        queried = source.snapshot.select("SELECT 1 FROM store_presence LIMIT 1")  # at any time: a back-fill asks later
         why = "no evidence names one" if queried else "no store node was asked for them"
         notes.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
     return notes

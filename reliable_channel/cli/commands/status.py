@@ -24,6 +24,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Show tables, lag per job, open sets, quarantine and missing dependencies. Needs no Spark and no broker.
 
+        Rows are those of the files: in sds_messages and ordered_sds_messages with the rows of the
+        recorded clock, which only the jobs read.
+
         Exit codes: 0 shown, 1 there are no tables."""
         import json
 
