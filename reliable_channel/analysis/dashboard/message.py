@@ -61,9 +61,9 @@ def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]
 
 
 def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
-    """Per bridge: how many of the message's envelopes that any bridge knows of its own node gave it, how many not, how
-    many of those a store had, and the first time. Per node whose log covers the time (``is_log``): how many are in its
-    log, how many not, and the first time, corrected by its clock."""
+    """Per bridge: how many of the message's envelopes that any bridge knows of its own node gave it or it dispatched,
+    how many not, how many of those a store had, and the first time. Per node whose log covers the time (``is_log``):
+    how many are in its log, how many not, and the first time, corrected by its clock."""
     return lake.select(
         f"""
         WITH mine AS (SELECT DISTINCT envelope_hash AS message_hash FROM ({list_envelopes(message.channel.where())})),

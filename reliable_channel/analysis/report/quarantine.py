@@ -155,8 +155,8 @@ def _look_around(source: TableWindow) -> TableWindow:
 
 
 def vantages(source: TableWindow) -> pd.DataFrame:
-    """What each bridge saw of the envelopes that any bridge knows of: by its own node (``seen``), not at all by its own
-    node (``not_seen``), and how many of those a store node had (``from_a_store``)."""
+    """What each bridge saw of the envelopes that any bridge knows of: by its own node, or because it dispatched them
+    (``seen``), not so (``not_seen``), and how many of those a store node had (``from_a_store``)."""
     return source.query(
         f"""WITH bridged AS (
                SELECT message_hash, vantage, node, source, seen_at FROM sightings WHERE source IN {BRIDGE_SOURCES}
