@@ -119,6 +119,7 @@ class PrometheusMetrics:
         self._causes.clear()
         for cause, messages in causes.items():
             self._causes.labels(cause).set(messages)
+        self._latency.clear()
         for stage, quantiles in latency_ms.items():
             for quantile, ms in quantiles.items():
                 self._latency.labels(stage, str(quantile)).set(ms / 1000)

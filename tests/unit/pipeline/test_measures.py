@@ -94,6 +94,18 @@ def test_the_page_has_totals_last_values_and_only_our_own_labels() -> None:
     assert 'reliable_channel_query_running{query="ingest"} 1.0' in page
 
 
+def test_what_is_no_longer_measured_has_no_value() -> None:
+    prometheus = PrometheusMetrics()
+    value = prometheus.registry.get_sample_value
+    waiting, late = {"stage": "waiting", "quantile": "0.5"}, {"cause": "never_sent"}
+    prometheus.record_verdicts({}, {"never_sent": 2}, {"waiting": {0.5: 1_500.0}}, None)
+    assert value("reliable_channel_latency_seconds", waiting) == 1.5
+    assert value("reliable_channel_missing_messages", late) == 2
+    prometheus.record_verdicts({}, {}, {"waiting": {}}, None)
+    assert value("reliable_channel_latency_seconds", waiting) is None
+    assert value("reliable_channel_missing_messages", late) is None
+
+
 def test_the_endpoint_is_on_loopback_and_a_taken_port_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     settings = load("local")
     assert settings.metrics.host == "127.0.0.1"
