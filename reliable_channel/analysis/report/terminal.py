@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +17,8 @@ from reliable_channel.analysis.report.thresholds import Check
 
 MOST_ROWS = 15
 WIDE, NARROW = 160, 100
+MANY_COLUMNS = 10
+LONGEST_HEADING = 9
 BY_ID = "report --message ID shows everything known about one of them"
 
 
@@ -69,10 +72,14 @@ def render_missing(console: Console, report: dict[str, Any]) -> None:
 def _table(section: layout.ReportSection, rows: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> Table:
     narrow = width < NARROW
     columns = [column for column in section.columns if width >= WIDE or not column.wide]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
+    is_tight = narrow or len(columns) > MANY_COLUMNS
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0) if is_tight else (0, 1))
     for column in columns:
         justify: JustifyMethod = "right" if column.right else "left"
-        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.right)
+        heading = column.heading
+        if column.right and column.write is not text.time:  # rich breaks no heading of a column that must not be broken
+            heading = "\n".join(textwrap.wrap(heading, LONGEST_HEADING, break_long_words=False))
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=column.right)
     for row in rows[:most]:
         table.add_row(*(Text(_cell(column, row[column.key], narrow)) for column in columns))
     return table

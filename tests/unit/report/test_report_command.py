@@ -346,6 +346,17 @@ def test_the_terminal_shows_every_section_and_no_control_characters(sample_table
     assert "[bold red]rich[/bold red]" in answer.stdout, "markup of strangers is text"
 
 
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_no_column_is_cut_to_nothing(as_json: dict[str, Any], width: int) -> None:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    terminal.render(console, as_json, [])
+    said = console.export_text().split("What was never seen")[1].split("Where envelopes")[0]
+    for row in as_json["source_gaps"]:
+        time = row["from_time"][:19].replace("T", " ")
+        (line,) = [line for line in said.splitlines() if time[5:] in line]
+        assert line.startswith(row["name"][:4]) and (width < 100 or row["status"] in line)
+
+
 # CSV
 
 
