@@ -54,7 +54,7 @@ def throughput(source: TableWindow) -> pd.DataFrame:
 def lag(source: TableWindow) -> pd.DataFrame:
     """How far each query was behind its source after each micro-batch: Kafka records, or commits of a table."""
     return source.query(
-        f"""SELECT time, query, coalesce(lag_offsets, lag_commits) AS lag,
+        f"""SELECT time, query, round(coalesce(lag_offsets, lag_commits)) AS lag,
                    CASE WHEN lag_offsets IS NULL THEN 'commits' ELSE 'records' END AS unit
             FROM ({_WIDE}) WHERE coalesce(lag_offsets, lag_commits) IS NOT NULL ORDER BY time, query"""  # noqa: S608
     )
