@@ -103,12 +103,12 @@ def missing_dependencies(lake: TableSnapshot, key: ChannelFilter, window: TimeWi
         f"""
         WITH asked AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, max(attempt) AS attempts, min(event_time) AS since,
-                   any_value(needed_by) AS needed_by, bool_or(retrieval_hint IS NOT NULL) AS hint
+                   any_value(needed_by) AS needed_by, bool_or(octet_length(retrieval_hint) = 32) AS hint
             FROM refetch_requests WHERE {key.where()} AND {CAME} GROUP BY sds_id),
         given_up AS (
             SELECT sds_id, any_value(sender_id) AS sender_id, arg_max(status, event_time) AS status,
                    min(missing_since) AS since, any_value(needed_by) AS needed_by,
-                   bool_or(retrieval_hint IS NOT NULL) AS hint
+                   bool_or(octet_length(retrieval_hint) = 32) AS hint
             FROM lost_dependencies WHERE {key.where()} AND {CAME}
             GROUP BY sds_id),
         here AS (SELECT DISTINCT sds_id FROM deliveries WHERE {key.where()})
@@ -134,8 +134,8 @@ def refetches(lake: TableSnapshot, key: ChannelFilter, window: TimeWindow, numbe
         f"""
         WITH answers AS (
             SELECT sds_id, attempt, list({{'node': node, 'outcome': outcome}} ORDER BY node) AS answers
-            FROM store_presence WHERE {key.where()} AND purpose = 'refetch' GROUP BY ALL)
-        SELECT r.sds_id, r.sender_id, r.attempt, r.needed_by, r.event_time, r.retrieval_hint, answers
+            FROM store_presence WHERE {key.where()} AND purpose IN ('refetch', 'range') GROUP BY ALL)
+        SELECT r.sds_id, r.sender_id, r.attempt, r.needed_by, r.event_time, answers
         FROM refetch_requests r LEFT JOIN answers USING (sds_id, attempt)
         WHERE {key.where()} AND {CAME}
         ORDER BY event_time DESC, sds_id, attempt

@@ -288,7 +288,7 @@ _EVENTS = " UNION ALL ".join(
                CASE WHEN held_here THEN 'it was here' ELSE 'it was not here' END, sds_id
         FROM repair_requests WHERE {mine}""",
         """SELECT event_time, 'refetch', 'attempt ' || attempt, NULL,
-               CASE WHEN octet_length(retrieval_hint) IS DISTINCT FROM 32 THEN 'no hash to ask for'
+               CASE WHEN octet_length(retrieval_hint) IS DISTINCT FROM 32 THEN 'by topic and time: no hash is known'
                     ELSE 'needed by ' || needed_by END, sds_id
         FROM refetch_requests WHERE {mine}""",
         """SELECT asked_at, 'store', outcome, node, purpose || coalesce(': ' || detail, ''), sds_id

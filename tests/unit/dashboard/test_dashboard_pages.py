@@ -404,6 +404,20 @@ def test_the_page_of_a_message_says_how_old_the_data_is(client: TestClient, samp
     assert 'data-newest="' in client.get("/message?" + urlencode({**key, "key": one["message_key"]})).text
 
 
+def test_what_stores_answered_about_a_message_without_a_hash_is_shown(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "tables"
+    shutil.copytree(sample_tables, place)
+    requests = rows_of(DeltaTable(str(place / "refetch_requests")))
+    one = next(row for row in requests if row["channel_id"] == "talk" and row["retrieval_hint"] is None)
+    row = {name: one[name] for name in ("pubsub_topic", "content_topic", "channel_id", "sds_id", "attempt")}
+    row |= {"node": "http://ranged", "outcome": "absent", "purpose": "range", "asked_at": one["event_time"]}
+    answers = pa.Table.from_pylist([row], schema=arrow_schema(BY_NAME["store_presence"]))
+    write_deltalake(str(place / "store_presence"), answers, mode="append")
+    text = over(place).get("/channel?" + urlencode({**key_of("talk"), "last": "all"})).text
+    assert "http://ranged" in text.split('id="refetch-table"')[1].split("</table>")[0]
+    assert "topic and time" in text.split('id="missing-table"')[1].split("</table>")[0]
+
+
 def test_quarantine_has_hex_and_a_command_only_for_reasons_that_exist(client: TestClient) -> None:
     text = client.get("/quarantine?last=all&reason=malformed_sds").text
     assert 'data-copy="reliable-channel requeue --reason malformed_sds"' in text
