@@ -59,7 +59,7 @@ def encrypt(
     bytes, new for this key."""
     header = _FIRST_BYTES[layer] + key_id(key)
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-    cipher.update(_associate(header, topics))
+    cipher.update(_make_associated_data(header, topics))
     ciphertext, tag = cipher.encrypt_and_digest(content)
     return header + nonce + ciphertext + tag
 
@@ -80,7 +80,7 @@ def decrypt(
         raise DecryptionRefusedError("encrypted with a key that is not configured")
     nonce = payload[len(header) : len(header) + NONCE_BYTES]
     cipher = AES.new(key, AES.MODE_GCM, nonce=nonce, mac_len=TAG_BYTES)
-    cipher.update(_associate(header, topics))
+    cipher.update(_make_associated_data(header, topics))
     try:
         return cipher.decrypt_and_verify(payload[len(header) + NONCE_BYTES : -TAG_BYTES], payload[-TAG_BYTES:])
     except ValueError:
@@ -118,6 +118,6 @@ _TEXT = frozenset(string.printable.encode())
 bytes, too few, and no random key is text (one in 10^14)."""
 
 
-def _associate(header: bytes, topics: Topics) -> bytes:
+def _make_associated_data(header: bytes, topics: Topics) -> bytes:
     fields = [topic.encode("utf-8") for topic in topics]
     return header + b"".join(len(field).to_bytes(4, "big") + field for field in fields)

@@ -85,7 +85,7 @@ def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, vers
     files, root = filesystem(paths.table(table.name))
     added: list[AddedFile] = []
     for number in range(version + 1, opened.version() + 1):
-        actions = _commit(files, root, number)
+        actions = _read_commit(files, root, number)
         appended = None if actions is None else _list_appended(table, actions)
         if appended is None:
             return None
@@ -104,7 +104,7 @@ def read_files(
     alone. Raises ``FileNotFoundError`` if VACUUM has removed a file since."""
     pieces = iterate_rows(paths, table, file_paths, columns)
     read = [*pieces] if where is None else [rows.filter(where) for rows in pieces]
-    return pa.concat_tables([_nullable_schema(table, columns).empty_table(), *read])
+    return pa.concat_tables([_make_nullable_schema(table, columns).empty_table(), *read])
 
 
 def read_payloads(
@@ -121,7 +121,7 @@ def read_payloads(
     a thousand times its size. Arrow's scanner reads those ahead whose statistics allow one: all of a compacted file of
     100 MB, in 266 MB of memory instead of 11 and with four times the CPU. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
-    schema = _nullable_schema(table, columns)
+    schema = _make_nullable_schema(table, columns)
     read = []
     for file_path in file_paths:
         with pq.ParquetFile(f"{root}/{file_path}", filesystem=files) as opened:
@@ -145,7 +145,7 @@ def iterate_rows(
 ) -> Iterator[pa.Table]:
     """Read some columns from files of a table, some rows at a time. Raises as :func:`read_files`."""
     files, root = filesystem(paths.table(table.name))
-    schema = _nullable_schema(table, columns)
+    schema = _make_nullable_schema(table, columns)
     at_once = LONG_ROWS if "raw" in columns else ROWS_AT_ONCE
     for file_path in file_paths:
         # Spark writes times as INT96, which have no time zone: the cast makes them UTC, as they are in every table.
@@ -155,13 +155,13 @@ def iterate_rows(
                 yield pa.Table.from_batches([batch]).select(columns).cast(schema)
 
 
-def _nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
+def _make_nullable_schema(table: Table, columns: Sequence[str]) -> pa.Schema:
     """The types of some columns, which all may be null: other writers do not keep nullability."""
     whole = arrow_schema(table)
     return pa.schema([whole.field(name).with_nullable(True).remove_metadata() for name in columns])
 
 
-def _commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
+def _read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit in the log of the table at ``root``; ``None`` if it does not exist."""
     commit = read_text(files, f"{root}/_delta_log/{version:020d}.json")
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]

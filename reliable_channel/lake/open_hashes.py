@@ -89,16 +89,16 @@ class OpenHashes:
 
     def write(self, paths: PathSettings, batch_id: int) -> None:
         """Write the file of a micro-batch, and remove old ones."""
-        files, root = _directory(paths)
+        files, root = _locate_directory(paths)
         files.create_dir(root, recursive=True)
         # In place, without a rename: a file that is cut short belongs to a micro-batch that was not committed, and its
         # replay writes it again before anybody reads it.
         with (
-            files.open_output_stream(_file(root, batch_id)) as stream,
+            files.open_output_stream(_name_file(root, batch_id)) as stream,
             pa.ipc.new_file(stream, _SCHEMA, options=_OPTIONS) as writer,
         ):
             writer.write_table(self._rows)
-        old = _file(root, batch_id - KEPT)
+        old = _name_file(root, batch_id - KEPT)
         if files.get_file_info(old).type == pafs.FileType.File:
             files.delete_file(old)
 
@@ -108,8 +108,8 @@ def read_open_hashes(paths: PathSettings, batch_id: int) -> OpenHashes:
     if its file is missing."""
     if batch_id < 0:
         return OpenHashes()
-    files, root = _directory(paths)
-    path = _file(root, batch_id)
+    files, root = _locate_directory(paths)
+    path = _name_file(root, batch_id)
     if files.get_file_info(path).type != pafs.FileType.File:
         raise EnvironmentFault(
             f"The checkpoint of {JOB} lacks {path}, which names the hashes with state.",
@@ -119,12 +119,12 @@ def read_open_hashes(paths: PathSettings, batch_id: int) -> OpenHashes:
         return OpenHashes(pa.ipc.open_file(stream).read_all())
 
 
-def _directory(paths: PathSettings) -> tuple[pafs.FileSystem, str]:
+def _locate_directory(paths: PathSettings) -> tuple[pafs.FileSystem, str]:
     files, root = filesystem(paths.checkpoint(JOB))
     return files, f"{root}/open_hashes"
 
 
-def _file(root: str, batch_id: int) -> str:
+def _name_file(root: str, batch_id: int) -> str:
     return f"{root}/{batch_id}.arrow"
 
 

@@ -103,10 +103,10 @@ def task_result(value: Any) -> pa.RecordBatch:
 
 def write_rows(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
     """Write ``rows``, which have the columns of ``table``, as files of the table: one Spark job, nothing committed."""
-    return [file for files in task_results(rows, _writer(paths, table.name)) for file in files]
+    return [file for files in task_results(rows, _make_writer(paths, table.name)) for file in files]
 
 
-def _writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _make_writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskFiles(paths) as files:
             for batch in batches:

@@ -49,7 +49,7 @@ Udf = Callable[..., Any]
 """An Arrow UDF: takes columns or their names, returns a column."""
 
 
-def _struct(*fields: tuple[str, DataType, str]) -> StructType:
+def _make_struct(*fields: tuple[str, DataType, str]) -> StructType:
     """A struct of nullable fields. The comments document this module only: Spark refuses the result of a UDF whose type
     has metadata in a nested struct."""
     return StructType([StructField(name, type_) for name, type_, _ in fields])
@@ -62,7 +62,7 @@ _REASON = (
 )
 
 HISTORY: Final = ArrayType(
-    _struct(
+    _make_struct(
         ("sds_id", _TEXT, "SDS message id"),
         ("retrieval_hint", _BYTES, "Waku message hash under which stores keep the message, if the sender gave it"),
         ("sender_id", _TEXT, "who sent it, if the sender gave that"),
@@ -70,7 +70,7 @@ HISTORY: Final = ArrayType(
 )
 """The type of a causal history and of a repair request."""
 
-ENVELOPE: Final = _struct(
+ENVELOPE: Final = _make_struct(
     ("content_topic", _TEXT, "Waku content topic"),
     ("payload", _BYTES, "an SDS message, a ciphertext, or anything else"),
     ("timestamp_ns", _LONG, "Unix time set by the sender, ns"),
@@ -81,7 +81,7 @@ ENVELOPE: Final = _struct(
 )
 """The result type of ``decode_envelope``."""
 
-SDS_MESSAGE: Final = _struct(
+SDS_MESSAGE: Final = _make_struct(
     ("channel_id", _TEXT, "SDS channel id"),
     ("sender_id", _TEXT, "SDS sender id"),
     ("sds_id", _TEXT, "SDS message id"),
@@ -95,7 +95,7 @@ SDS_MESSAGE: Final = _struct(
 )
 """The result type of ``decode_sds_message``."""
 
-SEGMENT: Final = _struct(
+SEGMENT: Final = _make_struct(
     ("segment_kind", _TEXT, "data or parity"),
     ("entire_message_hash", _BYTES, "Keccak-256 of the whole payload, 32 bytes"),
     ("segment_index", _INT, "from 0 among the data, or among the parity segments"),
@@ -289,12 +289,12 @@ def _build_structs(
         name = names.get(field.name, field.name)
         values = (given or {}).get(field.name) or [getattr(each, name, None) for each in decoded]
         if field.dataType == HISTORY:
-            values = [_entries(history) for history in values]
+            values = [_list_entries(history) for history in values]
         columns.append(pa.array(values, _to_arrow_type(field.dataType)))
     return pa.StructArray.from_arrays(columns, fields=list(_to_arrow_type(type_)))
 
 
-def _entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:
+def _list_entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:
     if history is None:
         return None
     return [(entry.message_id, entry.retrieval_hint, entry.sender_id) for entry in history]

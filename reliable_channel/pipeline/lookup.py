@@ -69,7 +69,7 @@ class Lookup:
         self._paths, self._table, self._files = paths, table, files
         columns = zlib.crc32(repr(INDEXED[table]).encode())  # another version may look rows up by other columns
         directory = index_in or f"{paths.run_dir}/verdict-index"
-        self._index = FileIndex(f"{directory}/{table.name}-{columns:08x}", self._values_in)
+        self._index = FileIndex(f"{directory}/{table.name}-{columns:08x}", self._read_values)
 
     @classmethod
     def of(cls, paths: PathSettings, table: Table) -> Lookup:
@@ -108,7 +108,7 @@ class Lookup:
             read.add(files[0])
         return {*ids} - missing
 
-    def _values_in(self, file: str) -> Iterator[pa.Array]:
+    def _read_values(self, file: str) -> Iterator[pa.Array]:
         for rows in iterate_rows(self._paths, self._table, [file], INDEXED[self._table]):
             yield values_in(rows, self._table)
 
@@ -167,10 +167,10 @@ def ids_within(stage: str, raw: bytes | None) -> set[str]:
         for at in map(re.Match.end, islice(re.finditer(SDS_ID_TAG, raw), MOST_TAGS))
         if at < len(raw) and 0 < raw[at] < 128 and at + 1 + raw[at] <= len(raw)
     }
-    return {text for value in texts if (text := _text(value)) is not None}
+    return {text for value in texts if (text := _decode_text(value)) is not None}
 
 
-def _text(value: bytes) -> str | None:
+def _decode_text(value: bytes) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError:

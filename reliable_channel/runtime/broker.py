@@ -209,10 +209,10 @@ def _refuse_taken(port: int) -> None:
         try:
             attempt.bind((HOST, port))
         except OSError:
-            raise _port_fault(port) from None
+            raise _make_port_fault(port) from None
 
 
-def _port_fault(port: int) -> EnvironmentFault:
+def _make_port_fault(port: int) -> EnvironmentFault:
     return EnvironmentFault(
         f"Port {port} on {HOST} is taken by another program.",
         "Stop it, or choose another port: RELIABLE_CHANNEL__KAFKA__BROKER__PORT.",
@@ -253,7 +253,7 @@ def _explain_output(output: str, port: int, broker_files: BrokerFiles) -> Enviro
             "Free some space, or set paths.run_dir elsewhere.",
         )
     if "address already in use" in lower:
-        return _port_fault(port)
+        return _make_port_fault(port)
     errors = [line for line in output.splitlines() if "Exception" in line or " ERROR " in line or " FATAL " in line]
     detail = (errors or output.splitlines() or ["no output"])[-1].strip()[:200]
     return EnvironmentFault(

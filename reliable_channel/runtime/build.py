@@ -35,17 +35,17 @@ def pubsub_topics(settings: Settings) -> PubsubTopics:
 
 def waku_api(settings: Settings) -> WakuApi:
     """Create the client of the configured Waku node."""
-    return WakuApi(_http(settings.node.url, settings.node), _dialect(settings.node))
+    return WakuApi(_make_http(settings.node.url, settings.node), _choose_dialect(settings.node))
 
 
 def store_client(settings: Settings, peers: Sequence[str] = (), own_node: bool = False) -> StoreClient:
     """Create the client of the stores to query, in this order: ``peers`` (multiaddrs) through the node at ``node.url``,
     the configured store nodes, and with ``own_node`` the peers that this node knows or discovers."""
     node, store = settings.node, settings.store
-    nodes = [RestStoreNode(_http(node.url, node), _dialect(node), peer) for peer in peers]
-    nodes += [RestStoreNode(_http(one.url, one), _dialect(one), one.peer_address) for one in store.nodes]
+    nodes = [RestStoreNode(_make_http(node.url, node), _choose_dialect(node), peer) for peer in peers]
+    nodes += [RestStoreNode(_make_http(one.url, one), _choose_dialect(one), one.peer_address) for one in store.nodes]
     if own_node:
-        nodes.append(RestStoreNode(_http(node.url, node), _dialect(node)))
+        nodes.append(RestStoreNode(_make_http(node.url, node), _choose_dialect(node)))
     retry = RetryPolicy(store.attempts, store.first_wait_ms / 1000, store.longest_wait_ms / 1000)
     return StoreClient(nodes, retry)
 
@@ -105,12 +105,12 @@ def kafka_node(
     )
 
 
-def _http(url: str, rest: RestSettings) -> BoundedHttp:
+def _make_http(url: str, rest: RestSettings) -> BoundedHttp:
     headers = {name: value.get_secret_value() for name, value in rest.headers.items()}
     return BoundedHttp(url, rest.timeout_ms / 1000, rest.max_body_bytes, headers)
 
 
-def _dialect(rest: RestSettings) -> NodeDialect | None:
+def _choose_dialect(rest: RestSettings) -> NodeDialect | None:
     return None if rest.dialect == "auto" else NodeDialect(rest.dialect)
 
 
@@ -123,7 +123,7 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
         settings.kafka.topics.outgoing,
         settings.kafka.topics.dispatched,
         bridge.evidence_topic,
-        () if loop else _waku_topics(settings),
+        () if loop else _list_waku_topics(settings),
     )
     side = None
     if not loop:
@@ -152,7 +152,7 @@ def make_bridge(settings: Settings, loop: bool = False) -> Bridge:
     )
 
 
-def _waku_topics(settings: Settings) -> tuple[tuple[str, str | None], ...]:
+def _list_waku_topics(settings: Settings) -> tuple[tuple[str, str | None], ...]:
     named = settings.bridge.content_topics
     if named:
         pubsub = pubsub_topics(settings)

@@ -43,7 +43,7 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
     if is_debugging() if debug is None else debug:
         traceback.print_exception(error)
     fault = as_fault(error)
-    sys.stderr.write(f"{program}: {_printable(str(fault))}\n")
+    sys.stderr.write(f"{program}: {_escape(str(fault))}\n")
     if isinstance(fault, LocalError):
         return 2
     return UNFORESEEN if isinstance(fault, Unforeseen) else 1
@@ -60,7 +60,7 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if isinstance(error, OSError) and (fault := _explain_system_error(error)) is not None:
         return fault
     if isinstance(error, OSError) and _STORE.search(text_of(error)):
-        said = _shorten(_first_line(error))
+        said = _shorten(_take_first_line(error))
         return EnvironmentFault(
             f"The object store of the tables or checkpoints refused a request or did not answer: {said}.",
             "Check the endpoint, the bucket and the credentials (docs/scale-out.md, Object stores).",
@@ -89,10 +89,10 @@ def as_fault(error: Exception) -> ReliableChannelError:
         )
     if module in _DELTA_RS:
         return EnvironmentFault(
-            f"A Delta table cannot be read: {_shorten(_first_line(error))}.",
+            f"A Delta table cannot be read: {_shorten(_take_first_line(error))}.",
             "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
         )
-    return _describe_unforeseen(error, _first_line(error))
+    return _describe_unforeseen(error, _take_first_line(error))
 
 
 def _describe_unforeseen(error: Exception, text: str) -> Unforeseen:
@@ -130,7 +130,7 @@ def text_of(error: Exception) -> str:
         return str(next((arg for arg in error.args if isinstance(arg, str)), type(error).__name__))
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     return (text_of(error).strip().splitlines() or ["no more is known"])[0]
 
 
@@ -138,6 +138,6 @@ def _shorten(text: str) -> str:
     return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…").rstrip(".")
 
 
-def _printable(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape control characters, which could manipulate a terminal, because errors quote untrusted text."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

@@ -143,7 +143,12 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
     with (
         progress("Downloading the Spark and Kafka jars", expected) as advance,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=_environment()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_make_environment(),
         ) as ivy,
     ):
         try:
@@ -161,7 +166,7 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
             raise _explain_output(tail)
 
 
-def _environment() -> dict[str, str]:
+def _make_environment() -> dict[str, str]:
     """Return our environment without variables that make the JVM print more or load agents."""
     return {key: value for key, value in jvm_environment().items() if key != "JAVA_TOOL_OPTIONS"}
 

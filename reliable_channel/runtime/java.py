@@ -32,7 +32,7 @@ def java() -> str:
     if program is None:
         where = f"JAVA_HOME is {home}, where bin/java does not exist." if home else "Java was not found."
         raise EnvironmentFault(where, _REMEDY)
-    version = _version(program)
+    version = _read_version(program)
     if version < OLDEST:
         raise EnvironmentFault(f"{program} is Java {version}, too old for Spark and Kafka.", _REMEDY)
     return program
@@ -46,7 +46,7 @@ def jvm_environment() -> dict[str, str]:
 
 
 @cache
-def _version(path: str) -> int:
+def _read_version(path: str) -> int:
     """Return the feature release of a Java: 8 for ``1.8.0_292``, 17 for ``17.0.15``."""
     try:
         answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)

@@ -190,7 +190,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             raise
         except Exception as error:
             if type(error).__name__ == "PySparkRuntimeError":
-                fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_last_line(log)}")
+                fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_read_last_line(log)}")
             else:
                 fault = as_fault(error)  # before the JVM ends, because the JVM holds the error's text
             end_jvm()
@@ -230,6 +230,6 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
         close_session(spark)
 
 
-def _last_line(log: Path) -> str:
+def _read_last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     return lines[-1] if lines else "it is empty."

@@ -62,7 +62,7 @@ def probe(kafka: KafkaSettings, timeout_s: float) -> bool:
     try:
         _create_missing(kafka, [PROBE_TOPIC], 1, 1, {"retention.ms": "3600000", "segment.bytes": "1048576"}, timeout_s)
         left = max(1.0, deadline - time.monotonic())
-        options = _options(kafka.clients().producer, timeout_s)
+        options = _limit_options(kafka.clients().producer, timeout_s)
         producer = KafkaProducer(**options, acks="all", retries=3, max_block_ms=int(left * 1000))
         try:
             producer.send(PROBE_TOPIC, b"").get(timeout=left)
@@ -89,7 +89,7 @@ def _create_missing(
     wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
     created = []
     try:
-        admin = KafkaAdminClient(**_options(kafka.clients().admin, timeout_s))
+        admin = KafkaAdminClient(**_limit_options(kafka.clients().admin, timeout_s))
         try:
             existing = set(admin.list_topics())
             for name in [name for name in names if name not in existing]:
@@ -111,7 +111,7 @@ def unreachable(kafka: KafkaSettings, error: Exception) -> EnvironmentFault:
     return EnvironmentFault(f"Kafka at {kafka.servers} cannot be used ({type(error).__name__}).", remedy)
 
 
-def _options(client: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+def _limit_options(client: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
     """Options of a client that gives up after ``timeout_s``."""
     milliseconds = int(timeout_s * 1000)
     options = {"request_timeout_ms": milliseconds, "bootstrap_timeout_ms": milliseconds, "client_id": "setup"}

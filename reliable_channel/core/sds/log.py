@@ -198,7 +198,7 @@ class MessageLog:
         entry = self.get(message_id)
         if entry is not None:
             del self._entries[message_id]
-            self._weigh(entry.sender_id, -self._weight_of(entry))
+            self._weigh(entry.sender_id, -self._weigh_entry(entry))
             del self._order[bisect_left(self._order, (entry.lamport, message_id))]
 
     def last(self, count: int, clock: int) -> list[LogEntry]:
@@ -249,13 +249,13 @@ class MessageLog:
         order = self._order
         droppable = len(order) - len(order) // NEWEST_RESERVE
         gone = self._choose(order[:droppable])
-        over = self._weight - self._max * self._unit - sum(map(self._weight_of_id, gone))
+        over = self._weight - self._max * self._unit - sum(map(self._weigh_id, gone))
         for _, message_id in order[:droppable]:  # shares did not suffice, because the newest entries stay
             if over <= 0:
                 break
             if message_id not in gone:
                 gone[message_id] = None
-                over -= self._weight_of_id(message_id)
+                over -= self._weigh_id(message_id)
         # A horizon in the future would refuse what its sender sends until then, and anybody may send in its name, dated
         # ahead.
         latest = (now, "")
@@ -264,8 +264,8 @@ class MessageLog:
             if message_id not in gone:
                 continue
             entry = self._entries.pop(message_id)
-            sender_id = _sender_of(entry)
-            self._weigh(sender_id, -self._weight_of(entry))
+            sender_id = _get_sender(entry)
+            self._weigh(sender_id, -self._weigh_entry(entry))
             horizon = min(position, latest)
             self._horizons[sender_id] = max(horizon, self._horizons.get(sender_id, horizon))
         self._order = [position for position in order if position[1] not in gone]
@@ -287,7 +287,7 @@ class MessageLog:
         gone: dict[str, None] = {}
         for _, message_id in candidates:
             entry = self._entries[message_id]
-            sender_id, weight = _sender_of(entry), self._weight_of(entry)
+            sender_id, weight = _get_sender(entry), self._weigh_entry(entry)
             if pooled > 0 and sender_id in others:
                 pooled -= weight
             elif surplus.get(sender_id, 0) > 0:
@@ -321,10 +321,10 @@ class MessageLog:
         else:
             del self._held[sender_id]
 
-    def _weight_of_id(self, message_id: str) -> int:
-        return self._weight_of(self._entries[message_id])
+    def _weigh_id(self, message_id: str) -> int:
+        return self._weigh_entry(self._entries[message_id])
 
-    def _weight_of(self, entry: LogEntry | _Stored) -> int:
+    def _weigh_entry(self, entry: LogEntry | _Stored) -> int:
         return max(self._unit, entry.size if isinstance(entry, LogEntry) else entry[3])
 
     # ---- snapshot ------------------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ _Stored = tuple[int, bytes, str, int]
 """Lamport timestamp, encoded entry, sender, size."""
 
 
-def _sender_of(entry: LogEntry | _Stored) -> str:
+def _get_sender(entry: LogEntry | _Stored) -> str:
     return entry.sender_id if isinstance(entry, LogEntry) else entry[2]
 
 

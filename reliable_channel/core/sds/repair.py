@@ -164,7 +164,7 @@ class Repair:
 
     def keep(self, message_id: str, message: bytes | SdsMessage, size: int | None = None) -> None:
         """Keep a message of the log for answers; beyond the bound the oldest is dropped."""
-        size = _size(message) if size is None else size
+        size = _estimate_size(message) if size is None else size
         if message_id in self.kept or size > self._config.max_kept_bytes:
             return
         self.kept[message_id] = (message, size)
@@ -181,7 +181,7 @@ class Repair:
         return request_offset(self._me, message_id, self._config.repair_t_min_ms, self._config.repair_t_max_ms)
 
 
-def _size(message: bytes | SdsMessage) -> int:
+def _estimate_size(message: bytes | SdsMessage) -> int:
     """The bytes that a message counts; an estimate if it is not encoded yet."""
     if isinstance(message, bytes):
         return len(message)

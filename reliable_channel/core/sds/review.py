@@ -248,9 +248,9 @@ class AckReview:
         if had is None:
             count = send.by_count[by] = send.by_count.get(by, 0) + 1
             if count >= send.required:
-                self._outgoing.complete(send, by, self._weakest(send.segments, number), now, events)
+                self._outgoing.complete(send, by, self._find_weakest(send.segments, number), now, events)
 
-    def _weakest(self, segments: list[OwnSegment], number: int) -> Evidence:
+    def _find_weakest(self, segments: list[OwnSegment], number: int) -> Evidence:
         """The weakest evidence among a participant's acknowledgements of some segments, of which at least one
         exists."""
         of_segments = [tracked for segment in segments if (tracked := self.table.get(segment.message_id))]

@@ -148,7 +148,7 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     return state
 
 
-def _with_owners(
+def _list_with_owners(
     proto: pb.SdsState, ids: Sequence[str], numbers: Sequence[int], names: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Ids with the owner to whom each is charged, which versions up to 3 do not store."""
@@ -201,11 +201,11 @@ def _write_incoming(proto: pb.SdsState, incoming: IncomingBuffer, texts: _Texts)
 
 def _read_incoming(proto: pb.SdsState, state: ChannelState, texts: _Texts) -> None:
     incoming = state.incoming
-    for message_id, owner in _with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
+    for message_id, owner in _list_with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
         incoming.lost.add(message_id, owner)
     for message_id, number in zip(proto.evicted, proto.evicted_owners, strict=True):
         incoming.evicted.add(message_id, texts.of(number, ""))
-    earlier = _with_owners(
+    earlier = _list_with_owners(
         proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
     )
     for message_id, owner in earlier:
@@ -317,7 +317,7 @@ def _write_missing(proto: pb.Missing, missing: Missing, texts: _Texts) -> None:
 def _read_missing(proto: pb.Missing, texts: _Texts) -> Missing:
     missing = Missing(
         proto.message_id,
-        _sender(proto, texts),
+        _read_sender(proto, texts),
         proto.hint or None,
         proto.since,
         proto.due,
@@ -326,14 +326,14 @@ def _read_missing(proto: pb.Missing, texts: _Texts) -> Missing:
     )
     missing.refetches = proto.refetches
     for each in proto.others:
-        missing.others.append((_sender(each, texts), each.hint or None))
+        missing.others.append((_read_sender(each, texts), each.hint or None))
     for reached in proto.reached:
         via = texts.of(reached.via_text, reached.via)
         missing.reached[texts.of(reached.by_text, reached.by)] = (via, reached.directly)
     return missing
 
 
-def _sender(proto: pb.Missing | pb.Naming, texts: _Texts) -> str | None:
+def _read_sender(proto: pb.Missing | pb.Naming, texts: _Texts) -> str | None:
     if not proto.HasField("sender") and not proto.HasField("sender_id"):
         return None
     return texts.of(proto.sender, proto.sender_id)
@@ -366,10 +366,10 @@ def _write_tracked(proto: pb.SdsState, review: AckReview, texts: _Texts) -> None
 def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) -> list[Tracked]:
     if proto.version == 1:
         return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
-    acked, certain = _bits(proto.tracked_acked), _bits(proto.tracked_certain)
+    acked, certain = _read_bits(proto.tracked_acked), _read_bits(proto.tracked_certain)
     if max(acked, default=0) >> len(participants):
         raise ValueError("an acknowledgement by nobody known")
-    implied, reached = _bits(proto.tracked_implied), _bits(proto.tracked_reached)
+    implied, reached = _read_bits(proto.tracked_implied), _read_bits(proto.tracked_reached)
     if proto.version == 2:
         # In these versions, being in the causal past counted as certain. All of it is read as implied.
         none = [0] * len(acked)
@@ -381,7 +381,7 @@ def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) ->
     return rows
 
 
-def _bits(column: Iterable[bytes]) -> list[int]:
+def _read_bits(column: Iterable[bytes]) -> list[int]:
     stored = list(column)
     numbers = {bits: int.from_bytes(bits, "little") for bits in set(stored)}  # few differ
     return [numbers[bits] for bits in stored]

@@ -128,17 +128,17 @@ def _list_tries(content: bytes) -> Iterator[tuple[IdScheme, int]]:
             continue
         yield IdScheme.KECCAK, stated[-1]  # tried before another layout, because nearly always it is this one
     yield IdScheme.KECCAK_CONTENT, 0
-    yield from _with_schemes([*stated, 0])
+    yield from _combine_with_schemes([*stated, 0])
     for segment in unstated:
         index, parity_count = segment.index, segment.parity_count or 1
         first = _DEFAULT_DATA_PER_PARITY * parity_count
         # The default rate also gives one parity segment for fewer data segments.
         default = range(first if parity_count > 1 else 2, first + _DEFAULT_DATA_PER_PARITY)
-        yield from _with_schemes([index + data_count for data_count in default])
+        yield from _combine_with_schemes([index + data_count for data_count in default])
         usual = [range(rate * parity_count, rate * (parity_count + 1)) for rate in _USUAL_DATA_PER_PARITY]
         others = chain(*usual, range(1, MAX_TOTAL_SEGMENTS - parity_count + 1))
-        yield from _with_schemes([index + data_count for data_count in others])
+        yield from _combine_with_schemes([index + data_count for data_count in others])
 
 
-def _with_schemes(ordinals: list[int]) -> Iterator[tuple[IdScheme, int]]:
+def _combine_with_schemes(ordinals: list[int]) -> Iterator[tuple[IdScheme, int]]:
     return product((IdScheme.KECCAK, IdScheme.KECCAK_JOINED), ordinals)

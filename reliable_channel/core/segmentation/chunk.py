@@ -104,10 +104,10 @@ class ChunkGate:
         while ready:
             verified = ready.pop(0)
             self._remember(
-                _position_of(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout
+                _locate_chunk(verified), verified.sds_id, _is_last_data(verified.segment), now + self._timeout
             )
             out.append(verified)
-            for key in _successors(verified):
+            for key in _list_successors(verified):
                 for waiting in [each for each in self._waiting_at.get(key, ()) if self._is_linked(each)]:
                     self._forget(waiting)
                     ready.append(waiting)
@@ -130,7 +130,7 @@ class ChunkGate:
     def to_bytes(self) -> bytes:
         """Encode the waiting chunks and the verified links. The bounds are configuration and not included."""
         state = pb.ChunkGateState(version=SNAPSHOT_VERSION)
-        state.waiting.extend(_waiting_state(chunk, until) for chunk, until in self._waiting.items())
+        state.waiting.extend(_write_waiting(chunk, until) for chunk, until in self._waiting.items())
         for ((scope, whole, slot), sds_id), until in self._verified.items():
             last = (scope, whole, sds_id) in self._last_data
             state.verified.add(
@@ -148,7 +148,7 @@ class ChunkGate:
                 key = (tuple(link.scope), link.entire_message_hash, link.slot)
                 self._remember(key, link.sds_id, link.is_last_data, link.until)
             for waiting in state.waiting:
-                self._wait(_waiting_chunk(waiting), waiting.until)
+                self._wait(_read_waiting(waiting), waiting.until)
         except (DecodeError, ValueError) as error:
             raise LocalError(
                 f"A stored chunk gate cannot be read ({error}).",
@@ -159,7 +159,7 @@ class ChunkGate:
         if chunk not in self._waiting:
             self._waiting[chunk] = until
             self._waiting_bytes += len(chunk.segment.payload)
-            self._waiting_at.setdefault(_position_of(chunk), []).append(chunk)
+            self._waiting_at.setdefault(_locate_chunk(chunk), []).append(chunk)
 
     def _is_linked(self, chunk: ReceivedChunk) -> bool:
         """Whether the causal history contains a released predecessor. The first parity segment follows the last data
@@ -192,18 +192,18 @@ class ChunkGate:
     def _forget(self, chunk: ReceivedChunk) -> None:
         del self._waiting[chunk]
         self._waiting_bytes -= len(chunk.segment.payload)
-        key = _position_of(chunk)
+        key = _locate_chunk(chunk)
         self._waiting_at[key].remove(chunk)
         if not self._waiting_at[key]:
             del self._waiting_at[key]
 
 
-def _position_of(chunk: ReceivedChunk) -> _ChunkPosition:
+def _locate_chunk(chunk: ReceivedChunk) -> _ChunkPosition:
     return chunk.scope, chunk.segment.entire_message_hash, slot_of(chunk.segment)
 
 
-def _successors(chunk: ReceivedChunk) -> list[_ChunkPosition]:
-    scope, whole, slot = _position_of(chunk)
+def _list_successors(chunk: ReceivedChunk) -> list[_ChunkPosition]:
+    scope, whole, slot = _locate_chunk(chunk)
     after = [(scope, whole, slot + 1)]
     return [*after, (scope, whole, PARITY)] if _is_last_data(chunk.segment) else after
 
@@ -212,7 +212,7 @@ def _is_last_data(segment: Segment) -> bool:
     return not segment.is_parity and segment.data_count is not None and segment.index == segment.data_count - 1
 
 
-def _waiting_state(chunk: ReceivedChunk, until: int) -> pb.WaitingChunk:
+def _write_waiting(chunk: ReceivedChunk, until: int) -> pb.WaitingChunk:
     segment = chunk.segment
     return pb.WaitingChunk(
         dialect=segment.dialect.value,
@@ -231,7 +231,7 @@ def _waiting_state(chunk: ReceivedChunk, until: int) -> pb.WaitingChunk:
     )
 
 
-def _waiting_chunk(state: pb.WaitingChunk) -> ReceivedChunk:
+def _read_waiting(state: pb.WaitingChunk) -> ReceivedChunk:
     segment = Segment(
         entire_message_hash=state.entire_message_hash,
         index=state.index,

@@ -66,7 +66,7 @@ class HeldSets:
 
     def asks_due(self, now: int) -> list[OpenSet]:
         """The overdue sets whose missing segments are to be asked for again at ``now`` (ms), in order."""
-        return sorted([held for held in self._overdue if held.ask_due <= now], key=_first_number)
+        return sorted([held for held in self._overdue if held.ask_due <= now], key=_get_first_number)
 
     def next_ask(self) -> int | None:
         """When (ms) the missing segments of an overdue set are asked for next."""
@@ -87,13 +87,13 @@ class HeldSets:
 
     def of_greediest_in_sets(self) -> OpenSet:
         """The least recently updated set of the sender with the most open sets; there must be one."""
-        return self._of_greediest(lambda owner: len(owner.open), None)
+        return self._find_of_greediest(lambda owner: len(owner.open), None)
 
     def of_greediest_in_bytes(self, but: OpenSet | None) -> OpenSet:
         """The least recently updated set, other than ``but``, of the sender with the most bytes; there must be one."""
-        return self._of_greediest(lambda owner: owner.buffered_bytes, but)
+        return self._find_of_greediest(lambda owner: owner.buffered_bytes, but)
 
-    def _of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
+    def _find_of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
         """The least recently updated set of the greediest sender; of several, of the one heard least recently."""
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
@@ -112,7 +112,7 @@ class HeldSets:
     def searches_due(self, now: int) -> list[OpenSet]:
         """The open sets whose search continues at ``now`` (ms), in order."""
         due = [held for held in self._searches if held.search_due is not None and held.search_due <= now]
-        return sorted(due, key=lambda held: (held.search_due, _first_number(held)))
+        return sorted(due, key=lambda held: (held.search_due, _get_first_number(held)))
 
     def next_search(self) -> int | None:
         """When (ms) the first search continues."""
@@ -215,7 +215,7 @@ class HeldSets:
         derived."""
         for sends in self.by_key.values():
             sends.sort(key=lambda send: send.send)
-        self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: (held.first_seen, _first_number(held))))
+        self._by_age = dict.fromkeys(sorted(self._by_age, key=lambda held: (held.first_seen, _get_first_number(held))))
         self._next_send.update(next_send)
 
     def _sends(self, key: SetKey, send: int) -> list[OpenSet | CompletedSet]:
@@ -248,6 +248,6 @@ class HeldSets:
             del self.by_key[send.key], self._next_send[send.key]
 
 
-def _first_number(held: OpenSet) -> int:
+def _get_first_number(held: OpenSet) -> int:
     """The number of the set's first segment, which no other open set has: the order in which sets were opened."""
     return next(iter(held.slots.values()))[3]

@@ -120,7 +120,7 @@ class Reassembler:
             if isinstance(target, CompletedSet):
                 if not target.lost:
                     target.take_late(slot, sds_id, lamport)
-                events.append(_duplicate(target, slot, sds_id))
+                events.append(_make_duplicate(target, slot, sds_id))
                 return events
             chosen = target
             if segment.data_count is not None:
@@ -385,14 +385,14 @@ class Reassembler:
         """Handle a segment whose slot is occupied under the same SDS id: a duplicate, or different bytes that claim to
         be the same message."""
         if isinstance(send, CompletedSet):
-            return [_duplicate(send, slot, sds_id)]
+            return [_make_duplicate(send, slot, sds_id)]
         rivals = [shard for other, shard in send.conflicts if other == slot]
         if send.slots[slot][2] == payload or any(shard[2] == payload for shard in rivals):
             self._touch(send)  # its sender is still sending it
             if send.unfinished and send.credit < MAX_CREDIT:
                 send.credit += 1
                 self._sets.schedule(send, self._now)
-            return [_duplicate(send, slot, sds_id)]
+            return [_make_duplicate(send, slot, sds_id)]
         scope, whole = send.key
         is_parity, index = slot >= PARITY, slot % PARITY
         # An id that can be recomputed from the bytes decides; else both are kept until the hash does.
@@ -628,5 +628,5 @@ def _is_status_go(segment: Segment) -> bool:
     return segment.original_length is not None and segment.dialect is Dialect.V01
 
 
-def _duplicate(send: OpenSet | CompletedSet, slot: int, sds_id: str) -> SegmentDuplicate:
+def _make_duplicate(send: OpenSet | CompletedSet, slot: int, sds_id: str) -> SegmentDuplicate:
     return SegmentDuplicate(*send.key, slot >= PARITY, slot % PARITY, sds_id, late=isinstance(send, CompletedSet))

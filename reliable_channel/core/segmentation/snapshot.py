@@ -23,8 +23,8 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
     state = pb.ReassemblerState(
         version=VERSION,
         now=now,
-        open=map(_open_state, sets.all_open()),
-        completed=map(_memory, (*sets.list_completed(), *sets.list_lost())),
+        open=map(_write_open, sets.all_open()),
+        completed=map(_write_completed, (*sets.list_completed(), *sets.list_lost())),
         next_number=next_number,
     )
     for key, sends in sets.by_key.items():
@@ -44,19 +44,19 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
             _number(state)
         sets = HeldSets()
         for opened in state.open:
-            held = _open_set(opened)
+            held = _read_open(opened)
             sets.open(held)
             rivals = (shard for _, shard in held.conflicts)
             size = sum(len(shard[2]) for shard in (*held.slots.values(), *rivals))
             sets.grow(held, opened.parked_bytes if held.parked else size)
         for completed in state.completed:
-            sets.remember(_decode_completed(completed))
+            sets.remember(_read_completed(completed))
     except (DecodeError, ValueError) as error:
         raise LocalError(
             f"A stored reassembly state cannot be read ({error}).",
             f"It is not a snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
         ) from error
-    sets.order_sends({_key(each): each.send for each in state.next_send})
+    sets.order_sends({_read_key(each): each.send for each in state.next_send})
     return sets, state.now, state.next_number
 
 
@@ -68,7 +68,7 @@ def _number(state: pb.ReassemblerState) -> None:
             state.next_number += 1
 
 
-def _open_state(held: OpenSet) -> pb.OpenSetState:
+def _write_open(held: OpenSet) -> pb.OpenSetState:
     return pb.OpenSetState(
         scope=held.key[0],
         entire_message_hash=held.key[1],
@@ -80,8 +80,8 @@ def _open_state(held: OpenSet) -> pb.OpenSetState:
         original_length=held.original_length,
         first_seen=held.first_seen,
         last_seen=held.last_seen,
-        shards=[_shard_state(slot, shard) for slot, shard in held.slots.items()],
-        conflicts=[_shard_state(slot, shard) for slot, shard in held.conflicts],
+        shards=[_write_shard(slot, shard) for slot, shard in held.slots.items()],
+        conflicts=[_write_shard(slot, shard) for slot, shard in held.conflicts],
         attempts=held.attempts,
         mismatch=held.mismatch,
         tried=sorted(held.tried),
@@ -96,9 +96,9 @@ def _open_state(held: OpenSet) -> pb.OpenSetState:
     )
 
 
-def _open_set(state: pb.OpenSetState) -> OpenSet:
+def _read_open(state: pb.OpenSetState) -> OpenSet:
     return OpenSet(
-        key=_key(state),
+        key=_read_key(state),
         send=state.send,
         dialect=Dialect(state.dialect),
         codec=state.codec,
@@ -107,8 +107,8 @@ def _open_set(state: pb.OpenSetState) -> OpenSet:
         original_length=state.original_length if state.HasField("original_length") else None,
         first_seen=state.first_seen,
         last_seen=state.last_seen,
-        slots={shard.slot: _shard(shard) for shard in state.shards},
-        conflicts=[(shard.slot, _shard(shard)) for shard in state.conflicts],
+        slots={shard.slot: _read_shard(shard) for shard in state.shards},
+        conflicts=[(shard.slot, _read_shard(shard)) for shard in state.conflicts],
         attempts=state.attempts,
         mismatch=state.mismatch,
         tried=frozenset(state.tried),
@@ -123,7 +123,7 @@ def _open_set(state: pb.OpenSetState) -> OpenSet:
     )
 
 
-def _memory(completed: CompletedSet) -> pb.CompletedSetState:
+def _write_completed(completed: CompletedSet) -> pb.CompletedSetState:
     return pb.CompletedSetState(
         scope=completed.key[0],
         entire_message_hash=completed.key[1],
@@ -140,9 +140,9 @@ def _memory(completed: CompletedSet) -> pb.CompletedSetState:
     )
 
 
-def _decode_completed(state: pb.CompletedSetState) -> CompletedSet:
+def _read_completed(state: pb.CompletedSetState) -> CompletedSet:
     return CompletedSet(
-        key=_key(state),
+        key=_read_key(state),
         send=state.send,
         data_count=state.data_count or None,
         parity_count=state.parity_count if state.HasField("parity_count") else None,
@@ -154,13 +154,13 @@ def _decode_completed(state: pb.CompletedSetState) -> CompletedSet:
     )
 
 
-def _key(state: pb.OpenSetState | pb.CompletedSetState | pb.NextSend) -> SetKey:
+def _read_key(state: pb.OpenSetState | pb.CompletedSetState | pb.NextSend) -> SetKey:
     return tuple(state.scope), state.entire_message_hash
 
 
-def _shard_state(slot: int, shard: Shard) -> pb.ShardState:
+def _write_shard(slot: int, shard: Shard) -> pb.ShardState:
     return pb.ShardState(slot=slot, sds_id=shard[0], lamport=shard[1], payload=shard[2], number=shard[3])
 
 
-def _shard(state: pb.ShardState) -> Shard:
+def _read_shard(state: pb.ShardState) -> Shard:
     return state.sds_id, state.lamport if state.HasField("lamport") else None, state.payload, state.number

@@ -9,7 +9,7 @@ _LENGTH_DELIMITED = 2
 def field(number: int, *parts: bytes) -> tuple[bytes, ...]:
     """Return the pieces, to be concatenated, of a bytes field or message field whose value is the concatenation of
     ``parts``."""
-    return (_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, parts))), *parts)
+    return (_encode_varint(number << 3 | _LENGTH_DELIMITED) + _encode_varint(sum(map(len, parts))), *parts)
 
 
 def field_unless_empty(number: int, value: bytes) -> tuple[bytes, ...]:
@@ -17,7 +17,7 @@ def field_unless_empty(number: int, value: bytes) -> tuple[bytes, ...]:
     return field(number, value) if value else ()
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     parts = bytearray()
     while number > 0x7F:
         parts.append(number & 0x7F | 0x80)

@@ -77,8 +77,8 @@ class SdsMessage:
 
 def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC) -> bytes:
     """Serialize an SDS message in the given wire family."""
-    history = [_entry_to_proto(entry) for entry in message.causal_history]
-    repair = [_entry_to_proto(entry) for entry in message.repair_request]
+    history = [_write_entry(entry) for entry in message.causal_history]
+    repair = [_write_entry(entry) for entry in message.repair_request]
     bloom_filter, content = message.bloom_filter, message.content
     if family is _NIM:
         nim_head = pb.NimMessage(
@@ -164,8 +164,8 @@ def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsM
     history, repair = proto.causal_history, proto.repair_request
     if len(history) > MAX_HISTORY_ENTRIES or len(repair) > MAX_HISTORY_ENTRIES:
         return Malformed(Reason.SDS_HISTORY_TOO_LONG, f"more than {MAX_HISTORY_ENTRIES} history entries")
-    named, wanted = tuple(map(_entry_from_proto, history)), tuple(map(_entry_from_proto, repair))
-    too_long = _too_long("causal_history", named) or _too_long("repair_request", wanted)
+    named, wanted = tuple(map(_read_entry, history)), tuple(map(_read_entry, repair))
+    too_long = _find_too_long("causal_history", named) or _find_too_long("repair_request", wanted)
     if too_long:
         return Malformed(Reason.MALFORMED_SDS, too_long)
     content = proto.content
@@ -173,7 +173,7 @@ def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsM
         sender_id,
         message_id,
         channel_id,
-        _lamport(proto, family),
+        _read_lamport(proto, family),
         named,
         proto.bloom_filter or None,
         wanted,
@@ -184,7 +184,7 @@ def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsM
     return message
 
 
-def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
+def _find_too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
     """Describe which part of an entry is longer than allowed; ``None`` if none is."""
     for entry in entries:
         hint, sender_id = entry.retrieval_hint, entry.sender_id
@@ -195,7 +195,7 @@ def _too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
     return None
 
 
-def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:
+def _read_lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:
     """Read the timestamp. ``nim`` always writes the field, so zero means absent."""
     if not proto.HasField("lamport_timestamp"):
         return None
@@ -203,11 +203,11 @@ def _lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int |
     return None if family is _NIM and value == 0 else value
 
 
-def _entry_to_proto(entry: HistoryEntry) -> pb.HistoryEntry:
+def _write_entry(entry: HistoryEntry) -> pb.HistoryEntry:
     return pb.HistoryEntry(message_id=entry.message_id, retrieval_hint=entry.retrieval_hint, sender_id=entry.sender_id)
 
 
-def _entry_from_proto(entry: pb.HistoryEntry) -> HistoryEntry:
+def _read_entry(entry: pb.HistoryEntry) -> HistoryEntry:
     hint, sender_id = entry.retrieval_hint, entry.sender_id
     return HistoryEntry(
         entry.message_id,

@@ -203,7 +203,7 @@ def _decode_v01_parity(proto: pb.SegmentMessageProto, dialects: Collection[Diale
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
     if proto.index:
         return Malformed(Reason.SEGMENT_INDEX, f"a parity segment with the data index {proto.index}")
-    malformed = _parity_index(proto)
+    malformed = _check_parity_index(proto)
     return malformed or Segment(
         entire_message_hash=proto.entire_message_hash,
         index=proto.parity_segment_index,
@@ -221,7 +221,7 @@ def _decode_lip243_parity(proto: pb.SegmentMessageProto, dialects: Collection[Di
         return Malformed(Reason.SEGMENT_COUNT, "a lip243 parity segment, and that dialect is not configured")
     if proto.segments_count + proto.parity_segments_count > MAX_TOTAL_SEGMENTS:
         return Malformed(Reason.SEGMENT_COUNT, f"more than {MAX_TOTAL_SEGMENTS} segments in all")
-    malformed = _parity_index(proto)
+    malformed = _check_parity_index(proto)
     return malformed or Segment(
         entire_message_hash=proto.entire_message_hash,
         index=proto.parity_segment_index,
@@ -233,7 +233,7 @@ def _decode_lip243_parity(proto: pb.SegmentMessageProto, dialects: Collection[Di
     )
 
 
-def _parity_index(proto: pb.SegmentMessageProto) -> Malformed | None:
+def _check_parity_index(proto: pb.SegmentMessageProto) -> Malformed | None:
     if proto.parity_segment_index < proto.parity_segments_count:
         return None
     return Malformed(

@@ -31,9 +31,9 @@ _LONG_HEX = re.compile(r"(?<![0-9a-f])[0-9a-f]{40,}(?![0-9a-f])")
 def markdown() -> str:
     """All tables as Markdown: an overview, then one section each."""
     overview = ["| table | written by | what |", "|---|---|---|"]
-    overview += [f"| [`{t.name}`](#{t.name}) | {_writer(t)} | {t.comment} |" for t in TABLES]
+    overview += [f"| [`{t.name}`](#{t.name}) | {_format_writer(t)} | {t.comment} |" for t in TABLES]
     overview += [f"| [`{v.name}`](#{v.name}) | a view | {v.comment} |" for v in VIEWS.values()]
-    sections = [*(_view(view) for view in VIEWS.values()), *(_section(table) for table in TABLES)]
+    sections = [*(_format_view(view) for view in VIEWS.values()), *(_format_section(table) for table in TABLES)]
     return "\n".join([_HEAD, *overview, "", *sections])
 
 
@@ -42,14 +42,14 @@ def format_example(column: Column) -> str:
     return _LONG_HEX.sub(lambda digits: f"{digits[0][:8]}…{digits[0][-4:]}", column.example)
 
 
-def _writer(table: Table) -> str:
+def _format_writer(table: Table) -> str:
     return ", ".join(f"`{job}`" if job.endswith(".py") else job for job in table.writer.split(", "))
 
 
-def _section(table: Table) -> str:
-    facts = [("written by", _writer(table)), ("key", _names(table.key))]
+def _format_section(table: Table) -> str:
+    facts = [("written by", _format_writer(table)), ("key", _format_names(table.key))]
     if table.z_order_by:
-        facts.append(("ordered by z-order of", _names(table.z_order_by)))
+        facts.append(("ordered by z-order of", _format_names(table.z_order_by)))
     kept = "rows are kept" if table.retention_ms is None else f"{table.retention_ms // DAY_MS} days"
     facts.append(("retention", kept + (f", by `{table.retention_column}`" if table.retention_ms is not None else "")))
     lines = [
@@ -59,20 +59,20 @@ def _section(table: Table) -> str:
         "",
         *(f"* {name}: {what}" for name, what in facts),
         "",
-        *_columns(table.columns, table.key),
+        *_format_columns(table.columns, table.key),
     ]
     return "\n".join(lines)
 
 
-def _view(view: View) -> str:
+def _format_view(view: View) -> str:
     called = [f"`{name}`" for name in FUNCTIONS if f"{name}(" in view.sql]
     lines = [
         f"## {view.name}",
         "",
-        f"{view.comment} A view, so it is never behind its tables: {_names(tuple(t.name for t in view.tables))}."
+        f"{view.comment} A view, so it is never behind its tables: {_format_names(tuple(t.name for t in view.tables))}."
         " `reliable-channel sql`, the package in Python and `create_views` in Spark know it.",
         "",
-        *_columns(view.columns, ()),
+        *_format_columns(view.columns, ()),
         '<details markdown="1"><summary>Its SQL, for a DuckDB of your own; Spark needs no macros</summary>',
         "",
         f"```text\n{DUCKDB_MACROS}\n{view.create()};\n```",
@@ -92,16 +92,16 @@ def _view(view: View) -> str:
     return "\n".join(lines)
 
 
-def _columns(columns: tuple[Column, ...], key: tuple[str, ...]) -> list[str]:
+def _format_columns(columns: tuple[Column, ...], key: tuple[str, ...]) -> list[str]:
     head = ["| column | type | unit | meaning | example |", "|---|---|---|---|---|"]
-    return [*head, *(_row(column, column.name in key) for column in columns), ""]
+    return [*head, *(_format_row(column, column.name in key) for column in columns), ""]
 
 
-def _names(columns: tuple[str, ...]) -> str:
+def _format_names(columns: tuple[str, ...]) -> str:
     return ", ".join(f"`{column}`" for column in columns)
 
 
-def _row(column: Column, in_key: bool) -> str:
+def _format_row(column: Column, in_key: bool) -> str:
     name = f"**`{column.name}`**" if in_key else f"`{column.name}`"
     unit = "UTC" if column.type == "TIMESTAMP" else column.unit
     kind = column.type.lower() + ("" if column.nullable else ", not null")

@@ -96,14 +96,14 @@ class Rules:
     expiry_ms: int | None
 
     def __post_init__(self) -> None:
-        text = json.dumps(self._values(), sort_keys=True).encode()
+        text = json.dumps(self._list_values(), sort_keys=True).encode()
         object.__setattr__(self, "stored", text)
         object.__setattr__(self, "digest", hashlib.sha256(text).digest()[:16])
 
     stored: bytes = field(init=False, compare=False)
     digest: bytes = field(init=False, compare=False)
 
-    def _values(self) -> dict[str, object]:
+    def _list_values(self) -> dict[str, object]:
         sds = {f.name: getattr(self.sds, f.name) for f in dataclasses.fields(SdsParameters) if f.name != "jitter"}
         sds["filter_format"] = dataclasses.asdict(self.sds.filter_format)
         return {"participant_id": self.participant_id, "expiry_ms": self.expiry_ms, "sds": sds}
@@ -283,11 +283,11 @@ class Channels:
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
-        if live is not None and live.rules == self._rules_now(key) and (not may_lag or self._catch_up(live, name)):
+        if live is not None and live.rules == self._get_rules(key) and (not may_lag or self._catch_up(live, name)):
             live.was_kept = True
         else:
             live = self.restore(key)
-        live.entered = (None, None) if live.has_new_rules else _due_times(live.observer)
+        live.entered = (None, None) if live.has_new_rules else _find_due_times(live.observer)
         return live
 
     def restore(self, key: ChannelKey) -> Live:
@@ -298,7 +298,7 @@ class Channels:
         state = _ZSTD.decompress(snapshot.state, snapshot.size, asbytes=True) if stored else None
         pages = list(self._read_pages(name, snapshot.page))
         # Rows are processed under their own settings, beginning with the state itself.
-        now = self._rules_now(key)
+        now = self._get_rules(key)
         rules = self._load_rules(pages[0].settings) if pages and pages[0].settings else now
         live = Live(rules.observer(key, state), rules, snapshot.page, snapshot.size, len(snapshot.state), snapshot.page)
         self._replay(live, pages)
@@ -341,7 +341,7 @@ class Channels:
 
     def _enter(self, key: ChannelKey, live: Live) -> None:
         """Enter the channel's due times that have no entry, or only later ones."""
-        for is_end, due_us in enumerate(_due_times(live.observer)):
+        for is_end, due_us in enumerate(_find_due_times(live.observer)):
             due, entered = Due(key, bool(is_end)), live.entered[is_end]
             if due_us is not None and (due in self._due or entered is None or due_us < entered):
                 self._dues.add(live.observer.topic_partition, due, due_us)
@@ -409,7 +409,7 @@ class Channels:
                 live.observer.take(row_of(json.loads(text), some))
             live.append(given, page)
 
-    def _rules_now(self, key: ChannelKey) -> Rules:
+    def _get_rules(self, key: ChannelKey) -> Rules:
         rules = self._rules_of_key(key)
         self._known_rules[rules.digest] = rules
         return rules
@@ -437,7 +437,7 @@ class Channels:
                 self._state.remove(name, number)
 
 
-def _due_times(observer: ChannelObserver) -> tuple[int | None, int | None]:
+def _find_due_times(observer: ChannelObserver) -> tuple[int | None, int | None]:
     return observer.timer_due_us(), observer.end_due_us()
 
 

@@ -68,7 +68,7 @@ class DueTimes:
             if until_us is None or slot.least_us > until_us:
                 continue
             del self._slots[topic_partition, number]
-            name = _name_of(topic_partition, number)
+            name = _make_name(topic_partition, number)
             for page in range(slot.pages):
                 for channel in pb.DuePageProto.FromString(self._state.get(name, page) or b"").channels:
                     pubsub_topic, content_topic, channel_id, family = channel.key
@@ -90,7 +90,7 @@ class DueTimes:
         for (topic_partition, number), added in self._added.items():
             slot = self._slots.setdefault((topic_partition, number), _Slot(min(added.values())))
             slot.least_us = min(slot.least_us, *added.values())
-            self._append(_name_of(topic_partition, number), slot, added)
+            self._append(_make_name(topic_partition, number), slot, added)
         self._added = {}
         topic_partitions: dict[TopicPartition, pb.DuePlaceProto] = {}
         for (topic_partition, number), slot in self._slots.items():
@@ -119,7 +119,7 @@ class DueTimes:
             slot.pages += 1
 
 
-def _name_of(topic_partition: TopicPartition, number: int) -> bytes:
+def _make_name(topic_partition: TopicPartition, number: int) -> bytes:
     """The name of a slot in the bucket."""
     topic, partition = topic_partition
     return hashlib.sha256(f"{number} {partition} {topic}".encode()).digest()[:_NAME_BYTES]

@@ -49,9 +49,9 @@ def segment_row(base: Base, event: Delivered, seen: AcceptedMessage | None) -> R
         "lost_dependencies": event.lost_dependencies,
     }
     if seen is not None:
-        fields.update(_segment_columns(seen))
+        fields.update(_make_segment_columns(seen))
         if seen.segment_kind == "bare":
-            fields.update(_bare(event.message_id, event.lamport_timestamp, seen))
+            fields.update(_make_bare_columns(event.message_id, event.lamport_timestamp, seen))
     return Delivery(**fields)
 
 
@@ -59,7 +59,9 @@ def ephemeral_row(base: Base, row: InputRow, seen: AcceptedMessage) -> Row:
     """The row of the ephemeral message of ``row``."""
     sds_id = row.sds_id or ""
     fields: dict[str, Any] = {"sender_id": row.sender_id, "sds_id": sds_id, "sds_kind": "ephemeral", "late": False}
-    return Delivery(**base, **fields, lost_dependencies=[], **_segment_columns(seen), **_bare(sds_id, None, seen))
+    return Delivery(
+        **base, **fields, lost_dependencies=[], **_make_segment_columns(seen), **_make_bare_columns(sds_id, None, seen)
+    )
 
 
 def message_row(base: Base, row: InputRow, held: list[AcceptedMessage], repaired: int) -> Row:
@@ -93,7 +95,7 @@ def message_row(base: Base, row: InputRow, held: list[AcceptedMessage], repaired
     )
 
 
-def _bare(sds_id: str, lamport: int | None, seen: AcceptedMessage) -> dict[str, Any]:
+def _make_bare_columns(sds_id: str, lamport: int | None, seen: AcceptedMessage) -> dict[str, Any]:
     return {
         "row_kind": "message",
         "first_sds_id": sds_id,
@@ -104,7 +106,7 @@ def _bare(sds_id: str, lamport: int | None, seen: AcceptedMessage) -> dict[str, 
     }
 
 
-def _segment_columns(seen: AcceptedMessage) -> dict[str, Any]:
+def _make_segment_columns(seen: AcceptedMessage) -> dict[str, Any]:
     return {
         "segment_kind": seen.segment_kind,
         "entire_message_hash": seen.entire_message_hash or None,

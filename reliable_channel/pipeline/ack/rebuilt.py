@@ -39,12 +39,12 @@ class RebuiltMessages:
 
     def knows(self, row: InputRow) -> bool:
         """Whether the message of a completed row waits or was delivered."""
-        key = _key(row)
+        key = _make_key(row)
         return key in self._awaited or key in self._finished
 
     def wait(self, row: InputRow) -> None:
         """Add a completed row."""
-        self._awaited.add(_key(row), row, _parts(row), row.data_count or 1)
+        self._awaited.add(_make_key(row), row, _list_parts(row), row.data_count or 1)
         self._segments += len(row.sds_ids)
 
     def too_many(self) -> Iterator[InputRow]:
@@ -60,9 +60,9 @@ class RebuiltMessages:
 
     def take_if_enough(self, row: InputRow) -> list[AcceptedMessage] | None:
         """The delivered segments of a waiting message if they are enough; it then stops waiting."""
-        held = self._awaited.take(_key(row))
+        held = self._awaited.take(_make_key(row))
         if held is not None:
-            self._finish(_key(row), row, held)
+            self._finish(_make_key(row), row, held)
         return held
 
     def take_completed_by(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
@@ -138,10 +138,10 @@ class RebuiltMessages:
         return row
 
 
-def _parts(row: InputRow) -> Iterable[SdsKey]:
+def _list_parts(row: InputRow) -> Iterable[SdsKey]:
     """The distinct keys of a message's segments."""
     return {sds_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
 
 
-def _key(row: InputRow) -> bytes:
+def _make_key(row: InputRow) -> bytes:
     return hashlib.sha256(message_key(row).encode("utf-8", "surrogatepass")).digest()[:_KEY_BYTES]

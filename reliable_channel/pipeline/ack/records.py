@@ -79,14 +79,14 @@ def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
             fields[name] = a2b_base64(fields[name])
     for name in _HISTORIES:
         if name in fields:
-            fields[name] = tuple([_entry(entry) for entry in fields[name]])
+            fields[name] = tuple([_parse_entry(entry) for entry in fields[name]])
     if "sds_ids" in fields:
         fields["sds_ids"] = tuple(fields["sds_ids"])
     fields.pop("sub_order", None)
     return InputRow(**fields, bloom_filter=bloom_filter)
 
 
-def _entry(fields: dict[str, str]) -> HistoryEntry:
+def _parse_entry(fields: dict[str, str]) -> HistoryEntry:
     hint = fields.get("retrieval_hint")
     return HistoryEntry(fields["sds_id"], None if hint is None else a2b_base64(hint), fields.get("sender_id"))
 

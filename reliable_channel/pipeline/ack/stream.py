@@ -70,7 +70,7 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
         # A tick moves the time of every channel in its Kafka partition; which ones these are, only the buckets know.
-        every = F.sequence(F.lit(0), F.lit(_bucket_count(settings) - 1))
+        every = F.sequence(F.lit(0), F.lit(_count_buckets(settings) - 1))
         of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
         by_bucket = rows.select(F.explode(of_row).alias("bucket"), *_KEY, text, "bloom_filter").groupBy("bucket")
@@ -85,10 +85,10 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
 
 def bucket_of(settings: Settings, *channel_key: str | Column) -> Column:
     """The key of the state that holds the channel with this key."""
-    return F.pmod(F.xxhash64(*channel_key), F.lit(_bucket_count(settings))).cast("int")
+    return F.pmod(F.xxhash64(*channel_key), F.lit(_count_buckets(settings))).cast("int")
 
 
-def _bucket_count(settings: Settings) -> int:
+def _count_buckets(settings: Settings) -> int:
     return settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
 
 

@@ -52,7 +52,7 @@ class PayloadDecryptor:
         """Read an SDS message that is encrypted as a whole, or whose content is. Otherwise returns the reason for
         refusal: ``plaintext_refused`` for what is in the clear (a topic with a key accepts no such content), else
         ``undecryptable``, or that of the SDS message."""
-        keys = self._keys_of(topic)
+        keys = self._load_keys(topic)
         if isinstance(keys, Malformed):
             return keys
         topics = (pubsub_topic, content_topic)
@@ -74,7 +74,7 @@ class PayloadDecryptor:
     ) -> bytes | None:
         """The plaintext of the content of a message that :meth:`read` has read, from what was encrypted: the whole
         message or its content. ``None`` if no key decrypts it any more."""
-        keys = self._keys_of(topic)
+        keys = self._load_keys(topic)
         if isinstance(keys, Malformed):
             return None
         try:
@@ -83,7 +83,7 @@ class PayloadDecryptor:
             read = self.read(ciphertext, topic, pubsub_topic, content_topic)
             return None if isinstance(read, Malformed) else read.content
 
-    def _keys_of(self, topic: ChannelTopic) -> Mapping[bytes, bytes] | Malformed:
+    def _load_keys(self, topic: ChannelTopic) -> Mapping[bytes, bytes] | Malformed:
         names = topic.decryption_key_files
         if names not in self._keys:
             self._keys[names] = _read_keys(names)
@@ -122,7 +122,7 @@ def _read_keys(names: tuple[str, ...]) -> Mapping[bytes, bytes] | Malformed:
 
 def _read_key(name: str) -> bytes:
     if name.startswith(ENVIRONMENT):
-        return _from_environment(name.removeprefix(ENVIRONMENT))
+        return _read_from_environment(name.removeprefix(ENVIRONMENT))
     try:
         content = Path(name).read_bytes()
     except OSError as error:
@@ -130,7 +130,7 @@ def _read_key(name: str) -> bytes:
     return key_in(content, name)
 
 
-def _from_environment(name: str) -> bytes:
+def _read_from_environment(name: str) -> bytes:
     text = os.environ.get(name)
     if text is None:
         raise ConfigurationError(f"The environment variable {name} with a decryption key is not set.")

@@ -68,28 +68,30 @@ def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     Bytes are those of the content, and of every id, hint and sender id that the message contains, because keyed state
     may keep each of them."""
     lists = [messages["causal_history"], messages["repair_request"]]
-    sizes = [pc.cast(messages["content_bytes"], pa.int64()), *_sizes(messages["sds_id"], messages["sender_id"])]
+    sizes = [pc.cast(messages["content_bytes"], pa.int64()), *_measure_sizes(messages["sds_id"], messages["sender_id"])]
     sizes += [pa.array(_sum_entry_bytes(column)) for column in lists]
     return {
         "messages": pa.repeat(1, len(sizes[0])),
-        "bytes": _sum(sizes),
+        "bytes": _add_columns(sizes),
         "segments": pc.is_in(messages["segment_kind"], pa.array(["data", "parity"])).cast(pa.int64()),
-        "named_ids": _sum([pc.list_value_length(column) for column in lists]),
+        "named_ids": _add_columns([pc.list_value_length(column) for column in lists]),
     }
 
 
-def _sizes(*columns: pa.Array) -> list[pa.Array]:
+def _measure_sizes(*columns: pa.Array) -> list[pa.Array]:
     return [pc.cast(pc.binary_length(column), pa.int64()) for column in columns]
 
 
-def _sum(columns: Sequence[pa.Array]) -> pa.Array:
+def _add_columns(columns: Sequence[pa.Array]) -> pa.Array:
     return functools.reduce(pc.add, (pc.fill_null(column, 0) for column in columns))
 
 
 def _sum_entry_bytes(lists: pa.Array) -> npt.NDArray[np.int64]:
     """The total bytes of the entries of each list."""
     entries = pc.list_flatten(lists)
-    sizes = _sum(_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id"))))
+    sizes = _add_columns(
+        _measure_sizes(*(pc.struct_field(entries, name) for name in ("sds_id", "retrieval_hint", "sender_id")))
+    )
     of = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
     sums: npt.NDArray[np.int64] = np.zeros(len(lists), np.int64)
     np.add.at(sums, of, sizes.to_numpy(zero_copy_only=False))
@@ -245,15 +247,15 @@ class QuotaUsage:
         """The scopes of a sender, smallest first: each is a member of the next, and a refusal names the smallest
         exceeded one."""
         pattern = self._pattern_of(sender[1], sender[0])
-        own = tuple((name, _digest(sender[:size])) for name, size in _OWN)
-        shared = (("pattern", _digest((pattern,))),) if pattern is not None else ()
-        return (*own, *shared, ("pubsub_topic", _digest(sender[:1])))
+        own = tuple((name, _compute_digest(sender[:size])) for name, size in _OWN)
+        shared = (("pattern", _compute_digest((pattern,))),) if pattern is not None else ()
+        return (*own, *shared, ("pubsub_topic", _compute_digest(sender[:1])))
 
 
 _OWN = (("sender", 4), ("channel", 3), ("content_topic", 2))
 """Quota → how many of the names in a :data:`Sender` its scope has."""
 
 
-def _digest(names: tuple[str, ...]) -> bytes:
+def _compute_digest(names: tuple[str, ...]) -> bytes:
     # JSON, because a name may contain whatever would separate two names.
     return hashlib.blake2b(json.dumps(names).encode(), digest_size=16).digest()

@@ -26,7 +26,7 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
     recorded = read_record(settings.paths, "ingest")
     known = recorded.get(_TOPIC_ID, "")
     if topic_id and known and topic_id != known:
-        raise _recreation_error(settings, f"its id is {topic_id}, and ingest has read {known}")
+        raise _make_error(settings, f"its id is {topic_id}, and ingest has read {known}")
     _compare_ends(consumer, settings)
     if topic_id and not known:
         write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
@@ -49,7 +49,7 @@ def find_recreation(settings: Settings) -> ConfigurationError | None:
         return None
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
     if topic_id and known and topic_id != known:
-        return _recreation_error(settings, f"its id is {topic_id}, and ingest has read {known}")
+        return _make_error(settings, f"its id is {topic_id}, and ingest has read {known}")
     return None
 
 
@@ -63,10 +63,10 @@ def _compare_ends(consumer: Any, settings: Settings) -> None:
     for partition, end in (consumer.end_offsets(partitions) if partitions else {}).items():
         if end < read[partition.partition]:
             number, reached = partition.partition, read[partition.partition]
-            raise _recreation_error(settings, f"its partition {number} ends at {end}, and ingest has read to {reached}")
+            raise _make_error(settings, f"its partition {number} ends at {end}, and ingest has read to {reached}")
 
 
-def _recreation_error(settings: Settings, how_known: str) -> ConfigurationError:
+def _make_error(settings: Settings, how_known: str) -> ConfigurationError:
     return ConfigurationError(
         f"The topic {settings.kafka.topics.envelopes} was deleted and recreated: {how_known}.",
         "Set paths.data_dir and paths.checkpoint_dir to new places: the tables identify a record by its offset.",

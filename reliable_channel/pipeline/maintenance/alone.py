@@ -48,11 +48,11 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
         table = _open(location)
         held = table.transaction_version(_APPLICATION) or 0
         if held > now and held not in (mine, _unreleased.get(location)):
-            raise _held_error(location, held)
+            raise _make_error(location, held)
         try:
             _commit(table, now + LEASE_MS)
         except CommitFailedError:
-            raise _held_error(location, now + LEASE_MS) from None
+            raise _make_error(location, now + LEASE_MS) from None
         mine = now + LEASE_MS
 
     hold()
@@ -67,7 +67,7 @@ def hold_lease(paths: PathSettings) -> Iterator[Callable[[], None]]:
             _unreleased[location] = mine
 
 
-def _held_error(location: str, until_ms: int) -> EnvironmentFault:
+def _make_error(location: str, until_ms: int) -> EnvironmentFault:
     until = dt.datetime.fromtimestamp(until_ms / 1000, dt.UTC)
     return EnvironmentFault(
         "Another maintenance run is working on these tables.",

@@ -48,7 +48,7 @@ def results_of_completed(
     event: MessageCompleted, offset: int, topic_partition: TopicPartition, config: SegmentationConfig
 ) -> Iterator[Row]:
     """The row of the payload, then the rows of repaired segments, then the completed row."""
-    scope, record = _scope(event.scope), _record(topic_partition, offset)
+    scope, record = _name_scope(event.scope), _name_record(topic_partition, offset)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_make_repaired_rows(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
@@ -136,7 +136,7 @@ def incomplete_result(
     """Create the result for a set that is overdue, or was given up, at ``at`` (ms). A set that segments could not
     rebuild has the reason ``hash_mismatch`` unless a bound evicted it."""
     fields = {
-        **_scope(incomplete.scope),
+        **_name_scope(incomplete.scope),
         "entire_message_hash": incomplete.entire_message_hash,
         "event_time": at * 1000,
         "status": status,
@@ -200,16 +200,16 @@ def _make_event(
     offset: int,
 ) -> Row:
     """A row of ``channel_events``."""
-    whose = _scope(scope or (None,) * len(SCOPE))
+    whose = _name_scope(scope or (None,) * len(SCOPE))
     del whose["family"]  # channel_events has no such column
     return Event(
-        **whose, **_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
+        **whose, **_name_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
     )
 
 
-def _record(topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
+def _name_record(topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
     return dict(zip(RECORD_KEY, (*topic_partition, offset), strict=True))
 
 
-def _scope(scope: Sequence[str | None]) -> dict[str, Any]:
+def _name_scope(scope: Sequence[str | None]) -> dict[str, Any]:
     return dict(zip(SCOPE, scope, strict=True))

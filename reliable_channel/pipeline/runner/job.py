@@ -33,7 +33,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             check_kafka(settings)
         with (
             spark_session(settings, f"reliable-channel {query.name}") as spark,
-            record_metrics(spark, settings, serve=options.continuous, port_offset=_port_offset(query)),
+            record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),
         ):
             if options.continuous:
                 with declare_live(settings.paths, query.name, stop):
@@ -56,6 +56,6 @@ def main_batch(name: str, run: Callable[..., object], arguments: list[str] | Non
     return run_job(name, make_parser(name).parse_args(arguments).config, run_in_session)
 
 
-def _port_offset(query: Query) -> int:
+def _find_port_offset(query: Query) -> int:
     """The offset of a job's metrics port: each job has its own, after that of ``reliable-channel run``."""
     return 1 + [other.name for other in CHAIN].index(query.name)

@@ -59,7 +59,7 @@ def find_affected(
     rows = read_related(read, look_up[tables.SDS_MESSAGES].find_naming, names, payloads)
     suspected = look_up[tables.QUARANTINE].find_suspected(names)
     sds_ids = pa.array([sds_id for _, sds_id in ids], pa.string())
-    return Affected(_by_channel([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
+    return Affected(_make_table([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
 
 
 def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
@@ -110,7 +110,7 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")
-        yield from _with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
+        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
     if touched.ids:
         # What a message names is witnessed once somebody acknowledges the message.
         new = {sds_id for _, sds_id in touched.ids}
@@ -119,24 +119,24 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         lost = look_up[tables.LOST_DEPENDENCIES].rows(
             (*CHANNEL_KEY, "sds_id"), named | new, is_among("sds_id", named | new)
         )
-        yield from _with_channels(lost)
+        yield from _list_with_channels(lost)
         # What is missing may belong to the message of a segment that names it.
         namers = look_up[tables.SDS_MESSAGES].find_naming(new.intersection(lost["sds_id"].to_pylist()))
         where = is_among("sds_id", namers) & (pc.field("segment_kind") != "bare")
         columns = (*CHANNEL_KEY, "sds_id", "segment_kind")
-        yield from _with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
+        yield from _list_with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
     if since_gaps is not None and touched.lamport:
-        least = _by_channel([*touched.lamport], least=pa.array(touched.lamport.values(), pa.int64()))
+        least = _make_table([*touched.lamport], least=pa.array(touched.lamport.values(), pa.int64()))
         new_ids = pa.table({"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
-        yield from _with_channels(since_gaps.find_surrounded(least, new_ids))
+        yield from _list_with_channels(since_gaps.find_surrounded(least, new_ids))
 
 
-def _with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
+def _list_with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
     for *channel, sds_id in zip(*(rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_id")), strict=True):
         yield tuple(channel), sds_id
 
 
-def _by_channel(channels: Sequence[Channel], **columns: pa.Array) -> pa.Table:
+def _make_table(channels: Sequence[Channel], **columns: pa.Array) -> pa.Table:
     """A table of ``columns`` with their channels."""
     keys = [pa.array(names, pa.string()) for names in zip(*channels, strict=True)] or [pa.array([], pa.string())] * 3
     return pa.table({**dict(zip(CHANNEL_KEY, keys, strict=True)), **columns})

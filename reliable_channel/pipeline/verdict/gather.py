@@ -98,7 +98,7 @@ _FACT_TYPES = {
 """The columns of a row of ``facts`` about an SDS id, with their types; all but one or a few are null."""
 
 
-def _facts_from(rows: str, **columns: str) -> str:
+def _select_facts(rows: str, **columns: str) -> str:
     """SQL for rows of ``facts``: ``rows`` follows ``from``, ``columns`` are expressions over it."""
     assert columns.keys() <= _FACT_TYPES.keys()  # noqa: S101  constant text
     every = ", ".join(f"cast({columns.get(name, 'null')} as {kind}) as {name}" for name, kind in _FACT_TYPES.items())
@@ -272,33 +272,35 @@ _REFUSED = " and ".join(
 
 FACTS = "\nunion all ".join(
     (
-        _facts_from(f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})", delivered=_UNIT_OF_DELIVERED),
-        _facts_from(f"(select * except (sds_id), known_id as sds_id from {_BELATED})", belated=_UNIT_OF_DELIVERED),
-        _facts_from(
+        _select_facts(
+            f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})", delivered=_UNIT_OF_DELIVERED
+        ),
+        _select_facts(f"(select * except (sds_id), known_id as sds_id from {_BELATED})", belated=_UNIT_OF_DELIVERED),
+        _select_facts(
             _INCOMPLETE,
             incomplete="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
                 sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing, null)""",
         ),
-        _facts_from(
+        _select_facts(
             _QUEUED,
             queued="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
                 entire_message_hash, null, false, first_seen, null, null, null, null)""",
         ),
-        _facts_from(
+        _select_facts(
             "v_sds_messages where sds_kind = 'content'",
             segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
-        _facts_from(_NEIGHBOURS, next="struct(next, next_sender)"),
-        _facts_from(
+        _select_facts(_NEIGHBOURS, next="struct(next, next_sender)"),
+        _select_facts(
             f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
             named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
             before_observation="status = 'before_observation'",
         ),
-        _facts_from(_WITNESSED, witnessed="true"),
-        _facts_from("v_acks", acknowledged_by="acknowledged_by"),
-        _facts_from("v_repair_requests", asked_for="true"),
-        _facts_from(f"v_channel_events where {_REFUSED}", refused="true"),
-        _facts_from(
+        _select_facts(_WITNESSED, witnessed="true"),
+        _select_facts("v_acks", acknowledged_by="acknowledged_by"),
+        _select_facts("v_repair_requests", asked_for="true"),
+        _select_facts(f"v_channel_events where {_REFUSED}", refused="true"),
+        _select_facts(
             _SENDER_RECORDS,
             sent="event in ('sent', 'resent', 'not_stored')",
             held_back="event = 'rate_limited'",
@@ -308,8 +310,8 @@ FACTS = "\nunion all ".join(
             present="present",
             absent="absent",
         ),
-        _facts_from(_LOGGED, sent="true", logged_by="vantage"),
-        _facts_from(
+        _select_facts(_LOGGED, sent="true", logged_by="vantage"),
+        _select_facts(
             "v_store_presence",
             present=_PROVEN,
             absent="outcome = 'absent'",

@@ -51,11 +51,13 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, silence:
     )
     read = {table.name: (str(there.metadata().id), there.version()) for table, there in opened.items()}
     return RoundPosition(
-        read, _digest(settings_used), _digest((silence.gaps, sorted(silence.received.items(), key=repr)))
+        read,
+        _compute_digest(settings_used),
+        _compute_digest((silence.gaps, sorted(silence.received.items(), key=repr))),
     )
 
 
-def _digest(value: object) -> str:
+def _compute_digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -57,10 +57,10 @@ class SinceGaps:
         sources: dict[str, pa.Table | ds.Dataset] = {**given}
         for table in _READ:
             if table.name in query and table.name not in given:
-                sources[table.name] = self._rows_of(table, channels)
+                sources[table.name] = self._open_rows(table, channels)
         return select_rows(query, sources)
 
-    def _rows_of(self, table: Table, channels: pa.Table | None) -> ds.Dataset:
+    def _open_rows(self, table: Table, channels: pa.Table | None) -> ds.Dataset:
         rows = dataset_of(self._opened[table], _REPEATED)
         if table == tables.LOST_DEPENDENCIES:
             return rows.filter(self._is_missed_since())

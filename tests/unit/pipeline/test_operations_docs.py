@@ -77,8 +77,8 @@ def test_the_series_named_are_those_we_serve() -> None:
 
 
 def test_the_ports_named_are_those_of_the_jobs() -> None:
-    from reliable_channel.pipeline.runner.job import _port_offset
+    from reliable_channel.pipeline.runner.job import _find_port_offset
 
     first = load("local").metrics.port
     named = re.findall(r"(ingest|reassembly|ack) (\d{4})", PAGE)
-    assert [(query.name, str(first + _port_offset(query))) for query in CHAIN] == named
+    assert [(query.name, str(first + _find_port_offset(query))) for query in CHAIN] == named

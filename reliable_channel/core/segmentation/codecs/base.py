@@ -46,7 +46,7 @@ def products_work(products: int, length: int, *, short: bool = False) -> int:
 def check_encode(codec: Codec, data_shards: Sequence[bytes], parity_count: int) -> int:
     """Check the arguments and return the common shard length (bytes). Raises :class:`LocalError`."""
     _check_counts(codec, len(data_shards), parity_count)
-    return _common_length(codec, data_shards)
+    return _find_common_length(codec, data_shards)
 
 
 def check_decode(codec: Codec, shards: Sequence[bytes | None], data_count: int) -> int:
@@ -55,7 +55,7 @@ def check_decode(codec: Codec, shards: Sequence[bytes | None], data_count: int) 
     held = [shard for shard in shards if shard is not None]
     if len(held) < data_count:
         raise LocalError(f"{len(held)} shards are held, {data_count} are needed.", "Wait for more segments.")
-    return _common_length(codec, held)
+    return _find_common_length(codec, held)
 
 
 def _check_counts(codec: Codec, data_count: int, parity_count: int) -> None:
@@ -69,7 +69,7 @@ def _check_counts(codec: Codec, data_count: int, parity_count: int) -> None:
         )
 
 
-def _common_length(codec: Codec, shards: Sequence[bytes]) -> int:
+def _find_common_length(codec: Codec, shards: Sequence[bytes]) -> int:
     length = len(shards[0])
     if any(len(shard) != length for shard in shards):
         raise LocalError("The shards differ in length.", "Pad the last one with zeros.")

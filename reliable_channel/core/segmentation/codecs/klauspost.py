@@ -35,8 +35,8 @@ class KlauspostCodec:
         if parity_count == 0:
             return []
         k = len(data_shards)
-        matrix = _matrix(tuple(range(k)), tuple(range(k, k + parity_count)))
-        return _product(matrix, list(data_shards), length)
+        matrix = _compute_matrix(tuple(range(k)), tuple(range(k, k + parity_count)))
+        return _multiply(matrix, list(data_shards), length)
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
         """Decode the data shards from the first k held shards."""
@@ -46,19 +46,19 @@ class KlauspostCodec:
         if missing:
             held = tuple(index for index, shard in enumerate(shards) if shard is not None)[:data_count]
             used = [shard for shard in (shards[index] for index in held) if shard is not None]
-            for index, shard in zip(missing, _product(_matrix(held, missing), used, length), strict=True):
+            for index, shard in zip(missing, _multiply(_compute_matrix(held, missing), used, length), strict=True):
                 data[index] = shard
         return [shard for shard in data if shard is not None]
 
 
 @lru_cache(maxsize=16)
-def _matrix(held: tuple[int, ...], wanted: tuple[int, ...]) -> Elements:
+def _compute_matrix(held: tuple[int, ...], wanted: tuple[int, ...]) -> Elements:
     """The matrix that maps the held shards to the wanted ones. A shard is the value of a polynomial of degree below k
     at its position in data then parity, which is equivalent to the Vandermonde matrices above."""
     return interpolation(ordinary_field(), held, wanted)
 
 
-def _product(matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:
+def _multiply(matrix: Elements, shards: list[bytes], length: int) -> list[bytes]:
     """Multiply the matrix by shards of any length. Rows consist of words of 8 bytes, so shards are padded and the
     results cut."""
     padded = -(-length // _WORD) * _WORD

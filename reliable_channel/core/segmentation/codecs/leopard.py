@@ -83,7 +83,7 @@ def _solve(
     if transforms < min(direct, encoding) and length > SHORT:
         return rebuild_by_transform(rows, data, parity, length)
     received = [shard for shard in (parity[row] for row in used) if shard is not None]
-    solution, mixed = _solution(k, m, missing, used)
+    solution, mixed = _compute_solution(k, m, missing, used)
     if direct <= encoding or length <= SHORT:
         held = [shard for shard in data if shard is not None]
         return multiply_matrix(rows, np.concatenate([mixed, solution], axis=1), [*held, *received], length)
@@ -101,7 +101,7 @@ def _count_products(k: int, m: int, lost: int) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=16)
-def _solution(k: int, m: int, missing: tuple[int, ...], used: tuple[int, ...]) -> tuple[Elements, Elements]:
+def _compute_solution(k: int, m: int, missing: tuple[int, ...], used: tuple[int, ...]) -> tuple[Elements, Elements]:
     """The two matrices that map the received parity and the held data to the missing shards. G is a Cauchy matrix with
     scaled columns, so both have a closed form."""
     field, size = leopard_field(field_bits(k, m)), next_power_of_two(m)

@@ -54,7 +54,7 @@ def inverse(rows: Rows, block: list[ShardRow | None], offset: int, until: int) -
         for start in range(0, len(block), 2 * distance):
             factor = (offset + start) >> level
             for index in range(start, start + distance):
-                x, y = block[index], _plus(block[index + distance], block[index])
+                x, y = block[index], _add(block[index + distance], block[index])
                 if y is not None:
                     block[index + distance] = y
                     if not factor:
@@ -65,7 +65,7 @@ def inverse(rows: Rows, block: list[ShardRow | None], offset: int, until: int) -
         distance, level = 2 * distance, level + 1
 
 
-def _plus(y: ShardRow | None, x: ShardRow | None) -> ShardRow | None:
+def _add(y: ShardRow | None, x: ShardRow | None) -> ShardRow | None:
     if x is None:
         return y
     if y is None:
@@ -93,7 +93,7 @@ class _Sum:
             if bit not in self._by_bit:
                 self._by_bit[bit] = self._zeros()
         for index in range(self._half):
-            x, y = block[index], _plus(block[index + self._half], block[index])
+            x, y = block[index], _add(block[index + self._half], block[index])
             if x is not None:
                 self._x[index].add(x.view)
             if y is not None:
