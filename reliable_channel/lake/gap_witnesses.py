@@ -129,6 +129,7 @@ def _join_spans(gaps: Iterable[Gap]) -> list[tuple[dt.datetime, dt.datetime]]:
             spans[-1] = spans[-1][0], max(until, spans[-1][1])
         else:
             spans.append((since, until))
+    # Negative pauses, ascending: the longest ones stay between the spans, the others are joined.
     longest_first = sorted(range(1, len(spans)), key=lambda at: spans[at - 1][1] - spans[at][0])
     starts = [0, *sorted(longest_first[: _SPANS - 1]), len(spans)]
     return [(spans[first][0], spans[after - 1][1]) for first, after in pairwise(starts)]
@@ -136,6 +137,7 @@ def _join_spans(gaps: Iterable[Gap]) -> list[tuple[dt.datetime, dt.datetime]]:
 
 def _split_hashes(parts: int) -> Iterator[pc.Expression]:
     """Conditions that divide envelopes by their hashes into ``parts`` of about the same size."""
+    # By their first two bytes, of which a digest has any as often as any other.
     starts = [b"", *((65_536 * part // parts).to_bytes(2) for part in range(1, parts))]
     for begin, after in pairwise([*starts, None]):
         from_begin = pc.greater_equal(_HASH, begin)

@@ -230,6 +230,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], broker_files: BrokerFile
                 raise _explain_output(
                     _read_tail(broker_files.output) + _read_tail(broker_files.log), port, broker_files
                 )
+            # The port first: a client waits for its whole time if nothing listens yet.
             if _listens(port) and probe(kafka, 10.0):
                 return
             time.sleep(0.1)

@@ -299,7 +299,7 @@ class IncomingBuffer:
                         not_causal.append((waiting, dependency))
                     elif dependency in missing:
                         break
-                    elif dependency not in syncs:
+                    elif dependency not in syncs:  # named, not here and not missing any more: it was declared lost
                         waiting.lost.append(dependency)
                 unmet.pop()
             if unmet:

@@ -368,7 +368,7 @@ class MessageLog:
         else:
             names = list(state.log_sender_ids)
             senders = [names[number] for number in state.log_senders]
-            sizes = list(state.log_sizes) or [0] * len(ids)
+            sizes = list(state.log_sizes) or [0] * len(ids)  # written only if one is above the minimum
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
         log._entries.update(zip(ids, columns, strict=True))
         unit = log._unit

@@ -95,6 +95,7 @@ class HeldSets:
 
     def _find_of_greediest(self, holds: Callable[[Owner], int], but: OpenSet | None) -> OpenSet:
         """The least recently updated set of the greediest sender; of several, of the one heard least recently."""
+        # A sender that has no other set than ``but`` has none to lose.
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
         return next(held for held in self._open if held is not but and holds(held.owner) == most)
 

@@ -186,6 +186,6 @@ def _list_lengths(base: int, shortest: int, longest: int) -> list[range]:
     # Few payloads end with many zeros; of those that do, many have a round length (docs/segmentation.md, *Work*).
     ranges = [range(shortest, min(shortest + NEAR, longest + 1))]
     after = shortest + NEAR
-    for step in (64, 8):
+    for step in (64, 8):  # from the next length on that is a multiple of it, counted from the last segment's begin
         ranges.append(range(after + -(after - base) % step, longest + 1, step))
     return [*ranges, range(after, longest + 1)]

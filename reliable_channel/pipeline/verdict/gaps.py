@@ -92,6 +92,7 @@ def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) ->
             topic: subtract_received(gaps, own, received.get(topic, {}), partitions_of.get(topic, ()))
             for topic in topics
         }
+        # Topics without an entry have all gaps.
         return {topic: spans for topic, spans in left.items() if spans != every}
 
     return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
