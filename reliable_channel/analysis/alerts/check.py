@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reliable_channel.analysis.alerts.changes import AlertChange, changes
 from reliable_channel.analysis.alerts.heartbeat import StoppedPart, find_stopped
 from reliable_channel.analysis.alerts.log import AlertLog
-from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.measure import Reading, as_of, readings
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
 from reliable_channel.analysis.alerts.webhook import PAGE, Webhook
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -22,9 +22,9 @@ MOST_PAGES = 100
 
 @dataclass(frozen=True)
 class CheckResult:
-    """``changed``: rows appended now. ``open_alerts``: alerts raised after it. ``sent``: how many changes the webhook
-    accepted; ``fault``: why it did not accept the rest. ``stopped``: the parts of the pipeline that no longer
-    write their tables."""
+    """``changed``: rows appended now. ``open_alerts``: alerts raised after it, with what was measured now; a row of the
+    table keeps what was measured when it was raised. ``sent``: how many changes the webhook accepted; ``fault``: why it
+    did not accept the rest. ``stopped``: the parts of the pipeline that no longer write their tables."""
 
     as_of: dt.datetime | None
     changed: tuple[AlertChange, ...]
@@ -62,8 +62,13 @@ def check(
     webhook = webhook or Webhook(settings.alerts)
     sent, fault = (0, None) if settings.alerts.webhook_url is None else _send(settings, webhook)
     still_open = AlertLog(settings.paths).open_alerts()
-    open_now = tuple(still_open[key] for key in sorted(still_open))
+    now_by_key = {(rule.alert, reading.subject): reading for rule, found in measured for reading in found}
+    open_now = tuple(_update(still_open[key], now_by_key.get(key)) for key in sorted(still_open))
     return CheckResult(clock, tuple(changed), open_now, sent, fault, tuple(find_stopped(lake.table, now)))
+
+
+def _update(alert: AlertChange, reading: Reading | None) -> AlertChange:
+    return alert if reading is None else replace(alert, value=reading.value, detail=reading.detail)
 
 
 def _send(settings: Settings, webhook: Webhook) -> tuple[int, EnvironmentFault | None]:

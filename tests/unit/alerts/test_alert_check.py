@@ -137,6 +137,15 @@ def test_a_change_is_written_once_and_cleared_once(settings: Settings) -> None:
     assert rows(settings)[0]["as_of"] == minutes(0)
 
 
+def test_an_alert_that_is_still_raised_is_shown_as_it_is_now(settings: Settings) -> None:
+    split(settings, "/a")
+    assert [alert.detail for alert in run(settings).open_alerts] == ["in 2 partitions"]
+    put(settings, "sds_messages", bridge_row(0, minutes(-1), 2, content_topic="/a"))
+    outcome = run(settings)
+    assert [(alert.value, alert.detail) for alert in outcome.open_alerts] == [(3, "in 3 partitions")]
+    assert outcome.changed == () and rows(settings)[0]["detail"] == "in 2 partitions"
+
+
 def test_a_table_with_comments_of_another_version_is_appended_to(with_webhook: Settings, receiver: Receiver) -> None:
     earlier = replace(ALERTS, columns=tuple(replace(column, meaning="before") for column in ALERTS.columns))
     create_table(with_webhook.paths.table(ALERTS.name), earlier)
