@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsError
 
 from reliable_channel.config.fixed import FIXED, REPLACED, find_fixed
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
@@ -48,56 +47,50 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
     name = str(source or os.environ.get(FILE_VARIABLE) or DEFAULT_NAME)
     file = _find(name)
     from_file = _read(file)
-    _refuse_unknown_variables()
-
-    class Loaded(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, _Environment(settings_cls), _Given(settings_cls, from_file)
-
+    environment = _read_environment()
     try:
-        loaded = Loaded(**overrides)
-    except SettingsError as error:
-        # The JSON parser's error has the text that it was given: its value may be secret, its variable is not.
-        text = getattr(error.__cause__, "doc", None)
-        named = [name for name, value in os.environ.items() if _is_ours(name) and value == text]
-        raise ConfigurationError(
-            f"The environment variable {' or '.join(named) or f'{ENVIRONMENT_PREFIX}…'} is not valid JSON.",
-            """Write lists and mappings as JSON, such as '["/my-app/1/*/proto"]'.""",
-        ) from None
+        _refuse_fixed(environment)
+        _refuse_fixed(from_file)
+        return Settings(**_merge(_merge(from_file, environment), overrides))
     except ValidationError as error:
         raise _explain(error, file, from_file) from None
     except ConfigurationError as error:  # the core's own ranges
         raise ConfigurationError(f"{_locate(error.cause, file)}: {error.cause}", error.remedy) from None
-    # The plain class, so that settings compare, pickle and print alike wherever they were loaded.
-    return Settings.model_construct(**{name: getattr(loaded, name) for name in Settings.model_fields})
 
 
-class _Environment(EnvSettingsSource):
-    """Environment variables; pydantic-settings reads JSON in models but not in the core's dataclasses."""
-
-    def __call__(self) -> dict[str, Any]:
-        given = super().__call__()
-        for section, content in given.items():
-            field = Settings.model_fields.get(section)
-            if field is not None and is_dataclass(field.annotation) and isinstance(content, dict):
-                given[section] = {key: _from_json(value) for key, value in content.items()}
-        _refuse_fixed(given)
-        return given
+def _merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Both contents, also of the mappings inside them; where both have a value, that of ``upper``."""
+    merged = {**lower}
+    for key, value in upper.items():
+        below = lower.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
-def _from_json(value: Any) -> Any:
-    if isinstance(value, str) and value[:1] in {"[", "{"}:
-        with suppress(ValueError):
-            return json.loads(value)
-    return value
+def _read_environment() -> dict[str, Any]:
+    """What the variables set, in the form of a file. Raises ``ConfigurationError`` for a variable of no section, since
+    a typing error must not go unnoticed, and for a list or mapping that is not JSON."""
+    content: dict[str, Any] = {}
+    for variable in sorted(filter(_is_ours, os.environ), key=str.lower):  # that of a section before those of its keys
+        path = variable[len(ENVIRONMENT_PREFIX) :].lower().split("__")
+        if path[0] not in Settings.model_fields:
+            raise ConfigurationError(
+                f"The environment variable {variable} names no section of the configuration.",
+                f"Sections are {', '.join(Settings.model_fields)}.",
+            )
+        value: Any = os.environ[variable]
+        if _takes_json(path):
+            try:
+                value = json.loads(value)
+            except ValueError:  # its text has the value, which may be secret
+                raise ConfigurationError(
+                    f"The environment variable {variable} is not valid JSON.",
+                    """Write lists and mappings as JSON, such as '["/my-app/1/*/proto"]'.""",
+                ) from None
+        for key in reversed(path):
+            value = {key: value}
+        content = _merge(content, value)
+    return content
 
 
 def _refuse_fixed(content: dict[str, Any]) -> None:
@@ -107,21 +100,6 @@ def _refuse_fixed(content: dict[str, Any]) -> None:
             f"{', '.join(names)} {'are no settings' if len(names) > 1 else 'is no setting'} (any more).",
             " ".join(dict.fromkeys(REPLACED.get(name, _LEAVE_OUT) for name in names)),
         )
-
-
-class _Given(PydanticBaseSettingsSource):
-    """The content of the file as a source with the lowest priority; pydantic-settings merges deeply."""
-
-    def __init__(self, settings_cls: type[BaseSettings], content: dict[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._content = content
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        return self._content.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        _refuse_fixed(self._content)
-        return self._content
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -171,7 +149,7 @@ def _read(file: Traversable) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigurationError(f"{file} holds no mapping.", "Write sections with keys: see conf/local.yaml.")
-    for section, values in content.items():  # pydantic-settings drops it where a variable sets a key of the section
+    for section, values in content.items():  # a variable that sets a key of the section would replace it silently
         if section in Settings.model_fields and not isinstance(values, dict | None):
             raise ConfigurationError(f"{file}: {section} is no mapping.", "Write its keys: see conf/local.yaml.")
     return content
@@ -179,18 +157,6 @@ def _read(file: Traversable) -> dict[str, Any]:
 
 def _is_ours(variable: str) -> bool:
     return variable.upper().startswith(ENVIRONMENT_PREFIX)
-
-
-def _refuse_unknown_variables() -> None:
-    """Refuse variables of unknown sections, which pydantic-settings ignores: a typing error must not go unnoticed."""
-    for variable in os.environ:
-        if _is_ours(variable):
-            section = variable[len(ENVIRONMENT_PREFIX) :].split("__")[0].lower()
-            if section not in Settings.model_fields:
-                raise ConfigurationError(
-                    f"The environment variable {variable} names no section of the configuration.",
-                    f"Sections are {', '.join(Settings.model_fields)}.",
-                )
 
 
 def _explain(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
@@ -248,21 +214,40 @@ def _annotation(path: list[str]) -> Any:
     """The declared type of a key: a section (model or dataclass), a plain type, or None when nothing is known."""
     declared: Any = Settings
     for part in path:
-        if is_dataclass(declared):
-            declared = get_type_hints(declared).get(part)
-        elif isinstance(declared, type) and issubclass(declared, BaseModel):
-            field = declared.model_fields.get(part)
-            declared = field.annotation if field else None
-        else:  # inside a list or a mapping: its container decides whether it is secret
+        section = _section_of(declared)
+        if section is None:  # inside a list or a mapping: its container decides whether it is secret
             return declared
+        if is_dataclass(section):
+            declared = get_type_hints(section).get(part)
+        else:
+            field = section.model_fields.get(part)
+            declared = field.annotation if field else None
     return declared
+
+
+def _section_of(declared: Any) -> Any:
+    """The section (model or dataclass) that a type is, or is if it is not unset; None for any other type."""
+    if is_dataclass(declared) or (isinstance(declared, type) and issubclass(declared, BaseModel)):
+        return declared
+    members = get_args(declared) if get_origin(declared) in (Union, UnionType) else ()
+    return next(filter(None, map(_section_of, members)), None)
+
+
+def _takes_json(path: list[str]) -> bool:
+    """Whether a variable gives this key as JSON: a section, list or mapping. What is inside a mapping is text."""
+    return _section_of(_annotation(path[:-1])) is not None and _is_compound(_annotation(path))
+
+
+def _is_compound(declared: Any) -> bool:
+    if get_origin(declared) in (Union, UnionType, Annotated):
+        return any(map(_is_compound, get_args(declared)))
+    return _section_of(declared) is not None or get_origin(declared) in (dict, list, tuple, frozenset)
 
 
 def _secret(path: list[str]) -> bool:
     """Whether the value of a key may hold a secret: it is declared so, or a section, or nothing is known about it."""
     declared = _annotation(path)
-    section = is_dataclass(declared) or (isinstance(declared, type) and issubclass(declared, BaseModel))
-    return declared is None or section or "Secret" in str(declared)
+    return declared is None or _section_of(declared) is not None or "Secret" in str(declared)
 
 
 def _remedy(error: ValidationError) -> str:

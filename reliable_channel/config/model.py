@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.alerts import AlertSettings
@@ -147,16 +146,8 @@ class PipelineSettings(Section):
     )
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """Everything that can be configured. Build it with ``load()``; ``model_copy(update=…)`` derives variants."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-    )
 
     kafka: KafkaSettings = KafkaSettings()
     paths: PathSettings = Field(default_factory=PathSettings)
