@@ -27,6 +27,7 @@ from reliable_channel.channel.config import (
     ReliableChannelConfig,
     ReliableEnvelope,
 )
+from reliable_channel.channel.cycle import ChannelCycle
 from reliable_channel.channel.encryption import ChannelEncryption, bind_encryption
 from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
 from reliable_channel.channel.events import MessageReceived
@@ -90,17 +91,10 @@ def create_reliable_channel(
         releases.append(count.close)
         node.limit_rate(config.rate_limit, count)
         channel = ReliableChannel(
-            node,
-            key,
-            config,
-            machine,
-            persistence,
-            bound,
-            clock=clock,
+            ChannelCycle(node, key, config, machine, persistence, bound, clock=clock, threaded=threaded),
             subscribe=lambda: shared.subscribe(content_topic),
             unsubscribe=lambda: shared.unsubscribe(content_topic),
             releases=releases,
-            threaded=threaded,
         )
     except BaseException:
         while releases:

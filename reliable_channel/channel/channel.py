@@ -15,9 +15,7 @@ from types import TracebackType
 from typing import Any, NewType, Self, TypeVar, overload
 from weakref import WeakSet
 
-from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.cycle import ChannelCycle
-from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
 from reliable_channel.channel.event_stream import DEFAULT_QUEUE_EVENTS, EventStream
 from reliable_channel.channel.events import (
@@ -30,14 +28,13 @@ from reliable_channel.channel.events import (
     MessageSendError,
     MessageSent,
 )
-from reliable_channel.channel.machine import ChannelMachine
-from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
+from reliable_channel.channel.persistence import LabelledSend
 from reliable_channel.channel.sends import SendState
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.transport.base import Node, SendBufferFull
-from reliable_channel.transport.clock import Clock, now_ms
-from reliable_channel.transport.dispatcher import Dispatcher, Listener
+from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.clock import now_ms
+from reliable_channel.transport.dispatcher import Listener
 from reliable_channel.transport.forking import OwnerProcess
 from reliable_channel.transport.threads import TurnLock, join
 
@@ -86,43 +83,23 @@ class ReliableChannel:
 
     def __init__(
         self,
-        node: Node,
-        key: ChannelKey,
-        config: ReliableChannelConfig,
-        machine: ChannelMachine,
-        persistence: Persistence,
-        encryption: ChannelEncryption | None,
+        cycle: ChannelCycle,
         *,
-        clock: Clock,
         subscribe: Callable[[], None],
         unsubscribe: Callable[[], None],
         releases: list[Callable[[], None]],
-        threaded: bool,
     ) -> None:
-        self.channel_id = key.channel_id
-        self.pubsub_topic = key.pubsub_topic
-        self.content_topic = key.content_topic
-        self.sender_id = key.sender_id
-        self.message_events: Dispatcher[ChannelEvent] = Dispatcher("channel")
-        self._node = node
-        self._config = config
-        self._clock = clock
+        self.channel_id = cycle.key.channel_id
+        self.pubsub_topic = cycle.key.pubsub_topic
+        self.content_topic = cycle.key.content_topic
+        self.sender_id = cycle.key.sender_id
+        self.message_events = cycle.message_events
+        self._cycle = cycle
+        self._node = cycle.node
+        self._config = cycle.config
         self._subscribe = subscribe
         self._unsubscribe = unsubscribe
-        self._threaded = threaded
-        self._work = threading.Event()
-        self._cycle = ChannelCycle(
-            node,
-            key,
-            config,
-            machine,
-            persistence,
-            encryption,
-            self.message_events,
-            self._work.set,
-            clock=clock,
-            threaded=threaded,
-        )
+        self._threaded = cycle.retrieval.threaded
         # The life of the handle, guarded by ``_state``.
         self._turns = TurnLock()
         self._state = threading.RLock()
@@ -393,7 +370,7 @@ class ReliableChannel:
             self._unsubscribe()
             self._node.remove_listener(self._cycle.on_node_event)
             worker, self._worker = self._worker, None
-            self._work.set()
+            self._cycle.work.set()
         self._cycle.retrieval.stop()
         if worker is not None:
             join(worker)
@@ -463,7 +440,7 @@ class ReliableChannel:
         with contextlib.suppress(Exception):  # _guard has recorded and reported it
             owed = self._guard(self._cycle.acknowledge)
         if owed and self._threaded and threading.current_thread() is not self._worker:
-            self._work.set()
+            self._cycle.work.set()
             self.flush(ACKNOWLEDGE_TIMEOUT_S)
 
     # ---- the worker --------------------------------------------------------------------------------------------------
@@ -479,7 +456,7 @@ class ReliableChannel:
     def _run(self) -> None:
         me = threading.current_thread()
         while self._started and self._worker is me:
-            self._work.clear()
+            self._cycle.work.clear()
             try:
                 due = self._cycle.run()
             except Exception as error:  # whatever it is, a channel whose state is in doubt says so and stops
@@ -490,16 +467,16 @@ class ReliableChannel:
                 return
             with self._settled:
                 self._settled.notify_all()
-            wait_ms = 1_000 if due is None else due - now_ms(self._clock)
+            wait_ms = 1_000 if due is None else due - now_ms(self._cycle.clock)
             if wait_ms > 0 and self._started:
-                self._work.wait(min(wait_ms, 1_000) / 1_000)
+                self._cycle.work.wait(min(wait_ms, 1_000) / 1_000)
 
     def _fail(self, error: Exception) -> None:
         """Stop the channel because its state could not be persisted, and report that once."""
         self._fault = error
         _log.error("channel %s stopped: %s", self.channel_id, type(error).__name__)
         detail = str(error) if isinstance(error, EnvironmentFault) else type(error).__name__
-        event = ChannelProblem(channel_id=self.channel_id, at=now_ms(self._clock), kind="stopped", detail=detail)
+        event = ChannelProblem(channel_id=self.channel_id, at=now_ms(self._cycle.clock), kind="stopped", detail=detail)
         with contextlib.suppress(Exception):
             self.message_events.emit(event)
         with self._settled:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -74,7 +74,8 @@ FAILED_TIMERS_WAIT_MS = 60_000
 
 
 class ChannelCycle:
-    """The state of one channel and what drives it. ``listeners`` are called with its events; ``wake`` requests a cycle.
+    """The state of one channel and what drives it. ``message_events`` are called with its events; ``work`` is set when
+    there is something for a cycle to do.
 
     ``lock`` guards everything. While it is held, only the database is waited for, never the node, the store or the
     application. ``space`` is notified when envelopes have left the queues."""
@@ -87,17 +88,16 @@ class ChannelCycle:
         machine: ChannelMachine,
         persistence: Persistence,
         encryption: ChannelEncryption | None,
-        listeners: Dispatcher[ChannelEvent],
-        wake: Callable[[], None],
         *,
         clock: Clock,
         threaded: bool,
     ) -> None:
-        self._node = node
-        self._key = key
-        self._config = config
-        self._clock = clock
-        self._wake = wake
+        self.node = node
+        self.key = key
+        self.config = config
+        self.clock = clock
+        self.message_events: Dispatcher[ChannelEvent] = Dispatcher("channel")
+        self.work = threading.Event()
         self.lock = threading.RLock()
         self.space = threading.Condition(self.lock)
         self.machine = machine
@@ -108,7 +108,7 @@ class ChannelCycle:
             node, key.pubsub_topic, key.content_topic, self._on_store_result, threaded=threaded
         )
         self._queries = StoreQueries(self.retrieval, config)
-        self._report_queue = ReportQueue(self.journal, listeners, self.lock, wake)
+        self._report_queue = ReportQueue(self.journal, self.message_events, self.lock, self.work.set)
         self.outgoing = OutgoingQueue(key, node, encryption, self._report_queue.emit)
         self.dispatch_reports = DispatchReports(
             machine,
@@ -138,7 +138,7 @@ class ChannelCycle:
             outcome = apply_input(self.machine, SendRequested(self._now(), payload), self.journal.rewind)
             self.journal.commit([outcome], label)
             self._plan(outcome.effects)
-        self._wake()
+        self.work.set()
         return outcome.send_id
 
     def submit_ephemeral(self, payload: bytes) -> str:
@@ -146,7 +146,7 @@ class ChannelCycle:
         with self.lock:
             dispatch = self.machine.send_ephemeral(payload, self._now())
             self._plan([dispatch])  # not journalled: it changes no state, and is not repeated after a crash
-        self._wake()
+        self.work.set()
         return dispatch.sds_id
 
     def _send_again(self, known: LabelledSend) -> str:
@@ -159,7 +159,7 @@ class ChannelCycle:
                     outgoing = Outgoing(data, message, OutgoingReason.RESEND, known.send_id, index, 1)
                     payload_hash = send.payload_hash if send is not None else ""
                     self._plan([SdsDispatch(outgoing, known.send_id, payload_hash, len(known.segments))])
-            self._wake()
+            self.work.set()
         return known.send_id
 
     @property
@@ -174,7 +174,7 @@ class ChannelCycle:
             last_active = self.machine.last_active
             self._take([Opened(now)])
             self._queries.catch_up(last_active, now)
-        self._wake()
+        self.work.set()
 
     def run(self) -> int | None:
         """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
@@ -230,7 +230,7 @@ class ChannelCycle:
         """The node's listener: never blocks. A channel that falls behind drops envelopes; stores have them."""
         match event:
             case Received(envelope):
-                if envelope.message.content_topic != self._key.content_topic:
+                if envelope.message.content_topic != self.key.content_topic:
                     return
                 if envelope.hold is not None:
                     envelope.hold.take()  # or Kafka's offset is committed past what only this process has
@@ -240,7 +240,7 @@ class ChannelCycle:
             # Every channel of a node hears of every envelope. With hundreds of channels, waking all of them for each
             # took minutes of CPU.
             case Sent(message=message):
-                if message.content_topic != self._key.content_topic:  # those of this topic may also be in a store
+                if message.content_topic != self.key.content_topic:  # those of this topic may also be in a store
                     return
                 self._results.append(replace(event, message=replace(message, payload=b"")))
                 if not self.outgoing.may_await(event.request_id):
@@ -249,7 +249,7 @@ class ChannelCycle:
                 return
             case _:
                 self._results.append(event)
-        self._wake()
+        self.work.set()
 
     def _on_store_result(self, result: StoreResult) -> None:
         """Take the envelopes that a store returned, or its failure."""
@@ -261,7 +261,7 @@ class ChannelCycle:
             self.arrivals.put(result.envelopes)
         else:
             self._results.append(result)
-        self._wake()
+        self.work.set()
 
     # ---- inside a cycle ----------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class ChannelCycle:
             given = self._read_result(self._results.popleft(), now)
             if given is not None:
                 self._apply(given, outcomes)
-        pause_ms = self._config.process_task_min_elapse_ms
+        pause_ms = self.config.process_task_min_elapse_ms
         if self.arrivals and (self._draining or has_passed(pause_ms, self._last_processing, now)):
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 envelope = self.arrivals.take()
@@ -405,7 +405,7 @@ class ChannelCycle:
             is_sync = outgoing.reason is OutgoingReason.SYNC
             if is_sync and len(delayed) > 1:
                 continue  # a new one would go to the end of the queue
-            if self.machine.sds.is_outdated(outgoing, now) and self._node.withdraw(request_id):
+            if self.machine.sds.is_outdated(outgoing, now) and self.node.withdraw(request_id):
                 del delayed[request_id]
                 self.outgoing.in_flight.pop(request_id, None)
                 if is_sync:
@@ -425,14 +425,14 @@ class ChannelCycle:
             self._queries.next_due(),
         ]
         if self.arrivals:
-            due.append(now if self._draining else self._last_processing + self._config.process_task_min_elapse_ms)
+            due.append(now if self._draining else self._last_processing + self.config.process_task_min_elapse_ms)
         if self._effects or self._results:
             due.append(now)
         return earliest(*due)
 
     def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
-        return ChannelProblem(channel_id=self._key.channel_id, at=now, kind=kind, detail=detail)
+        return ChannelProblem(channel_id=self.key.channel_id, at=now, kind=kind, detail=detail)
 
     def _now(self) -> int:
         """Unix ms."""
-        return now_ms(self._clock)
+        return now_ms(self.clock)

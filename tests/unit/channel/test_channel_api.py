@@ -269,14 +269,14 @@ def test_what_one_channel_of_a_node_sends_wakes_no_other(world: World) -> None:
     ]
     for other in others:
         other.step()
-        other._work.clear()
+        other._cycle.work.clear()
     mine = alice.channel.send(b"hello")
     alice.channel.step()
     world.node("alice")._emit(Queued(next(iter(alice.channel._cycle.outgoing.in_flight)), world.now))
     world.network.pump()
     alice.channel.step()
     assert alice.channel.send_state(mine) is SendState.SENT
-    assert [(other._work.is_set(), len(other._cycle._results)) for other in others] == [(False, 1), (False, 0)]
+    assert [(other._cycle.work.is_set(), len(other._cycle._results)) for other in others] == [(False, 1), (False, 0)]
     for other in others:
         other.close()
 

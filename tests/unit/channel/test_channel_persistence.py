@@ -231,10 +231,10 @@ def test_an_unclean_journal_is_not_replayed_under_another_configuration() -> Non
     kept = MemoryPersistence(keeps_journal=True)
     alice = world.join("alice", quick(persistence=kept))
     alice.channel.send(b"one")
-    snapshot = kept.load(alice.channel._cycle._key)
+    snapshot = kept.load(alice.channel._cycle.key)
     alice.channel.close()
     kept = MemoryPersistence(keeps_journal=True)
-    kept.append(alice.channel._cycle._key, snapshot.journal, snapshot.fingerprint)
+    kept.append(alice.channel._cycle.key, snapshot.journal, snapshot.fingerprint)
     with pytest.raises(ChangedConfigurationError, match=r"sds\.causal_history_size"):
         world.join("alice", quick(persistence=kept, sds={"causal_history_size": 9}))
     world.join("alice", quick(persistence=kept))
@@ -245,7 +245,7 @@ def test_an_unclean_journal_of_another_version_names_the_remedy() -> None:
     kept = MemoryPersistence(keeps_journal=True)
     alice = world.join("alice", quick(persistence=kept))
     alice.channel.send(b"one")
-    key = alice.channel._cycle._key
+    key = alice.channel._cycle.key
     left = kept.load(key)
     alice.channel.close()
     kept = MemoryPersistence(keeps_journal=True)
@@ -300,7 +300,7 @@ def test_a_damaged_journal_or_snapshot_is_a_clear_fault(damage: bytes) -> None:
     for keep in ("append", "compact"):
         kept = MemoryPersistence(keeps_journal=True)
         alice = world.join("alice", quick(persistence=kept))
-        key, fingerprint = alice.channel._cycle._key, alice.channel._cycle.journal.fingerprint
+        key, fingerprint = alice.channel._cycle.key, alice.channel._cycle.journal.fingerprint
         alice.channel.close()
         kept = MemoryPersistence(keeps_journal=True)
         if keep == "append":
