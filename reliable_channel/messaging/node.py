@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -21,12 +21,12 @@ from reliable_channel.messaging.events import EventName, EventSource
 from reliable_channel.messaging.health import HealthIndicator, HealthStatus
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
-from reliable_channel.messaging.lookups import RecordLookups
 from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.port import NodePort
 from reliable_channel.messaging.receiving import MessageReceiver
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sending import MessageSender
+from reliable_channel.messaging.store import RecordKey
 from reliable_channel.messaging.subscriptions import (
     Subscription,
     SubscriptionId,
@@ -53,9 +53,10 @@ from reliable_channel.transport.dispatcher import Dispatcher
 from reliable_channel.transport.envelopes import refuse_one_text
 from reliable_channel.transport.health import Health
 from reliable_channel.transport.threads import TurnLock
+from reliable_channel.transport.waku_json import hash_from_hex
 
 
-class MessagingNode(RecordLookups):
+class MessagingNode:
     """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
     ``:memory:``; ``feed`` receives the rows and envelopes for the pipeline.
     Reliable channels use its :attr:`port`. Thread-safe.
@@ -270,6 +271,51 @@ class MessagingNode(RecordLookups):
     def get_active_subscriptions(self) -> list[SubscriptionId]:
         """The ids of all active subscriptions, the background confirmation's included; no duplicates."""
         return self._subscriptions.ids()
+
+    # -- records ----------------------------------------------------------------------------------------------
+
+    def get_by_request_id(self, request_id: str) -> MessageRecord | None:
+        """The record of a send request, or None."""
+        return self._ledger.records.by_request_id(request_id)
+
+    def get_by_hash(self, message_hash: str) -> MessageRecord | None:
+        """The record of a message hash (64 hex digits, ``0x`` optional), or None, also for text that is not a hash."""
+        digest = hash_from_hex(message_hash)
+        return None if digest is None else self._ledger.records.by_hash(digest)
+
+    def get_by_content_topic(
+        self, content_topic: str, skip: int = 0, take: int | None = None, *, since: int | None = None
+    ) -> list[MessageRecord]:
+        """The records of a content topic, in the order in which they were added; ``since`` (a ``change_seq``) leaves
+        only those changed after it, in the order of their changes. Raises ``ValueError`` for negative numbers."""
+        return list(self.records_of(self.find_keys(content_topic, None, skip, take, since)))
+
+    def get_by_subscription_id(
+        self, subscription_id: str, skip: int = 0, take: int | None = None, *, since: int | None = None
+    ) -> list[MessageRecord]:
+        """The records received under a subscription, as :meth:`get_by_content_topic`."""
+        return list(self.records_of(self.find_keys(None, subscription_id, skip, take, since)))
+
+    def find_keys(
+        self,
+        content_topic: str | None,
+        subscription_id: str | None,
+        skip: int = 0,
+        take: int | None = None,
+        since: int | None = None,
+    ) -> list[RecordKey]:
+        """Which records :meth:`get_by_content_topic` or :meth:`get_by_subscription_id` would return, in their order;
+        :meth:`records_of` reads them a batch at a time."""
+        return self._ledger.records.keys(content_topic, subscription_id, skip, take, since)
+
+    def records_of(self, keys: Sequence[RecordKey]) -> Iterator[MessageRecord]:
+        """The records of these keys; those that are gone meanwhile are left out."""
+        return self._ledger.records.by_keys(keys)
+
+    @property
+    def record_cursor(self) -> int:
+        """The ``change_seq`` of the latest change of any record."""
+        return self._ledger.records.change_seq()
 
     # -- history ------------------------------------------------------------------------------------------------
 
