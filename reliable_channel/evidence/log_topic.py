@@ -6,7 +6,6 @@ consumer group has the id of the table in its name: tables that were made anew r
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,12 +18,11 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SIGHTINGS
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader, RawRecord
+from reliable_channel.transport.kafka_consumer import OffsetReader, RawRecord
 
 GROUP = "reliable-channel-logs-"
 """The consumer group is this and the id of the table."""
 POLL_MS = 1_000
-_log = logging.getLogger(__name__)
 
 
 def read_topic(
@@ -43,7 +41,7 @@ def read_topic(
     create_tables(paths, (SIGHTINGS,))
     group = f"{GROUP}{open_table(paths, SIGHTINGS).metadata().id}"
     reading = _TopicReading(PendingSightings(paths, counts := LogCounts()), counts, node, node_field)
-    with closing(OffsetReader(clients, topic, group, "earliest", wait_for_topic_s=0, on_gone=_warn_of_gone)) as reader:
+    with closing(OffsetReader(clients, topic, group, "earliest", wait_for_topic_s=0)) as reader:
         left, written_at, ended = reader.check(), time.monotonic(), False
         while not ended:
             records = reader.poll(POLL_MS)
@@ -102,7 +100,3 @@ class _TopicReading:
         field = read_field(line, self._node_field) if self._node_field else None
         in_key = (key or b"")[:MAX_TEXT].decode("utf-8", "replace")
         return self._node or field or in_key or sighting.node
-
-
-def _warn_of_gone(gone: GoneOffsets) -> None:
-    _log.warning("log lines were gone before they were read: %s", gone)

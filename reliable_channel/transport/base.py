@@ -158,16 +158,15 @@ class HealthChanged:
 
 @dataclass(frozen=True, slots=True)
 class RecordsGone:
-    """Records that this node had not read yet are no longer in Kafka: the offsets from ``first`` up to, but without,
-    ``next`` of one partition, or an unknown number of them if both are equal. The node continues at ``next``, the
-    earliest record that is kept."""
+    """Records that were not read yet are no longer in Kafka: the offsets from ``first`` up to, but without, ``next`` of
+    one partition, or an unknown number of them if both are equal, because the topic was created anew. The reader
+    continues at the earliest record that is kept."""
 
     topic: str
     partition: int
     first: int
     next: int
     reason: str
-    at_ms: int
 
     def __str__(self) -> str:
         gone = f"offsets {self.first} to {self.next - 1}" if self.next > self.first else "an unknown number of records"

@@ -34,7 +34,7 @@ from reliable_channel.transport.clock import SystemClock, now_ms
 from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
 from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
+from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.store.client import StoreClient
@@ -50,10 +50,6 @@ STOP_TIMEOUT_S = 30.0
 
 _COUNTED = ("received", "duplicates", "refused", "dispatched", "failed", "malformed", "gaps", "recovered", "delayed")
 """The numbers of :class:`BridgeStatus` that its threads count."""
-
-
-def _warn_of_gone(gone: GoneOffsets) -> None:
-    _log.warning("outgoing envelopes were gone before they were dispatched: %s", gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +131,7 @@ class Bridge:
         if self._node is not None or self._limit.enabled:
             self._state.open()
         try:
-            reader = OffsetReader(
-                self._clients, self._topics.outgoing, self._group_id, "earliest", on_gone=_warn_of_gone
-            )
+            reader = OffsetReader(self._clients, self._topics.outgoing, self._group_id, "earliest")
             try:
                 self._producer = EnvelopeProducer(self._clients.producer)
                 self._recall()

@@ -38,7 +38,7 @@ from reliable_channel.transport.dispatch_limit import Count
 from reliable_channel.transport.dispatch_results import DispatchResult, DispatchStatus, read_result
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.kafka_clients import KafkaClients
-from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
+from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_producer import RECORD_OVERHEAD, EnvelopeProducer
 from reliable_channel.transport.kafka_records import envelope_record, read_record
 from reliable_channel.transport.node import Accepted, NodeBase
@@ -325,13 +325,9 @@ class KafkaNode(NodeBase):
             _log.warning("group %s stays at the offsets %s (by partition): %s", self._group_id, stuck, text)
         return f"; {text}"
 
-    def _report_gone(self, gone: GoneOffsets) -> None:
-        event = RecordsGone(
-            self._envelopes_topic, gone.partition, gone.first, gone.next, gone.reason, now_ms(self._clock)
-        )
-        _log.warning("records are gone: %s", event)
-        self._gone = f"; gone before they were read: {event}"
-        self._emit(event)
+    def _report_gone(self, gone: RecordsGone) -> None:
+        self._gone = f"; gone before they were read: {gone}"
+        self._emit(gone)
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""

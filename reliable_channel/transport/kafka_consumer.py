@@ -6,6 +6,7 @@ out to a group would hide some. The group id only names where the offsets are ke
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -26,8 +27,11 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.base import RecordsGone
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_producer import make_unreachable_error
+
+_log = logging.getLogger(__name__)
 
 TOPIC_REFRESH_S = 30.0
 """How often a reader looks for new partitions, and for a new topic of the same name."""
@@ -49,17 +53,6 @@ class RawRecord:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GoneOffsets:
-    """Offsets ``first`` up to, but without, ``next`` of a partition that are no longer in Kafka; ``next`` equals
-    ``first`` where the topic was created anew and their number is not known."""
-
-    partition: int
-    first: int
-    next: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +105,10 @@ class OffsetReader:
     ``start_at`` applies if the group has no offset for any partition: ``latest`` is the end at construction, so that no
     record written after the constructor returned is missed. The offsets are committed at once, so a group that reads
     nothing in its first session continues there too. A partition that is new to a known group is read from its
-    beginning. ``on_gone`` gets the unread records that Kafka no longer has, because retention deleted them or the topic
-    was created anew; reading continues at the earliest record that is kept. Kafka deletes a group's offsets with their
-    topic: an offset that is committed for ``marker_topic`` shows that the group is known all the same. Raises
-    ``EnvironmentFault`` when the cluster or the topic does not exist."""
+    beginning. The log and ``on_gone`` tell of unread records that Kafka no longer has, because retention deleted them
+    or the topic was created anew; reading continues at the earliest record that is kept. Kafka deletes a group's
+    offsets with their topic: an offset that is committed for ``marker_topic`` shows that the group is known all the
+    same. Raises ``EnvironmentFault`` when the cluster or the topic does not exist."""
 
     def __init__(
         self,
@@ -124,7 +117,7 @@ class OffsetReader:
         group_id: str | None,
         start_at: Literal["latest", "earliest"] = "latest",
         wait_for_topic_s: float = 30.0,
-        on_gone: Callable[[GoneOffsets], None] | None = None,
+        on_gone: Callable[[RecordsGone], None] | None = None,
         marker_topic: str | None = None,
     ) -> None:
         self._topic = topic
@@ -328,8 +321,10 @@ class OffsetReader:
             self._name_gone(tp, offset, begin, _DELETED)
 
     def _name_gone(self, tp: TopicPartition, first: int, next_offset: int, reason: str) -> None:
+        gone = RecordsGone(self._topic, tp.partition, first, next_offset, reason)
+        _log.warning("records are gone before they were read: %s", gone)
         if self._on_gone is not None:
-            self._on_gone(GoneOffsets(tp.partition, first, next_offset, reason))
+            self._on_gone(gone)
 
     def _begins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The earliest offsets that are kept, in order of the partitions. Raises ``KafkaError``."""

@@ -26,7 +26,7 @@ from reliable_channel.transport import kafka_consumer
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
-from reliable_channel.transport.kafka_consumer import GoneOffsets, OffsetReader
+from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support import error_page
 from tests.support.odd_topics import (
@@ -135,7 +135,7 @@ def test_a_bridge_dispatches_what_is_right_of_an_odd_topic(
                 bridge.stop()
         assert one.texts == expected
     warned = [record.args[0] for record in caplog.records if isinstance(record.args, tuple) and record.args]
-    gone = [each for each in warned if isinstance(each, GoneOffsets)]
+    gone = [each for each in warned if isinstance(each, RecordsGone)]
     assert [(each.partition, each.first, each.next) for each in gone] == deleted_ranges(odd)
 
 
@@ -163,7 +163,7 @@ def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, t
 
 
 def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:
-    gone: list[GoneOffsets] = []
+    gone: list[RecordsGone] = []
     write(broker, topic, [f"{number}" for number in range(6)])
     reader = OffsetReader(broker.kafka.clients(), topic, None, "earliest", on_gone=gone.append)
     try:
