@@ -6,6 +6,7 @@ over HTTP. Names are loaded on first use, so that reading the configuration does
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,30 +22,6 @@ if TYPE_CHECKING:
     from reliable_channel.messaging.sending import PendingLimitError
     from reliable_channel.messaging.store import NodeClosedError
     from reliable_channel.messaging.topics import UnsupportedTopicError
-
-_HOME = {
-    "CONFIRMATION_SUBSCRIPTION_ID": "config",
-    "CustomEvent": "events",
-    "Decoder": "codec",
-    "Encoder": "codec",
-    "EventName": "events",
-    "EventSource": "events",
-    "HealthStatus": "health",
-    "KafkaFeed": "pipeline_feed",
-    "Message": "codec",
-    "MessageEnvelope": "client",
-    "MessageRecord": "records",
-    "MessagingClient": "client",
-    "MessagingConfig": "config",
-    "MessagingNode": "node",
-    "Mode": "config",
-    "NodeClosedError": "store",
-    "PendingLimitError": "sending",
-    "PlainDecoder": "codec",
-    "PlainEncoder": "codec",
-    "SubscriptionsError": "client",
-    "UnsupportedTopicError": "topics",
-}
 
 __all__ = [
     "CONFIRMATION_SUBSCRIPTION_ID",
@@ -71,9 +48,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+_MODULES = (
+    *("config", "codec", "events", "health", "records", "topics", "store"),
+    *("pipeline_feed", "sending", "node", "client"),
+)
+"""Where the names are looked for: what imports little comes first."""
 
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in _MODULES:
+            if hasattr(found := import_module(f"{__name__}.{module}"), name):
+                return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
