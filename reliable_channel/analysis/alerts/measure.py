@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.alerts.rules import (
     Budget,
     ClockStopped,
@@ -126,7 +127,7 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
         Reading(
             _channel(row),
             float(row["silent_ms"]),
-            f"nothing for {_duration(row['silent_ms'])}, after {row['messages']} SDS messages",
+            f"nothing for {text.duration(row['silent_ms'])}, after {row['messages']} SDS messages",
         )
         for row in rows
     ]
@@ -166,7 +167,7 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
             _channel(row),
             row["used"] / rule.messages_per_epoch,
             f"a sender used {row['used']} of {rule.messages_per_epoch} {what} in an epoch of"
-            f" {_duration(rule.epoch_size_ms)}",
+            f" {text.duration(rule.epoch_size_ms)}",
         )
         for row in rows
     ]
@@ -247,7 +248,7 @@ def _clock_stopped(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
     if last is None:
         return []
     silent_ms = max(0.0, (now - last) / dt.timedelta(milliseconds=1))
-    return [Reading(PIPELINE, silent_ms, f"ingest wrote its clock {_duration(silent_ms)} ago")]
+    return [Reading(PIPELINE, silent_ms, f"ingest wrote its clock {text.duration(silent_ms)} ago")]
 
 
 _MEASURES: dict[type, Callable[..., list[Reading]]] = {
@@ -272,11 +273,3 @@ def _shorten(subject: str) -> str:
         return subject
     digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{subject[: LONGEST_SUBJECT - 80]}… sha256:{digest}"
-
-
-def _duration(ms: float) -> str:
-    seconds = int(ms // 1000)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
