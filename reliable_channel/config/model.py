@@ -11,17 +11,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.alerts import AlertSettings
-from reliable_channel.config.api import ApiSettings
 from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
-from reliable_channel.config.dashboard import DashboardSettings
 from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.messaging import complete_from_node
-from reliable_channel.config.metrics import MetricsSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.presets import apply_preset
 from reliable_channel.config.quotas import QuotaSettings
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.config.servers import ApiSettings, DashboardSettings, MetricsSettings
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
