@@ -22,7 +22,8 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
-from reliable_channel.transport.store.source import EnvelopeReading, Position, Selection
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.source import EnvelopeReading, Position
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -73,9 +74,9 @@ class DeltaSource:
         index = self._current()
         return None if index is None else index.position(message_hash)
 
-    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+    def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         index = self._current()
-        return [] if index is None else index.select(selection, after, forward, limit)
+        return [] if index is None else index.select(query, after, limit)
 
     def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
         if not message_hashes:

@@ -29,7 +29,7 @@ from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import NamedTopic, PubsubTopics
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StorePage, StoreQuery
-from reliable_channel.transport.store.source import answer
+from reliable_channel.transport.store.source import read_page
 
 DEFAULT_PUBSUB_TOPIC = "/waku/2/rs/0/0"
 
@@ -238,4 +238,4 @@ class _SourceStore:
         self._name = name
 
     def query(self, query: StoreQuery) -> StorePage:
-        return answer(self._source, query, node=f"memory:{self._name}")
+        return read_page(self._source, query, node=f"memory:{self._name}")

@@ -8,7 +8,7 @@ import binascii
 from typing import TYPE_CHECKING, Any
 
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.transport.store.source import Selection
+from reliable_channel.transport.store.model import StoreQuery
 from tests.support.fake_waku_faults import Call, Faults, Reply
 
 if TYPE_CHECKING:
@@ -45,14 +45,12 @@ class StoreAnswers:
         query = call.query
         size = int(query.get("pageSize") or 0) or 20
         cursor = bytes.fromhex(query["cursor"][2:]) if query.get("cursor") else None
-        hashes = tuple(bytes.fromhex(h[2:]) for h in query.get("hashes", "").split(",") if h) or None
+        hashes = tuple(bytes.fromhex(h[2:]) for h in query.get("hashes", "").split(",") if h)
         forward = query.get("ascending", "true") == "true"
         place = None if cursor is None else self.network.archive.position(cursor)
         if cursor is not None and place is None:
             return Reply(500, "BAD_RESPONSE: archive error: cursor not found", "text")
-        selected = self.network.archive.select(
-            _selection(query, hashes), place, forward, (size if 0 < size <= 100 else 100) + 1
-        )
+        selected = self.network.archive.select(_selection(query, hashes), place, (size if 0 < size <= 100 else 100) + 1)
         entries, last = self._page(selected, 100 if not 0 < size <= 100 else size, forward)
         answer: dict[str, Any] = {"requestId": "", "statusCode": 200, "statusDesc": "OK", "messages": []}
         for found_hash, topic, message in entries:
@@ -66,7 +64,7 @@ class StoreAnswers:
 
     def _store_v3_go(self, call: Call) -> Reply:
         query = call.query
-        hashes: tuple[bytes, ...] | None = None
+        hashes: tuple[bytes, ...] = ()
         if query.get("hashes"):
             try:
                 hashes = tuple(_urlsafe(h) for h in query["hashes"].split(","))
@@ -92,7 +90,7 @@ class StoreAnswers:
         place = None if cursor is None else self.network.archive.position(cursor)
         size = min(int(query.get("pageSize") or 20), 100)
         forward = query.get("ascending", "true") == "true"
-        selected = self.network.archive.select(_selection(query, hashes), place, forward, size + 1)
+        selected = self.network.archive.select(_selection(query, hashes), place, size + 1)
         entries, last = self._page(selected, size, forward)
         answer: dict[str, Any] = {"request_id": "r", "status_code": 200, "status_desc": "OK", "messages": []}
         for found_hash, topic, message in entries:
@@ -117,7 +115,7 @@ class StoreAnswers:
             except binascii.Error:
                 return Reply(400, {"messages": None, "error_message": "illegal base64 data at input byte 23"})
             place = self.network.archive.position(wanted)  # digests here are message hashes; real ones are not
-        selected = self.network.archive.select(_selection(query, None), place, forward, size + 1)
+        selected = self.network.archive.select(_selection(query, ()), place, size + 1)
         entries, last = self._page(selected, size, forward)
         answer: dict[str, Any] = {"messages": []}
         for _, _topic, message in entries:
@@ -151,9 +149,14 @@ def _urlsafe(text: str) -> bytes:
     return base64.b64decode(text, altchars=b"-_", validate=True)
 
 
-def _selection(query: dict[str, str], hashes: tuple[bytes, ...] | None) -> Selection:
+def _selection(query: dict[str, str], hashes: tuple[bytes, ...]) -> StoreQuery:
     start, end = int(query.get("startTime") or 0), int(query.get("endTime") or 0)
-    topics = tuple(t for t in query.get("contentTopics", "").split(",") if t) or None
-    return Selection(
-        query.get("pubsubTopic") or None, topics, start if start > 0 else None, end if end > 0 else None, hashes
+    topics = tuple(t for t in query.get("contentTopics", "").split(",") if t)
+    return StoreQuery(
+        query.get("pubsubTopic") or None,
+        topics,
+        start if start > 0 else None,
+        end if end > 0 else None,
+        hashes,
+        forward=query.get("ascending", "true") == "true",
     )

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reliable_channel.transport.sqlite import connect, execute_script, transaction, write_ahead
-from reliable_channel.transport.store.source import Position, Selection
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.source import Position
 
 _SCHEMA = """
 CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE NOT NULL);
@@ -163,23 +164,23 @@ class EnvelopeIndex:
             ).fetchall()
         return [Location(*row[:4]) for row in rows]
 
-    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+    def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         """See ``EnvelopeSource.select``: an ordered walk over one index, or a merge of one per content topic."""
         with self._lock:
-            conditions, values = self._conditions(selection, after, forward)
-            if selection.hashes is not None:
-                marks = ",".join("?" * len(selection.hashes))
+            conditions, values = self._conditions(query, after)
+            if query.hashes:
+                marks = ",".join("?" * len(query.hashes))
                 hashes = [f"hash IN ({marks})", *conditions]
-                if selection.content_topics is not None:
-                    numbers = [str(i) for i in map(self._topic_id, selection.content_topics) if i is not None]
+                if query.content_topics:
+                    numbers = [str(i) for i in map(self._topic_id, query.content_topics) if i is not None]
                     hashes.append(f"+content IN ({','.join(numbers) or 'NULL'})")
-                walks = [self._walk(hashes, [*selection.hashes, *values], forward, limit)]
-            elif selection.content_topics is not None:
-                known = [i for i in map(self._topic_id, dict.fromkeys(selection.content_topics)) if i is not None]
-                walks = [self._walk(["content = ?", *conditions], [i, *values], forward, limit) for i in known]
+                walks = [self._walk(hashes, [*query.hashes, *values], query.forward, limit)]
+            elif query.content_topics:
+                known = [i for i in map(self._topic_id, dict.fromkeys(query.content_topics)) if i is not None]
+                walks = [self._walk(["content = ?", *conditions], [i, *values], query.forward, limit) for i in known]
             else:
-                walks = [self._walk(conditions, values, forward, limit, by_time=selection.pubsub_topic is None)]
-            return list(islice(merge(*walks, reverse=not forward), limit))
+                walks = [self._walk(conditions, values, query.forward, limit, by_time=query.pubsub_topic is None)]
+            return list(islice(merge(*walks, reverse=not query.forward), limit))
 
     def close(self) -> None:
         """Close the file. Closing twice does nothing."""
@@ -188,23 +189,21 @@ class EnvelopeIndex:
         with self._write_lock:
             self._writer.close()
 
-    def _conditions(
-        self, selection: Selection, after: Position | None, forward: bool
-    ) -> tuple[list[str], list[int | bytes]]:
+    def _conditions(self, query: StoreQuery, after: Position | None) -> tuple[list[str], list[int | bytes]]:
         conditions: list[str] = []
         values: list[int | bytes] = []
-        if selection.pubsub_topic is not None:
-            known = self._topic_id(selection.pubsub_topic)
+        if query.pubsub_topic is not None:
+            known = self._topic_id(query.pubsub_topic)
             # With a plus SQLite does not search by the topic, which all envelopes may have.
-            conditions.append("pubsub = ?" if selection.hashes is None else "+pubsub = ?")
+            conditions.append("pubsub = ?" if not query.hashes else "+pubsub = ?")
             values.append(-1 if known is None else known)
-        start, end = selection.start_time_ns, selection.end_time_ns
+        start, end = query.start_time_ns, query.end_time_ns
         # SQLite searches by one bound at each end. By the start of the time it would pass all pages before this one.
-        if after is not None and forward and (start is None or start <= after.timestamp_ns):
+        if after is not None and query.forward and (start is None or start <= after.timestamp_ns):
             start = None
             conditions.append("(timestamp_ns, hash) > (?, ?)")
             values += after
-        elif after is not None and not forward and (end is None or end >= after.timestamp_ns):
+        elif after is not None and not query.forward and (end is None or end >= after.timestamp_ns):
             end = None
             conditions.append("(timestamp_ns, hash) < (?, ?)")
             values += after

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
-from reliable_channel.transport.store.source import Position, Selection
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.source import Position
 
 
 class MemorySource:
@@ -45,11 +46,11 @@ class MemorySource:
             entry = self._envelopes.get(message_hash)
         return None if entry is None else Position(entry[1].timestamp or 0, message_hash)
 
-    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+    def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         with self._lock:
             positions: list[Position] = []
-            for index in self._walk(selection, after, forward):
-                if self._matches(selection, index):
+            for index in self._walk(query, after):
+                if self._matches(query, index):
                     positions.append(index)
                     if len(positions) == limit:
                         break
@@ -59,23 +60,23 @@ class MemorySource:
         with self._lock:
             return {h: self._envelopes[h] for h in message_hashes if h in self._envelopes}
 
-    def _walk(self, selection: Selection, after: Position | None, forward: bool) -> Iterable[Position]:
+    def _walk(self, query: StoreQuery, after: Position | None) -> Iterable[Position]:
         low, high = 0, len(self._order)
-        if selection.start_time_ns is not None:
-            low = bisect_left(self._order, Position(selection.start_time_ns, b""))
-        if selection.end_time_ns is not None:
-            high = bisect_left(self._order, Position(selection.end_time_ns + 1, b""))
-        if after is not None and forward:
+        if query.start_time_ns is not None:
+            low = bisect_left(self._order, Position(query.start_time_ns, b""))
+        if query.end_time_ns is not None:
+            high = bisect_left(self._order, Position(query.end_time_ns + 1, b""))
+        if after is not None and query.forward:
             low = max(low, bisect_right(self._order, after))
         elif after is not None:
             high = min(high, bisect_left(self._order, after))
-        indexes = range(low, high) if forward else range(high - 1, low - 1, -1)
+        indexes = range(low, high) if query.forward else range(high - 1, low - 1, -1)
         return (self._order[i] for i in indexes)
 
-    def _matches(self, selection: Selection, index: Position) -> bool:
+    def _matches(self, query: StoreQuery, index: Position) -> bool:
         pubsub_topic, message = self._envelopes[index.message_hash]
         return (
-            (selection.pubsub_topic is None or pubsub_topic == selection.pubsub_topic)
-            and (selection.content_topics is None or message.content_topic in selection.content_topics)
-            and (selection.hashes is None or index.message_hash in selection.hashes)
+            (query.pubsub_topic is None or pubsub_topic == query.pubsub_topic)
+            and (not query.content_topics or message.content_topic in query.content_topics)
+            and (not query.hashes or index.message_hash in query.hashes)
         )

@@ -29,12 +29,13 @@ def is_message_hash(hint: bytes | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """A query to a store: either ``hashes``, or a content filter and a time range.
+    """A query to a store: all conditions apply together, an empty one is none. Clients send either ``hashes``, or a
+    content filter and a time range: the specification forbids them together.
 
     Times are Unix ns of the *sender's* timestamps, **both ends included**: running nodes include the end, the
     specification excludes it, and the client hides the difference. ``cursor`` is the message hash returned by the last
     page, exclusive. Every page is oldest first; ``forward=False`` begins with the newest page. Raises ``LocalError``
-    for hashes beside filters (the specification forbids them together) and for wrong lengths.
+    for wrong lengths.
     """
 
     pubsub_topic: str | None = None
@@ -50,10 +51,6 @@ class StoreQuery:
     def __post_init__(self) -> None:
         if any(len(h) != HASH_BYTES for h in (*self.hashes, *((self.cursor,) if self.cursor else ()))):
             raise LocalError("A message hash in a store query is not 32 bytes.", "Give the Waku message hash.")
-        if self.hashes and (self.content_topics or self.start_time_ns is not None or self.end_time_ns is not None):
-            raise LocalError(
-                "A store query holds hashes and a filter together.", "Ask for hashes alone, or by topics and time."
-            )
         if not 1 <= self.page_size <= MAX_PAGE_SIZE:
             raise LocalError(f"A page size of {self.page_size} is not between 1 and {MAX_PAGE_SIZE}.")
 

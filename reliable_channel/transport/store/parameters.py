@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from reliable_channel.transport.store.model import DEFAULT_PAGE_SIZE, HASH_BYTES, MAX_PAGE_SIZE
+from reliable_channel.transport.store.model import DEFAULT_PAGE_SIZE, HASH_BYTES, MAX_PAGE_SIZE, StoreQuery
 from reliable_channel.transport.store.peer_address import problem_of
-from reliable_channel.transport.store.source import PageRequest, Selection
 
 MAX_CONTENT_TOPICS = 10
 MAX_REQUESTED_HASHES = 100
@@ -92,8 +91,8 @@ class BadParameter(Exception):
     """A parameter is malformed; the text is what the node answers with status 400."""
 
 
-def read_parameters(pairs: Iterable[tuple[str, str]]) -> PageRequest:
-    """The request of these names and values, in their order. Raises :class:`BadParameter`."""
+def read_parameters(pairs: Iterable[tuple[str, str]]) -> StoreQuery:
+    """The query of these names and values, in their order. Raises :class:`BadParameter`."""
     query = _select_known(pairs)
     peer = query.get("peerAddr", "")
     if peer and (problem := problem_of(peer)) is not None:
@@ -106,20 +105,17 @@ def read_parameters(pairs: Iterable[tuple[str, str]]) -> PageRequest:
     if len(set(hashes)) > MAX_REQUESTED_HASHES:
         raise BadParameter(f"too many hashes: {len(set(hashes))}, at most {MAX_REQUESTED_HASHES}")
     cursor = query.get("cursor", "")
-    return PageRequest(
-        Selection(
-            pubsub_topic=query.get("pubsubTopic") or None,
-            content_topics=tuple(topics) or None,
-            start_time_ns=_time(query.get("startTime", "")),
-            end_time_ns=_time(query.get("endTime", "")),
-            hashes=tuple(dict.fromkeys(hashes)) or None,
-        ),
+    return StoreQuery(
+        pubsub_topic=query.get("pubsubTopic") or None,
+        content_topics=tuple(topics),
+        start_time_ns=_time(query.get("startTime", "")),
+        end_time_ns=_time(query.get("endTime", "")),
+        hashes=tuple(dict.fromkeys(hashes)),
         cursor=_hash(cursor) if cursor else None,
         page_size=_page_size(query.get("pageSize", "")),
         # Only lower-case `true` is forward, as on nwaku; an empty value counts as not given.
         forward=query.get("ascending", "") in ("", "true"),
         include_data=include_data,
-        of_a_peer=bool(peer),
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 from enum import StrEnum
 from typing import Any
 
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import hash_candidates
@@ -80,7 +80,11 @@ class RestStoreNode:
         self.name = http.name
 
     def query(self, query: StoreQuery) -> StorePage:
-        """One page. Raises :class:`StoreNodeError`."""
+        """One page. Raises :class:`StoreNodeError`, and ``LocalError`` for hashes beside filters."""
+        if query.hashes and (query.content_topics or query.start_time_ns is not None or query.end_time_ns is not None):
+            raise LocalError(
+                "A store query holds hashes and a filter together.", "Ask for hashes alone, or by topics and time."
+            )
         if _is_empty_range(query):
             return StorePage((), None, self.name)
         try:

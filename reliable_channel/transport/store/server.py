@@ -21,9 +21,9 @@ from starlette.routing import Route
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.store.document import document
-from reliable_channel.transport.store.model import StoreEntry, StorePage
+from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.parameters import BadParameter, read_parameters
-from reliable_channel.transport.store.source import EnvelopeSource, PageRequest, UnknownCursorError, read_page
+from reliable_channel.transport.store.source import EnvelopeSource, UnknownCursorError, read_page
 from reliable_channel.transport.waku_json import hash_to_hex, message_to_json
 
 _log = logging.getLogger(__name__)
@@ -89,14 +89,14 @@ def create_app(source: EnvelopeSource, allowed_hosts: frozenset[str] | None = No
 async def _answer(source: EnvelopeSource, request: Request) -> Response:
     """The answer to a query."""
     try:
-        page_request = read_parameters(request.query_params.multi_items())
-        page = _small_page(source, page_request)
+        query = read_parameters(request.query_params.multi_items())
+        page = _small_page(source, query)
         if page is None:
-            page = await run_in_threadpool(read_page, source, page_request)
+            page = await run_in_threadpool(read_page, source, query)
     except BadParameter as error:
         return PlainTextResponse(str(error), 400)
     except UnknownCursorError:
-        if page_request.of_a_peer:
+        if request.query_params.get("peerAddr"):  # for whose archive this server answers
             return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
         return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
     except EnvironmentFault as fault:
@@ -108,16 +108,15 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
     return JSONResponse(page_to_json(page))
 
 
-def _small_page(source: EnvelopeSource, page_request: PageRequest) -> StorePage | None:
+def _small_page(source: EnvelopeSource, query: StoreQuery) -> StorePage | None:
     """A page that needs only a few reads of one index and payloads in memory; None for any other. It is built on the
     request's thread: passing it to another thread and back would take as long again."""
-    by = page_request.selection
-    topics = (by.pubsub_topic is not None) + len(by.content_topics or ())
-    if topics > 1 or max(page_request.page_size, len(by.hashes or ())) > _SMALL_PAGE:
+    topics = (query.pubsub_topic is not None) + len(query.content_topics)
+    if topics > 1 or max(query.page_size, len(query.hashes)) > _SMALL_PAGE:
         return None
     try:
         with source.read_without_waiting() as reading:
-            return None if reading is None else read_page(reading, page_request)
+            return None if reading is None else read_page(reading, query)
     except BlockingIOError:
         return None
 

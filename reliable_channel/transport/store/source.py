@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from reliable_channel.core.errors import ReliableChannelError
@@ -20,30 +19,6 @@ class Position(NamedTuple):
     message_hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which envelopes: all conditions apply together, ``None`` is no condition. Times in ns, both ends included."""
-
-    pubsub_topic: str | None = None
-    content_topics: tuple[str, ...] | None = None
-    start_time_ns: int | None = None
-    end_time_ns: int | None = None
-    hashes: tuple[bytes, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """The page that a client requests. ``of_a_peer``: the client named a peer, for whose archive this server
-    answers."""
-
-    selection: Selection
-    cursor: bytes | None
-    page_size: int
-    forward: bool
-    include_data: bool
-    of_a_peer: bool = False
-
-
 class EnvelopeReading(Protocol):
     """Queries of stored envelopes. They raise ``EnvironmentFault`` while the envelopes cannot be read."""
 
@@ -51,7 +26,7 @@ class EnvelopeReading(Protocol):
         """The place of a stored envelope, ``None`` when there is none of that hash."""
         ...
 
-    def select(self, selection: Selection, after: Position | None, forward: bool, limit: int) -> list[Position]:
+    def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         """At most ``limit`` matching places beyond ``after`` in the direction of the query, nearest first."""
         ...
 
@@ -77,37 +52,22 @@ class UnknownCursorError(ReliableChannelError):
     """The cursor is not the hash of a stored envelope."""
 
 
-def read_page(source: EnvelopeReading, request: PageRequest) -> StorePage:
+def read_page(source: EnvelopeReading, query: StoreQuery, node: str = "") -> StorePage:
     """One page, oldest first, with a cursor exactly when more follows. Raises :class:`UnknownCursorError`."""
     after = None
-    if request.cursor is not None:
-        after = source.position(request.cursor)
+    if query.cursor is not None:
+        after = source.position(query.cursor)
         if after is None:
             raise UnknownCursorError("cursor not found")
-    limit = request.page_size + 1  # one more shows whether a page follows
-    positions = source.select(request.selection, after, request.forward, limit)
-    page = positions[: request.page_size]
-    last = page[-1].message_hash if len(positions) > request.page_size else None
-    if not request.forward:
+    positions = source.select(query, after, query.page_size + 1)  # one more shows whether a page follows
+    page = positions[: query.page_size]
+    last = page[-1].message_hash if len(positions) > query.page_size else None
+    if not query.forward:
         page.reverse()
-    data = source.load([entry.message_hash for entry in page]) if request.include_data else {}
+    data = source.load([entry.message_hash for entry in page]) if query.include_data else {}
     entries = []
     for entry in page:
         pubsub_topic, message = data.get(entry.message_hash, (None, None))
-        if message is not None or not request.include_data:
+        if message is not None or not query.include_data:
             entries.append(StoreEntry(entry.message_hash, message, pubsub_topic, verified=True))
-    return StorePage(tuple(entries), last)
-
-
-def answer(source: EnvelopeSource, query: StoreQuery, node: str = "") -> StorePage:
-    """The page a client's query gets from a source in this process."""
-    selection = Selection(
-        pubsub_topic=query.pubsub_topic,
-        content_topics=query.content_topics or None,
-        start_time_ns=query.start_time_ns,
-        end_time_ns=query.end_time_ns,
-        hashes=query.hashes or None,
-    )
-    request = PageRequest(selection, query.cursor, query.page_size, query.forward, query.include_data)
-    page = read_page(source, request)
-    return StorePage(page.entries, page.cursor, node)
+    return StorePage(tuple(entries), last, node)

@@ -43,7 +43,7 @@ from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StoreEntry, StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
 from reliable_channel.transport.store.server import create_app
-from reliable_channel.transport.store.source import answer
+from reliable_channel.transport.store.source import read_page
 from tests.support.examples import examples
 from tests.support.http_server import running
 
@@ -76,7 +76,7 @@ class MemoryNode:
         self.asked += 1
         if self._broken:
             raise StoreNodeError(self.name, StoreFault.UNREACHABLE, "off")
-        return answer(self._source, query, self.name)
+        return read_page(self._source, query, self.name)
 
     def close(self) -> None:
         return None

@@ -32,7 +32,6 @@ from reliable_channel.lake.tables import BY_NAME, TABLES
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.transport.store.client import NodeAnswer
 from reliable_channel.transport.store.model import StoreQuery
-from reliable_channel.transport.store.source import Selection
 from tests.support.bad_rows import spoil
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -159,7 +158,7 @@ def test_a_store_has_every_envelope_that_is_one(sample_tables: Path, spoiled: Pa
     for number, tables in enumerate((sample_tables, spoiled)):
         source = DeltaSource(str(tables / "envelopes"), tmp_path / f"{number}.db")
         source.refresh()
-        positions = source.select(Selection(), None, True, 10_000)
+        positions = source.select(StoreQuery(), None, 10_000)
         source.load([position.message_hash for position in positions])
         found.append(set(positions))
         source.close()

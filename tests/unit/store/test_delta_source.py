@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from reliable_channel.evidence.envelope_files import EnvelopeFiles
 from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.memory_source import MemorySource
-from reliable_channel.transport.store.source import PageRequest, Position, Selection, read_page
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.source import Position, read_page
 from tests.support.envelope_rows import BASE, PUBSUB_TOPICS, TOPICS, append, some
 from tests.support.examples import examples
 from tests.support.waiting import WAIT_S, until
@@ -32,7 +34,7 @@ from tests.support.waiting import WAIT_S, until
 
 def everything(source: DeltaSource) -> list[WakuMessage]:
     source.refresh()
-    places = source.select(Selection(), None, True, 1000)
+    places = source.select(StoreQuery(), None, 1000)
     data = source.load([p.message_hash for p in places])
     return [data[p.message_hash][1] for p in places]
 
@@ -49,7 +51,7 @@ def source(table: Path, tmp_path: Path) -> DeltaSource:
 
 def test_a_table_that_is_not_there_yet_has_nothing(source: DeltaSource) -> None:
     source.refresh()
-    assert source.select(Selection(), None, True, 10) == []
+    assert source.select(StoreQuery(), None, 10) == []
     assert source.position(bytes(32)) is None
 
 
@@ -84,7 +86,7 @@ def test_a_vacuum_between_index_and_read_is_followed(table: Path, source: DeltaS
     append(table, some(4))
     append(table, some(4, 4))
     source.refresh()
-    places = source.select(Selection(), None, True, 100)
+    places = source.select(StoreQuery(), None, 100)
     delta = DeltaTable(table)
     delta.optimize.compact()
     delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
@@ -95,7 +97,7 @@ def test_who_must_not_wait_gets_what_is_in_memory_and_small(table: Path, source:
     append(table, some(4))
     append(table, [(PUBSUB_TOPICS[0], WakuMessage(bytes(100_000), TOPICS[0], None, BASE + 9))])
     source.refresh()
-    *small, large = (place.message_hash for place in source.select(Selection(), None, True, 10))
+    *small, large = (place.message_hash for place in source.select(StoreQuery(), None, 10))
     with source.read_without_waiting() as reading:
         assert reading is not None
         with pytest.raises(BlockingIOError):
@@ -172,17 +174,18 @@ def test_the_index_gives_the_pages_that_memory_gives(
             stored = memory.add(PUBSUB_TOPICS[p], message)
             found.append(IndexRow(BASE + t, stored, PUBSUB_TOPICS[p], TOPICS[c], len(found)))
         index.add_file(f"{number}.parquet", found)
-    places = memory.select(Selection(), None, True, 1000)
-    hashes = tuple(p.message_hash for p in places[::2]) if by_hash else None
-    selection = Selection(
+    places = memory.select(StoreQuery(), None, 1000)
+    hashes = tuple(p.message_hash for p in places[::2]) if by_hash else ()
+    query = StoreQuery(
         pubsub,
-        None if contents is None else tuple(contents),
+        tuple(contents or ()),
         None if start is None else BASE + start,
         None if end is None else BASE + end,
         hashes,
+        forward=forward,
     )
     after: Position | None = places[cursor % len(places)] if cursor is not None and places else None
-    assert index.select(selection, after, forward, size) == memory.select(selection, after, forward, size)
+    assert index.select(query, after, size) == memory.select(query, after, size)
     index.close()
     place.cleanup()
 
@@ -190,7 +193,7 @@ def test_the_index_gives_the_pages_that_memory_gives(
 def test_a_page_reads_payloads_of_its_own_envelopes_only(table: Path, source: DeltaSource) -> None:
     append(table, some(30))
     source.refresh()
-    page = read_page(source, PageRequest(Selection(), cursor=None, page_size=5, forward=False, include_data=True))
+    page = read_page(source, StoreQuery(page_size=5, forward=False))
     expected = sorted((m.timestamp or 0, message_hash(p, m)) for p, m in some(30))[-5:]
     assert [e.message_hash for e in page.entries] == [h for _, h in expected]
     assert all(e.message is not None and e.pubsub_topic in PUBSUB_TOPICS for e in page.entries)
@@ -201,7 +204,7 @@ def test_a_query_without_filters_walks_in_the_order_of_the_page(tmp_path: Path) 
     index = EnvelopeIndex(tmp_path / "index.sqlite", "t")
     index.add_file("a", [IndexRow(n, n.to_bytes(32, "big"), "p", "c", n) for n in range(5_000)])
     counted = {}
-    for name, selection in (("all", Selection()), ("range", Selection(start_time_ns=100, end_time_ns=4_900))):
+    for name, query in (("all", StoreQuery()), ("range", StoreQuery(start_time_ns=100, end_time_ns=4_900))):
         for forward in (True, False):
             steps = 0
 
@@ -211,7 +214,7 @@ def test_a_query_without_filters_walks_in_the_order_of_the_page(tmp_path: Path) 
                 return 0
 
             index._db.set_progress_handler(count, 100)
-            assert len(index.select(selection, None, forward, 20)) == 20
+            assert len(index.select(replace(query, forward=forward), None, 20)) == 20
             counted[name, forward] = steps
     assert max(counted.values()) <= 20, counted
     index.close()
@@ -228,7 +231,7 @@ def test_queries_see_what_was_there_while_new_files_are_indexed(
     def during(index: EnvelopeIndex, path: str, rows: object) -> int:
         def half() -> object:
             for row in rows:  # type: ignore[attr-defined]
-                seen.append(len(source.select(Selection(), None, True, 100)))
+                seen.append(len(source.select(StoreQuery(), None, 100)))
                 yield row
 
         return add_file(index, path, half())  # type: ignore[arg-type]
@@ -236,13 +239,13 @@ def test_queries_see_what_was_there_while_new_files_are_indexed(
     monkeypatch.setattr(EnvelopeIndex, "add_file", during)
     source.refresh()
     assert seen == [4, 4, 4, 4]
-    assert len(source.select(Selection(), None, True, 100)) == 8
+    assert len(source.select(StoreQuery(), None, 100)) == 8
 
 
 def test_before_the_index_is_complete_every_query_is_refused_with_the_reason(source: DeltaSource) -> None:
     assert source.fault() == "the archive is being indexed"
     with pytest.raises(EnvironmentFault, match="being indexed"):
-        source.select(Selection(), None, True, 1)
+        source.select(StoreQuery(), None, 1)
 
 
 def test_a_table_that_vanished_is_a_fault_and_one_that_came_back_is_served(table: Path, source: DeltaSource) -> None:
@@ -252,7 +255,7 @@ def test_a_table_that_vanished_is_a_fault_and_one_that_came_back_is_served(table
     with pytest.raises(EnvironmentFault):
         source.refresh()
     assert source.fault() == "the envelopes table is not there"
-    for query in (lambda: source.position(bytes(32)), lambda: source.select(Selection(), None, True, 1)):
+    for query in (lambda: source.position(bytes(32)), lambda: source.select(StoreQuery(), None, 1)):
         with pytest.raises(EnvironmentFault):
             query()
     append(table, some(2, 10))
@@ -277,7 +280,7 @@ def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource
     source.follow(0.01)
     until(lambda: source.fault() is None)
     append(table, some(2, 2))
-    until(lambda: len(source.select(Selection(), None, True, 10)) == 4)
+    until(lambda: len(source.select(StoreQuery(), None, 10)) == 4)
     source.close()
 
 
@@ -286,7 +289,7 @@ def test_a_query_that_meets_the_end_leaves_no_index_open(
 ) -> None:
     append(table, some(1))
     source.refresh()
-    (position,) = source.select(Selection(), None, True, 10)
+    (position,) = source.select(StoreQuery(), None, 10)
     load = source._load
 
     def meet_the_end(message_hashes: Sequence[bytes], **options: bool) -> dict[bytes, tuple[str, WakuMessage]]:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
-from reliable_channel.transport.store.source import Position, Selection
+from reliable_channel.transport.store.model import StoreQuery
+from reliable_channel.transport.store.source import Position
 
 MANY = 3_000
 PUBSUB, CONTENT = "/waku/2/rs/0/0", "/app/1/busy/proto"
@@ -46,7 +47,7 @@ TIMES: list[dict[str, Any]] = [
 ]
 
 
-def count_steps(index: EnvelopeIndex, selection: Selection, after: Position | None, forward: bool) -> int:
+def count_steps(index: EnvelopeIndex, query: StoreQuery, after: Position | None) -> int:
     steps = 0
 
     def count() -> None:
@@ -54,7 +55,7 @@ def count_steps(index: EnvelopeIndex, selection: Selection, after: Position | No
         steps += 1
 
     index._db.set_progress_handler(count, 1)
-    index.select(selection, after, forward, 21)
+    index.select(query, after, 21)
     index._db.set_progress_handler(None, 0)
     return steps
 
@@ -65,9 +66,8 @@ def test_the_last_page_costs_what_the_first_does(
     full: EnvelopeIndex, topics: dict[str, Any], times: dict[str, Any]
 ) -> None:
     """With a start and a cursor every page passed all that came before it: 22 ms at the end of 300 000 envelopes."""
-    selection = Selection(**topics, **times)
     for forward, last in ((True, Position(MANY - 100, NOWHERE)), (False, Position(100, NOWHERE))):
-        assert count_steps(full, selection, last, forward) < 1_500
+        assert count_steps(full, StoreQuery(**topics, **times, forward=forward), last) < 1_500
 
 
 @pytest.mark.parametrize("topics", TOPICS, ids=lambda topics: "+".join(topics) or "all")
@@ -76,9 +76,9 @@ def test_a_hash_is_looked_up_among_the_hashes_whatever_else_is_asked(
 ) -> None:
     """With a topic all envelopes of the topic were looked through for it: 26 ms with 300 000 of them."""
     for times in TIMES:
-        selection = Selection(hashes=(name(7), NOWHERE), **topics, **times)
-        assert count_steps(full, selection, None, True) < 1_500
-        assert full.select(selection, None, True, 21) == [Position(7, name(7))]
+        query = StoreQuery(hashes=(name(7), NOWHERE), **topics, **times)
+        assert count_steps(full, query, None) < 1_500
+        assert full.select(query, None, 21) == [Position(7, name(7))]
 
 
 POSITIONS = st.builds(Position, st.integers(-1, 12), st.sampled_from([NOWHERE, name(1), b"\xff" * 32]))
@@ -103,5 +103,6 @@ def test_the_places_are_those_of_an_ordered_list(
         wanted = [place for place in wanted if (place > after if forward else place < after)]
     expected = (wanted if forward else wanted[::-1])[:5]
     for topics in TOPICS:
-        assert index.select(Selection(start_time_ns=start, end_time_ns=end, **topics), after, forward, 5) == expected
+        query = StoreQuery(start_time_ns=start, end_time_ns=end, forward=forward, **topics)
+        assert index.select(query, after, 5) == expected
     index.close()

@@ -107,8 +107,8 @@ def test_either_end_rule_gives_the_message_at_the_end(end_excluded: bool, monkey
     if end_excluded:
         real = network.archive.select
 
-        def select(selection, after, forward, limit):  # type: ignore[no-untyped-def]
-            return [p for p in real(selection, after, forward, limit) if p.timestamp_ns != selection.end_time_ns]
+        def select(query, after, limit):  # type: ignore[no-untyped-def]
+            return [p for p in real(query, after, limit) if p.timestamp_ns != query.end_time_ns]
 
         monkeypatch.setattr(network.archive, "select", select)
     with FakeWakuNode("nwaku", network) as node:
@@ -360,5 +360,6 @@ def test_credentials_of_an_address_are_in_no_text() -> None:
 
 
 def test_hashes_beside_a_filter_are_refused() -> None:
+    node = RestStoreNode(BoundedHttp("http://127.0.0.1:9", 1))
     with pytest.raises(LocalError):
-        StoreQuery(hashes=(bytes(32),), content_topics=(TOPIC,))
+        node.query(StoreQuery(hashes=(bytes(32),), content_topics=(TOPIC,)))

@@ -46,7 +46,7 @@ from reliable_channel.transport.store.client import RetryPolicy, StoreClient, St
 from reliable_channel.transport.store.memory_source import MemorySource
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from reliable_channel.transport.store.rest_node import RestStoreNode, StoreFault, StoreNodeError
-from reliable_channel.transport.store.source import answer
+from reliable_channel.transport.store.source import read_page
 from reliable_channel.transport.waku_api import Published, WakuApi
 from reliable_channel.transport.waku_health import node_has_rln
 from reliable_channel.transport.waku_receiver import WakuReceiver
@@ -729,7 +729,7 @@ class OtherStore:
     def query(self, query: StoreQuery) -> StorePage:
         if not self.is_up:
             raise StoreNodeError(self.name, StoreFault.UNREACHABLE, "off")
-        return answer(self.source, query, self.name)
+        return read_page(self.source, query, self.name)
 
     def close(self) -> None:
         return None
