@@ -187,10 +187,7 @@ def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> st
         wanted = ENVIRONMENT_PREFIX + "__".join(path[:length]).upper()
         if wanted in names:
             return f"environment variable {names[wanted]}"
-    node: Any = from_file
-    for part in path[:1]:
-        node = node.get(part) if isinstance(node, dict) else None
-    if node is not None or (path and path[0] in from_file):
+    if not path or path[0] in from_file:
         return str(file)
     under = ENVIRONMENT_PREFIX + "__".join(path).upper() + "__"
     for upper, variable in names.items():

@@ -28,19 +28,16 @@ class MessageReceiver:
         self._ledger = ledger
         self._subscriptions = subscriptions
 
-    def on_envelope(self, envelope: ReceivedEnvelope) -> bool:
-        """Process one envelope; returns whether a subscription matches it. A repeated one changes nothing."""
+    def on_envelope(self, envelope: ReceivedEnvelope) -> None:
+        """Process one envelope. A repeated one changes nothing."""
         wanted = self._subscriptions.find_by_topic(envelope.pubsub_topic, envelope.message.content_topic)
-        if not wanted:
-            return False
         takers, error = _decode(wanted, envelope)
         if not takers and error is None:
-            return False
+            return
         with self._ledger.step():
             for record, new in self._record(envelope, takers, error):
                 for subscription in takers if new else ():
                     self._call(subscription, record)
-        return True
 
     def _record(
         self, envelope: ReceivedEnvelope, takers: list[Subscription], error: str | None

@@ -83,7 +83,6 @@ class RequestProgress:
     state: RequestState
     retries: int = 0
     in_doubt: bool = False
-    due_ms: int = 0
     scheduled: int = 0
     deadline_ms: int = 0
 
@@ -216,13 +215,12 @@ class SendService:
         back, self._now = self._now - now, now
         if back > 0:
             for request in self._requests.values():
-                request.due_ms -= back
                 request.deadline_ms -= back
             self._timers = [(due - back, scheduled, request_id) for due, scheduled, request_id in self._timers]
 
     def _schedule(self, request: RequestProgress, due_ms: int) -> None:
         self._scheduled += 1
-        request.due_ms, request.scheduled = due_ms, self._scheduled
+        request.scheduled = self._scheduled
         # heapq cannot remove: timers of requests that ended would stay until they are due.
         if len(self._timers) > 2 * len(self._requests) + 1_000:
             self._timers = [timer for timer in self._timers if timer[2] in self._requests]

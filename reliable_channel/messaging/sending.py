@@ -194,22 +194,22 @@ class MessageSender:
                 return False
             return self._resume(stored)
 
-    def resend(self, request_id: str) -> bool:
-        """Send a message again that the queried store does not have; returns whether it is sent. After :data:`RESENDS`
-        times its record gets an error instead."""
+    def resend(self, request_id: str) -> None:
+        """Send a message again that the queried store does not have. After :data:`RESENDS` times its record gets an
+        error instead."""
         with self._ledger.step():
             stored = self._ledger.requests.find(request_id)
             record = self._ledger.records.by_request_id(request_id)
             if stored is None or record is None or stored.state != RequestState.SENT or stored.resent > RESENDS:
-                return False
+                return
             self._ledger.requests.update(request_id, resent=stored.resent + 1)
             if stored.resent == RESENDS:
                 error = f"{NOT_STORED}: no store has it after it was sent {RESENDS + 1} times"
                 record = self._ledger.update(record, error=error, failed=True)
                 self._report(SenderEventKind.NOT_STORED, record, error)
-                return False
+                return
             self._report(SenderEventKind.RESENT, record, "not found in the store")
-            return self._resume(stored)
+            self._resume(stored)
 
     def pending(self) -> list[RequestId]:
         """The ids of all pending requests."""
@@ -227,9 +227,9 @@ class MessageSender:
                 if record is not None and record.sending != usable:
                     self._ledger.update(record, sending=usable)
 
-    def dispatch_due(self) -> int:
-        """Attempt all due requests; returns how many attempts were made."""
-        made = self._hand_over_taken()
+    def dispatch_due(self) -> None:
+        """Attempt all due requests."""
+        self._hand_over_taken()
         late = "unreachable: the transport did not answer in time"
         for request_id in self._list_overdue():
             self._finish(request_id, AttemptResult(FailureReason.UNREACHABLE, late, in_doubt=True))
@@ -239,8 +239,7 @@ class MessageSender:
             if not due:
                 break
             self._taken.extend(due)
-            made += self._hand_over_taken()
-        return made
+            self._hand_over_taken()
 
     def next_due(self) -> int | None:
         """When to call :meth:`dispatch_due` next, in Unix ms; 0 is at once, None is after the next event."""
@@ -303,8 +302,7 @@ class MessageSender:
             due.append((request, record))
         return due
 
-    def _hand_over_taken(self) -> int:
-        made = 0
+    def _hand_over_taken(self) -> None:
         while self._taken:
             request, record = self._taken.popleft()
             with self._ledger.hold_lock():
@@ -312,8 +310,6 @@ class MessageSender:
                     continue  # cancelled meanwhile
                 self._service.begin_attempt(request, self._ledger.now())
             self._hand_over(record)
-            made += 1
-        return made
 
     def _stamp(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
         """The record with the envelope as it is to be dispatched now."""

@@ -31,9 +31,9 @@ class SafeWriter:
         self._producer = producer
         self._stopping = stopping
 
-    def write(self, records: Sequence[OutRecord]) -> int:
-        """Return when every record is acknowledged; records that the broker rejects as too large are dropped, counted
-        and returned. Raises :class:`Interrupted` when the bridge stops before that."""
+    def write(self, records: Sequence[OutRecord]) -> None:
+        """Return when every record is acknowledged; records that the broker rejects as too large are dropped. Raises
+        :class:`Interrupted` when the bridge stops before that."""
         backoff = Backoff(0.5, 10.0)
         left = list(records)
         dropped = 0
@@ -53,7 +53,6 @@ class SafeWriter:
                 self._stopping.wait(wait)
         if dropped:
             _log.error("%s envelopes are over the broker's size limit and were dropped", dropped)
-        return dropped
 
     def _try(self, records: Sequence[OutRecord]) -> list[FailureReason | None]:
         outcomes: list[FailureReason | None] = [FailureReason.UNREACHABLE] * len(records)

@@ -4,7 +4,6 @@ without limit."""
 from __future__ import annotations
 
 import threading
-import time
 
 from reliable_channel.transport.base import SendBufferFull
 
@@ -21,16 +20,12 @@ class ByteBudget:
         """Take ``size`` bytes, waiting for room. One item larger than the limit passes alone.
 
         Raises ``SendBufferFull`` after ``timeout_s``."""
-        end = time.monotonic() + timeout_s
         with self._changed:
-            while self._used and self._used + size > self._limit:
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise SendBufferFull(
-                        f"The buffer of {self._limit} outgoing bytes stayed full for {timeout_s:g} s.",
-                        "Send more slowly, or see why the network does not take envelopes.",
-                    )
-                self._changed.wait(left)
+            if not self._changed.wait_for(lambda: not self._used or self._used + size <= self._limit, timeout_s):
+                raise SendBufferFull(
+                    f"The buffer of {self._limit} outgoing bytes stayed full for {timeout_s:g} s.",
+                    "Send more slowly, or see why the network does not take envelopes.",
+                )
             self._used += size
 
     def give_back(self, size: int) -> None:

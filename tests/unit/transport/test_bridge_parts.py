@@ -67,12 +67,11 @@ class Written(SafeWriter):
         self.before_write: Callable[[], None] | None = None
         """Called once."""
 
-    def write(self, records: Sequence[OutRecord]) -> int:
+    def write(self, records: Sequence[OutRecord]) -> None:
         before, self.before_write = self.before_write, None
         if before is not None:
             before()
         self.records += records
-        return 0
 
     def payloads(self) -> list[bytes]:
         found = [read_record(r.value, r.headers) for r in self.records if r.topic == "envelopes"]
