@@ -42,7 +42,7 @@ from reliable_channel.runtime.broker import running_broker
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.spark import spark_session
 from reliable_channel.runtime.topics import ensure_evidence_topic
-from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Difference
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.check.tables import read_observed, read_verdicts
 from reliable_channel.simulation.check.verdicts import check_verdicts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,6 @@ from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
 from reliable_channel.config.fixed import drop_fixed
 from reliable_channel.config.kafka import KafkaSettings
-from reliable_channel.config.messaging import complete_from_node
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.presets import apply_preset
 from reliable_channel.config.quotas import QuotaSettings
@@ -27,6 +27,7 @@ from reliable_channel.core.segmentation.lifetime import check_lifetime
 from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
+_STATIC_SHARD = re.compile(r"/waku/2/rs/([0-9]+)/([0-9]+)")
 
 
 def default_cache_dir() -> str:
@@ -174,8 +175,17 @@ class Settings(Section):
     @field_validator("messaging", mode="before")
     @classmethod
     def _complete_messaging(cls, given: Any, other: ValidationInfo) -> Any:
-        node = other.data.get("node")  # absent if it is not valid
-        return complete_from_node(given, node) if isinstance(given, dict) and node is not None else given
+        """Take what the section leaves out from the Waku node that it uses: mode, cluster and shards. The node finds
+        its peers without bootstrap nodes of this section. A pubsub topic that is no static shard leaves cluster and
+        shards open."""
+        node: NodeSettings | None = other.data.get("node")  # absent if it is not valid
+        if not isinstance(given, dict) or node is None:
+            return given
+        network: dict[str, Any] = {"cluster_id": node.cluster_id, "shards": range(node.shards)}
+        if node.pubsub_topic is not None:
+            shard = _STATIC_SHARD.fullmatch(node.pubsub_topic)
+            network = {} if shard is None else {"cluster_id": int(shard[1]), "shards": (int(shard[2]),)}
+        return {"mode": node.mode, "bootstrap_nodes": (), **network, **given}
 
     @model_validator(mode="after")
     def _keep_sets_long_enough(self) -> Settings:

@@ -154,12 +154,11 @@ def simulate_scenario(seed: int, name: str) -> World:
 def play(settings: Settings, world: World, run_dir: Path) -> None:
     """Write the conversation to a broker and the stored envelopes to store nodes, which run during this call, and run
     all jobs on them until everything is read and every timer has fired. Saves the truth under ``run_dir``."""
-    from reliable_channel.cli.demo_stores import store_nodes
     from reliable_channel.runtime.broker import running_broker
     from reliable_channel.runtime.progress import progress
     from reliable_channel.runtime.topics import ensure_evidence_topic
     from reliable_channel.simulation.evidence import sender_events, sightings
-    from reliable_channel.simulation.stores import truth_with
+    from reliable_channel.simulation.stores import store_nodes, truth_with
     from reliable_channel.simulation.to_kafka import write_events, write_records
 
     scenario = world.scenario

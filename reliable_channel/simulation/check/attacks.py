@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 from reliable_channel.core.wire.hashing import keccak256
-from reliable_channel.simulation.check.difference import Difference
 from reliable_channel.simulation.check.observed import (
     Acknowledgement,
     DeliveredMessage,
     DeliveredSegment,
+    Difference,
     IncompleteMessage,
     Observed,
     Quarantined,

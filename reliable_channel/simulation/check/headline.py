@@ -16,7 +16,7 @@ from reliable_channel.analysis.report.delivery import totals
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.config import PathSettings
-from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Difference
 from reliable_channel.simulation.check.verdicts import Judged
 
 PROMISE = "headline figures"

@@ -1,4 +1,5 @@
-"""Holds the contents of the tables as plain values, the one form in which they are compared, printed and plotted."""
+"""Holds the contents of the tables, and how they differ from the truth, as plain values: the one form in which they
+are compared, printed and plotted."""
 
 from __future__ import annotations
 
@@ -80,3 +81,16 @@ class Observed:
     acks: list[Acknowledgement] = field(default_factory=list)
     quarantine: list[Quarantined] = field(default_factory=list)
     envelopes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One way in which the tables differ from the truth."""
+
+    promise: str
+    channel_id: str
+    subject: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.channel_id or '-'} {self.subject}: {self.what}"

@@ -16,8 +16,7 @@ from reliable_channel.simulation.check.attacks import (
     find_reordered,
     reduce_histories,
 )
-from reliable_channel.simulation.check.difference import Difference
-from reliable_channel.simulation.check.observed import Observed
+from reliable_channel.simulation.check.observed import Difference, Observed
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, TrueSegment, Truth
 
 LOST_AFTER_MS = 300_000

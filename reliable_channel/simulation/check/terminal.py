@@ -14,8 +14,7 @@ from rich.text import Text
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.command_name import command_name
-from reliable_channel.simulation.check.difference import Difference
-from reliable_channel.simulation.check.observed import Observed
+from reliable_channel.simulation.check.observed import Difference, Observed
 from reliable_channel.simulation.check.verdicts import Judged
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 

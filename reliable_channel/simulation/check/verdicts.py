@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Difference
 from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 

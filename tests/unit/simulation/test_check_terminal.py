@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from reliable_channel.simulation.check.difference import Difference
+from reliable_channel.simulation.check.observed import Difference
 from reliable_channel.simulation.check.terminal import bar, next_steps, render
 from reliable_channel.simulation.check.verdicts import Judged
 from tests.unit.simulation.true_conversation import CHANNEL, faultless, true_conversation
