@@ -15,6 +15,7 @@ from reliable_channel.channel.api import create_reliable_channel
 from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.events import MessageReceived
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.waku import WakuMessage
@@ -252,6 +253,26 @@ def test_a_channel_whose_buffer_is_full_is_429_at_once(new_world: Callable[..., 
             answers.append(client.post(f"/channels/{handle}/send", json={"payload": payload}))
     assert answers[0].status_code == 200
     assert (answers[-1].status_code, answers[-1].headers["Retry-After"]) == (429, "1")
+
+
+def test_a_server_that_stops_on_a_full_disk_stops_all_channels_and_its_node(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended with a stack trace, the other channels open, and its node started."""
+    app = create_app(world.node, channels=lambda _: CONFIG, clock=world.clock, threaded=False)
+    sessions = app.state.sessions
+    with TestClient(app, base_url="http://localhost"):
+        for number in range(3):
+            sessions.open(f"c{number}", TOPIC, "alice")
+        first = sessions.find(sessions.list_open()[0].id).channel
+
+        def full_disk(**_: object) -> None:
+            raise EnvironmentFault("The disk is full.")
+
+        first._cycle.finish = full_disk  # type: ignore[method-assign]
+    assert sessions.list_open() == []
+    assert not world.node._started
+    assert "The disk is full." in caplog.text
 
 
 def test_a_full_disk_is_503_and_names_no_file_of_the_server(world: World, tmp_path: Path) -> None:
