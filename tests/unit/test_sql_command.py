@@ -89,6 +89,10 @@ def test_a_time_limit_that_no_timer_can_have_is_refused(
         ("SELECT 1; SELECT 2", "Only a single SELECT"),
         ("SELECT * FROM read_text('/etc/hostname')", "This query failed"),
         ("SELECT cast('x' AS INT)", "This query failed"),
+        ("SELECT channel_id, count(*) FROM acks", "This query failed"),
+        ("SELECT sds_id + 1 FROM acks", "This query failed"),
+        ("SELECT no_function(1)", "This query failed"),
+        ("SELECT a.sds_id FROM acks", "No such table or column"),
     ],
 )
 def test_a_wrong_question_is_one_sentence(

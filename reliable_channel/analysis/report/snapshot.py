@@ -76,6 +76,8 @@ _idle: deque[duckdb.DuckDBPyConnection] = deque(maxlen=4)
 _DUCKDB_TYPES = {"BINARY": "BLOB", "ARRAY<STRING>": "VARCHAR[]", "DOUBLE": "DOUBLE"}
 _CATALOG = re.compile(r"\bshow\b|\bdescribe\b|\binformation_schema\b|\bduckdb_\w+|\bpg_catalog\b", re.IGNORECASE)
 """What asks for the tables themselves."""
+_UNKNOWN_NAME = re.compile("^Catalog Error: Table|^Binder Error: Referenced (?:column|table)")
+"""How DuckDB begins to say that there is no such table or column."""
 
 
 def names_in(sql: str) -> tuple[list[str], list[View]]:
@@ -247,13 +249,15 @@ class TableSnapshot:
             return self.arrow(sql, with_catalog=_CATALOG.search(sql) is not None)
         except EnvironmentFault as fault:
             if isinstance(fault.__cause__, duckdb.BinderException | duckdb.CatalogException):
+                if not _UNKNOWN_NAME.search(str(fault.__cause__)):
+                    raise _refuse(fault.__cause__) from None
                 raise LocalError(
                     f"No such table or column: {_first_line(fault.__cause__)}.",
                     "`reliable-channel tables list` names the tables, docs/tables.md their columns.",
                 ) from None
             raise
         except duckdb.Error as error:
-            raise LocalError(f"This query failed: {_first_line(error)}.", "Change the query.") from None
+            raise _refuse(error) from None
 
     def absent(self) -> list[str]:
         """The tables that were read and that no job has created yet."""
@@ -268,6 +272,10 @@ class TableSnapshot:
         return arrow_schema(BY_NAME[name]).empty_table() if dataset is None else dataset
 
 
+def _refuse(error: BaseException) -> LocalError:
+    return LocalError(f"This query failed: {_first_line(error)}.", "Change the query.")
+
+
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 200 characters."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of an error's text, at most 200 characters, without its full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".!")
