@@ -145,17 +145,20 @@ class MessagingNode:
                 self._stop()
 
     def _stop(self) -> None:
-        if self._started:
-            self._started = False
-            self._sender.dispatching = False
-            self._send_worker.stop()
-            self._store_worker.stop()
-            self._transport.stop()
-            self._transport.remove_listener(self._on_transport)
-            self._observe(self._transport.health())
-            self._feed.stop()
-        if self._must_close:
-            self._ledger.records.close()
+        try:
+            if self._started:
+                self._started = False
+                self._sender.dispatching = False
+                self._send_worker.stop()
+                self._store_worker.stop()
+                self._transport.stop()
+                self._transport.remove_listener(self._on_transport)
+                self._ledger.events.drain()  # of what channels sent; the feed has rows of it
+                self._feed.stop()
+                self._observe(self._transport.health())  # last: it fails where nothing can be stored
+        finally:
+            if self._must_close:
+                self._ledger.records.close()
 
     def close(self) -> None:
         """Stop, and close the database: the node cannot be started again. Closing twice does nothing, and neither does

@@ -467,6 +467,18 @@ def test_a_call_that_cannot_be_stored_changes_nothing(world: World, monkeypatch:
     assert len(world.transport.sent) - sent == len(before)
 
 
+def test_a_node_that_closes_on_a_full_disk_releases_its_database(
+    new_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other node of the process could open it."""
+    world = new_world(tmp_path / "messages.sqlite")
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFault):
+        patch.setattr(store, "transaction", full_disk)
+        world.node.close()
+    world.node = world.make_node()
+    assert world.send()
+
+
 def test_a_change_of_the_health_that_cannot_be_stored_is_noted_once_there_is_room(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,6 +541,10 @@ def test_listeners_of_the_node_are_called_without_the_lock_of_the_channel_that_s
     channel.step()
     world.run()
     assert set(held) == {False}
+    channel.send(b"the last")
+    channel.step()
+    world.node.stop()
+    assert [row.event for row in world.feed.rows if isinstance(row, SenderEvent)].count(SenderEventKind.QUEUED) == 2
     channel.close()
 
 
