@@ -160,7 +160,8 @@ class SqlitePersistence:
                 # The path is for the log only: events and answers of a server carry the text to its clients.
                 _log.error("the channel database %s cannot be written: %s", self.path, error)
                 raise EnvironmentFault(
-                    f"The channel database cannot be written: {error}.", "Free space, or restore it."
+                    f"The channel database cannot be written: {error}.",
+                    "Free space, close what locks it, or restore it; then open the channel again.",
                 ) from error
 
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:
