@@ -147,7 +147,17 @@ class WakuRestNode(NodeBase):
             raise SendBufferFull(
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
             ) from None
+        if not self._running and self._take_back(accepted):
+            raise self._make_stopped_error()
         return accepted.request_id
+
+    def _take_back(self, accepted: Accepted) -> bool:
+        """Remove a send that came too late for :meth:`stop`; returns whether it was still queued."""
+        with self._outgoing.mutex:
+            if accepted not in self._outgoing.queue:
+                return False
+            self._outgoing.queue.remove(accepted)
+            return True
 
     def _send_loop(self, stopping: threading.Event) -> None:
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)

@@ -307,6 +307,23 @@ def test_a_healthy_node_of_which_nothing_can_be_read_is_logged_once(caplog: pyte
     assert [record.message.count("not mounted") for record in caplog.records] == [1]
 
 
+def test_a_send_that_comes_while_the_node_stops_is_refused(
+    participant: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was accepted, and neither sent nor failed."""
+    node = participant.node
+    put = node._outgoing.put
+
+    def stop_and_put(accepted: Any, timeout: float) -> None:
+        node.stop()
+        put(accepted, timeout=timeout)
+
+    monkeypatch.setattr(node._outgoing, "put", stop_and_put)
+    with pytest.raises(NodeStoppedError):
+        node.send(message(0))
+    assert node._outgoing.empty()
+
+
 def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant) -> None:
     with pytest.raises(MessageTooLarge, match="150000"):
         participant.node.send(WakuMessage(bytes(150_000), TOPIC))
