@@ -45,7 +45,7 @@ def share(source: TableWindow) -> pd.DataFrame:
     )
 
 
-AROUND = dt.timedelta(days=1)
+AROUND = dt.timedelta(hours=1)
 """The time before and after a gap in which senders show what it can hide."""
 _CHAIN_STATES = ("unbroken", "broken", "silent")
 _GAP_COLUMNS = (
@@ -142,7 +142,7 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
 
 def _look_around(source: TableWindow) -> TableWindow:
     """The tables in a window that holds all of its gaps, and :data:`AROUND` them."""
-    # A day before or after any time that a row may have is not always a time.
+    # An hour before or after any time that a row may have is not always a time.
     (span,) = source.select(
         """SELECT greatest(min(coalesce(from_time, to_timestamp(0))), to_timestamp(0)) AS first,
                   least(max(coalesce(to_time, to_timestamp(0))), TIMESTAMPTZ '9000-01-01') AS last FROM source_gaps"""

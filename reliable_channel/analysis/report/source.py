@@ -46,7 +46,7 @@ TIME_COLUMN: Mapping[str, str] = {
 message, so that a window holds the messages of that time whatever their later outcome. A row of ``source_gaps`` is a
 span of time, in every window that it reaches into, however late it was recorded."""
 
-AFTER = dt.timedelta(days=1)
+AFTER = dt.timedelta(hours=1)
 """How long after a window it is looked for what became of its requests and sets."""
 
 LEFT_OUT: Mapping[str, frozenset[str]] = {
@@ -133,7 +133,7 @@ class TableWindow:
         self.window, self._aftermath = window, None
 
     def aftermath(self) -> TableWindow:
-        """The tables in the window and the day after it, which show what became of requests and sets at its end."""
+        """The tables in the window and the hour after it, which show what became of requests and sets at its end."""
         if self.window.until is None:
             return self
         if self._aftermath is None:
