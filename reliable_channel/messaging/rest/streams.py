@@ -7,6 +7,7 @@ connections alive.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple
@@ -94,6 +95,7 @@ def event_stream(
             for event in events:
                 name = f"event: {event.name}\n" if event.name is not None else ""
                 yield f"id: {event.cursor}\n{name}data: {json.dumps(event.data, separators=(',', ':'))}\n\n"
+                await asyncio.sleep(0)  # or many are written to a lost connection, which asyncio logs one by one
 
     return _CountedStream(poll, lines())
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from collections.abc import Callable
 
 import pytest
+from starlette.types import Message
 
+from reliable_channel.messaging.events import EventSource
 from reliable_channel.messaging.rest import streams
+from reliable_channel.messaging.rest.event_log import EventLog
+from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.event_streams import Stream, serving
 from tests.support.messaging_world import CONTENT, World
@@ -189,6 +194,33 @@ def test_streams_that_begin_at_once_are_bounded_in_number(world: World, monkeypa
         assert sorted(connection.getresponse().status for connection in connections) == [200] + [429] * 7
         for connection in connections:
             connection.close()
+
+
+def test_little_is_written_after_a_client_has_left() -> None:
+    """Of each batch all was, with a line of asyncio in the log for each event."""
+    log = EventLog()
+    for number in range(streams.MOST_AT_ONCE):
+        log.add({"number": number})
+    written: list[bytes] = []
+
+    async def scenario() -> None:
+        left = asyncio.Event()
+
+        async def receive() -> Message:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            written.append(message.get("body", b""))
+            if b"data" in written[-1]:
+                left.set()
+
+        poll = LongPoll(EventSource(), 1)
+        poll.start()
+        await streams.log_stream(poll, log, None)({"type": "http"}, receive, send)
+
+    asyncio.run(scenario())
+    assert sum(b"data" in body for body in written) < 5
 
 
 def test_a_stream_ends_with_its_channel(world: World) -> None:
