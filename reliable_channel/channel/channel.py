@@ -139,9 +139,10 @@ class ReliableChannel:
         self._await_space()
         return self._submit(lambda: self._cycle.submit_ephemeral(payload))
 
-    async def asend(self, message: bytes) -> ReliableSendId:
-        """:meth:`send` for asyncio: the event loop keeps running while this waits for space."""
-        return await asyncio.to_thread(self.send, message)
+    async def asend(self, message: bytes, *, label: str | None = None) -> ReliableSendId:
+        """:meth:`send` for asyncio: the event loop keeps running while this waits for space. Cancelled, it may have
+        sent the message; with a ``label`` it can be called again."""
+        return await asyncio.to_thread(self.send, message, label=label)
 
     def send_state(self, request_id: str) -> SendState | None:
         """The state of a send, also of an earlier process; ``None`` when it is unknown or long finished."""

@@ -143,7 +143,8 @@ def test_asyncio_sends_and_iterates_and_leaves_no_thread(pumped: Pumped) -> None
         async with pumped.channel("alice") as alice, pumped.channel("bob") as bob:
             received = bob.events(MessageReceived)
             delivered = alice.events(MessageDelivered)
-            request_id = await alice.asend(b"hello")
+            request_id = await alice.asend(b"hello", label="greeting")
+            assert await alice.asend(b"hello", label="greeting") == request_id
             message = await asyncio.wait_for(anext(received), WAIT_S)
             await bob.asend(b"thanks")
             event = await asyncio.wait_for(anext(delivered), WAIT_S)
