@@ -29,12 +29,6 @@ class MemorySource:
                 insort(self._order, Position(message.timestamp or 0, envelope_hash))
         return envelope_hash
 
-    def remove(self, envelope_hash: bytes) -> None:
-        """Remove an envelope, to simulate a store that lost it."""
-        with self._lock:
-            if (entry := self._envelopes.pop(envelope_hash, None)) is not None:
-                self._order.remove(Position(entry[1].timestamp or 0, envelope_hash))
-
     def fault(self) -> None:
         return None
 
