@@ -204,7 +204,9 @@ class SqlitePersistence:
 
     def load(self, key: ChannelKey) -> StoredChannel:
         with self._transaction() as do:
-            channel = self._id(do, key)
+            channel = self._find(do, key)
+            if channel is None:
+                return StoredChannel()
             snapshot, fingerprint, sequence = do.execute(
                 "SELECT data, fingerprint, sequence FROM channel LEFT JOIN snapshot ON snapshot.channel=id WHERE id=?",
                 (channel,),
@@ -322,16 +324,21 @@ class SqlitePersistence:
             self._connection.close()
 
     def _id(self, do: sqlite3.Connection, key: ChannelKey) -> int:
-        known = self._ids.get(key)
-        if known is None:
-            names = (key.pubsub_topic, key.content_topic, key.channel_id, key.sender_id)
+        """The number of a channel's row, which is made if it is missing."""
+        if self._find(do, key) is None:
             do.execute(
-                "INSERT OR IGNORE INTO channel(pubsub_topic, content_topic, channel_id, sender_id) VALUES (?,?,?,?)",
-                names,
+                "INSERT INTO channel(pubsub_topic, content_topic, channel_id, sender_id) VALUES (?,?,?,?)",
+                (key.pubsub_topic, key.content_topic, key.channel_id, key.sender_id),
             )
-            known = do.execute(
+            self._find(do, key)
+        return self._ids[key]
+
+    def _find(self, do: sqlite3.Connection, key: ChannelKey) -> int | None:
+        if key not in self._ids:
+            row = do.execute(
                 "SELECT id FROM channel WHERE pubsub_topic=? AND content_topic=? AND channel_id=? AND sender_id=?",
-                names,
-            ).fetchone()[0]
-            self._ids[key] = known
-        return known
+                (key.pubsub_topic, key.content_topic, key.channel_id, key.sender_id),
+            ).fetchone()
+            if row is not None:
+                self._ids[key] = row[0]
+        return self._ids.get(key)

@@ -24,6 +24,7 @@ from reliable_channel.channel import (
     SenderLocked,
     SendState,
     SqlitePersistence,
+    inspect_channel,
     sends,
 )
 from reliable_channel.channel.persistence import StoredChannel
@@ -69,6 +70,14 @@ def test_a_snapshot_replaces_journal_and_marks_but_not_the_sequence(backend: Per
     assert backend.load(KEY).reported == {"a", "b"}
     backend.compact(KEY, b"snapshot", "g")
     assert backend.load(KEY) == StoredChannel(b"snapshot", (), frozenset(), 2, "g")
+
+
+def test_looking_for_a_channel_makes_none(tmp_path: Path) -> None:
+    """A name with a typing error was a channel of the database from then on."""
+    kept = SqlitePersistence(tmp_path / "channel.db")
+    assert inspect_channel(KEY, quick(), kept)["received"] == 0
+    assert kept.channels() == []
+    kept.close()
 
 
 def test_values_and_the_sender_id_are_kept(backend: Persistence) -> None:
