@@ -52,7 +52,8 @@ def totals(source: TableWindow) -> pd.DataFrame:
         f"""
         SELECT *, {LOSS} AS loss FROM (
             SELECT {VERDICTS},
-                   (SELECT count(*) FROM (SELECT DISTINCT content_topic, channel_id FROM delivery_status)) AS channels,
+                   (SELECT count(*) FROM (SELECT content_topic, channel_id FROM delivery_status
+                       UNION SELECT content_topic, channel_id FROM delivered_messages)) AS channels,
                    count(DISTINCT sender_id) AS senders,
                    min(first_seen) AS first_seen, max(first_seen) AS last_seen, max(as_of) AS judged_as_of
             FROM delivery_status),

@@ -100,6 +100,7 @@ def test_a_message_is_in_one_window_whatever_the_channel_delivers_in_another(lak
         )
         for name in ("messages", "delivered", "late", "missing", "unknown"):
             assert channels[name].sum() == totals[name] == sum(row[name] for row in listed.rows), name
+        assert len(channels) == totals["channels"] == len(listed.rows)
 
 
 def test_the_report_as_text_and_page_has_them(sample_tables: Path, expected: dict[str, Any], tmp_path: Path) -> None:
