@@ -150,7 +150,8 @@ def _sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | N
         return None
     common = {"vantage": vantage, "source": fields["source"], "seen_at": at}
     common |= {name: _text(fields.get(name)) for name in ("node", "pubsub_topic")}
-    known = [known for value in hashes if (known := _hash(value)) is not None]
+    # A node may give an envelope twice in one batch; the rows of both would be equal.
+    known = dict.fromkeys(hash_ for value in hashes if (hash_ := _hash(value)) is not None)
     return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
 
 
