@@ -34,7 +34,8 @@ def register(app: typer.Typer) -> None:
         transport: TransportName = "kafka",
         as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
     ) -> None:
-        """Print messages until Ctrl-C, --count or --seconds; exit 1 when --count was not reached in time."""
+        """Print messages until Ctrl-C, --count or --seconds; exit 1 when --count was not reached in time, or the
+        channel stopped, as on a full disk."""
         import threading
 
         from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageLost, MessageReceived
@@ -43,15 +44,18 @@ def register(app: typer.Typer) -> None:
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, transport)
         enough = threading.Event()
-        received = 0
+        received, failed = 0, False
 
         def tell(event: ChannelEvent) -> None:
-            nonlocal received
+            nonlocal received, failed
             received += isinstance(event, MessageReceived)
             if everything or isinstance(event, MessageReceived | MessageLost | ChannelProblem):
                 say(event, as_json)
             if count is not None and received >= count and isinstance(event, MessageReceived):
                 opened.channel.close()  # here: what came with it waits for the next who listens
+                enough.set()
+            if isinstance(event, ChannelProblem) and event.kind == "stopped":
+                failed = True
                 enough.set()
 
         with participant(settings, who) as opened:
@@ -60,5 +64,5 @@ def register(app: typer.Typer) -> None:
             if not as_json:
                 typer.echo(f"Listening on {who.channel_id} ({who.topic}) as {opened.channel.sender_id}", err=True)
             enough.wait(seconds)
-        if count is not None and received < count:
+        if failed or (count is not None and received < count):
             raise typer.Exit(1)

@@ -48,9 +48,11 @@ def register(app: typer.Typer) -> None:
         transport: TransportName = "kafka",
         as_json: Annotated[bool, typer.Option("--json", help="Print events as JSON lines.")] = False,
     ) -> None:
-        """Send messages reliably; exit 1 when one failed, or is not sent in time (it is kept for the next start)."""
+        """Send messages reliably; exit 1 when one failed, or is not sent in time (it is kept for the next start; an
+        ephemeral one is not)."""
         from reliable_channel.channel import (
             ChannelProblem,
+            EphemeralMessageDropped,
             MessageDelivered,
             MessageDeliveryError,
             MessageSendError,
@@ -72,14 +74,21 @@ def register(app: typer.Typer) -> None:
             shown = (MessageSent, MessageDelivered, MessageSendError, MessageDeliveryError, ChannelProblem)
             for kind in (*shown, SegmentQueued) if wait == "queued" else shown:
                 opened.channel.on(kind, lambda event: say(event, as_json))
+            dropped: list[EphemeralMessageDropped] = []
+            opened.channel.on(EphemeralMessageDropped, dropped.append)
             opened.start()
             ids = [_send(opened.channel, payload, ephemeral) for payload in payloads]
             if lines:
                 ids += [_send(opened.channel, line, ephemeral) for line in _lines()]
-            if not _wait_until_settled(opened.channel, [] if ephemeral else ids, wait, seconds):
+            if not ephemeral:
+                if not _wait_until_settled(opened.channel, ids, wait, seconds):
+                    raise typer.Exit(1)
+            elif not opened.channel.flush(seconds):
+                typer.echo("Not all ephemeral messages were sent in time; they are not kept.", err=True)
                 raise typer.Exit(1)
-            if ephemeral:
-                opened.channel.flush(seconds)
+            elif dropped:
+                typer.echo(f"The rate limit dropped {len(dropped)} of {len(ids)} ephemeral messages.", err=True)
+                raise typer.Exit(1)
 
 
 def _send(channel: ReliableChannel, payload: bytes, ephemeral: bool) -> str:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from reliable_channel.channel import SqlitePersistence, create_reliable_channel
+from reliable_channel.channel import MemoryPersistence, ReliableChannel, SqlitePersistence, create_reliable_channel
 from reliable_channel.cli import main
 from reliable_channel.config import load
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.rate_limit import RateLimitConfig
+from reliable_channel.runtime import participant
 from reliable_channel.runtime.participant import ParticipantOptions, channel_config
-from tests.unit.channel.channel_world import CHANNEL, TOPIC, World
+from reliable_channel.transport.base import SendBufferFull
+from reliable_channel.transport.clock import SystemClock
+from reliable_channel.transport.memory import MemoryNetwork
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -64,3 +76,86 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     assert "sends  1 sending, 0 queued, 0 sent, 0 delivered, 0 unacknowledged, 0 failed\n" in out
     assert "alice\\x1b[2J" in out
     assert "\x1b" not in out
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+Give = Callable[[ReliableChannel, Callable[[], None]], None]
+
+
+@pytest.fixture
+def give(monkeypatch: pytest.MonkeyPatch) -> Give:
+    """Lets the commands have this channel, and do this at its start."""
+
+    def give(channel: ReliableChannel, start: Callable[[], None]) -> None:
+        @contextmanager
+        def opened(*_: object) -> Iterator[SimpleNamespace]:
+            with channel:
+                yield SimpleNamespace(channel=channel, start=start)
+
+        monkeypatch.setattr(participant, "participant", opened)
+
+    return give
+
+
+def test_listening_ends_with_a_fault_when_the_channel_stops_on_a_full_disk(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, give: Give
+) -> None:
+    """It waited for ever for what a stopped channel never receives."""
+    node, persistence = MemoryNetwork(clock=SystemClock()).node("alice"), MemoryPersistence(keeps_journal=True)
+    node.start()
+    alice = create_reliable_channel(node, CHANNEL, TOPIC, "alice", config=quick(persistence=persistence))
+
+    def fill_the_disk() -> None:
+        monkeypatch.setattr(persistence, "append", fail_with(EnvironmentFault("The disk is full.")))
+        with suppress(EnvironmentFault):
+            alice.send(b"x")
+
+    give(alice, fill_the_disk)
+    status, _, err = run(capsys, "listen", CHANNEL, "--seconds", "20")
+    assert (status, "stopped: The disk is full." in err) == (1, True)
+
+
+def test_ephemeral_messages_that_the_node_does_not_take_are_not_sent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, give: Give
+) -> None:
+    """The exit code was 0."""
+    node = MemoryNetwork(clock=SystemClock()).node("alice")
+    node.start()
+    monkeypatch.setattr(node, "send", fail_with(SendBufferFull("The buffer is full.")))
+    give(create_reliable_channel(node, CHANNEL, TOPIC, "alice", config=quick()), lambda: None)
+    status, _, err = run(capsys, "send", CHANNEL, "--ephemeral", "--timeout", "0.2", "one", "two")
+    assert (status, err) == (1, "Not all ephemeral messages were sent in time; they are not kept.\n")
+
+
+def test_ephemeral_messages_that_the_rate_limit_drops_are_not_sent(
+    capsys: pytest.CaptureFixture[str], give: Give
+) -> None:
+    """The exit code was 0, and nothing was said."""
+    limit = RateLimitConfig(enabled=True, messages_per_epoch=10, counts="messages")
+    begun = time.time_ns() // 1_000_000
+
+    class InOneEpoch(SystemClock):
+        def now_ns(self) -> int:
+            return super().now_ns() - begun % limit.epoch_size_ms * 1_000_000
+
+    network, ended = MemoryNetwork(clock=InOneEpoch()), threading.Event()
+    node, config = network.node("alice"), quick(rate_limit=limit)
+    node.start()
+    give(create_reliable_channel(node, CHANNEL, TOPIC, "alice", config=config, clock=network.clock), lambda: None)
+
+    def pump() -> None:
+        while not ended.wait(0.002):
+            network.pump()
+
+    pumping = threading.Thread(target=pump)
+    pumping.start()
+    status, _, err = run(capsys, "send", CHANNEL, "--ephemeral", "--timeout", "20", *"abcdefghijkl")
+    ended.set()
+    pumping.join()
+    assert (status, err) == (1, "The rate limit dropped 3 of 12 ephemeral messages.\n")
