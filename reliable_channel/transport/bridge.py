@@ -31,7 +31,7 @@ from reliable_channel.transport.bridge_recall import find_last_sighting
 from reliable_channel.transport.bridge_state import BridgeState
 from reliable_channel.transport.bridge_writer import Interrupted, SafeWriter
 from reliable_channel.transport.clock import SystemClock, now_ms
-from reliable_channel.transport.dispatch_limit import Count, DispatchLimit
+from reliable_channel.transport.dispatch_limit import Count, DispatchLimit, KeptCount
 from reliable_channel.transport.health import Health, HealthState, Mode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader
@@ -109,7 +109,7 @@ class Bridge:
         rate_limit: RateLimitConfig | None = None,
         count: Count | None = None,
     ) -> None:
-        self._limit: DispatchLimit[PendingDispatch] = DispatchLimit(rate_limit, count)
+        self._limit: DispatchLimit[PendingDispatch] = DispatchLimit(rate_limit, count or KeptCount())
         self._clients = clients
         self._topics = topics
         self._node = node

@@ -139,10 +139,11 @@ class CountFile:
 class DispatchLimit(Generic[Item]):
     """A :class:`RateLimitManager` over a stored count. Thread-safe. ``now`` is Unix ms."""
 
-    def __init__(self, config: RateLimitConfig | None = None, count: Count | None = None) -> None:
+    def __init__(self, config: RateLimitConfig | None = None, *counts: Count) -> None:
         self.config = config or RateLimitConfig()
-        self.counts: tuple[Count, ...] = () if count is None else (count,)
+        self.counts = counts
         """The first that is not closed stores the count."""
+        self._unstored = KeptCount()
         self._lock = threading.Lock()
         self._manager: RateLimitManager[Item] = RateLimitManager(self.config)
         self._rln: bool | None = None
@@ -229,7 +230,7 @@ class DispatchLimit(Generic[Item]):
         if not self._manager.config.enabled:
             yield
             return
-        count = next((one for one in self.counts if not one.is_closed), KeptCount())
+        count = next((one for one in self.counts if not one.is_closed), self._unstored)
         with count.hold_lock():
             kept = count.read()
             if kept is not None:

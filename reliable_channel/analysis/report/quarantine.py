@@ -95,7 +95,7 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
     the last one that had begun before they were first named. ``elsewhere``: what bridges that listened saw
     meanwhile; ``lacking``: those of them that the store which filled the gap did not have. Such a gap is unfilled.
 
-    A gap is in the window if any of its time is; what it can hide is told by :data:`AROUND` it, too."""
+    A gap is in the window if any of its time is; what it can hide is read :data:`AROUND` it, too."""
     names = set(source.query("SELECT DISTINCT name FROM source_gaps")["name"])
     if not names:  # all messages and their histories are read for gaps only
         return pd.DataFrame(columns=[*_GAP_COLUMNS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -80,19 +80,26 @@ def register(app: typer.Typer) -> None:
             ids = [_send(opened.channel, payload, ephemeral) for payload in payloads]
             if lines:
                 ids += [_send(opened.channel, line, ephemeral) for line in _lines()]
-            if not ephemeral:
-                if not _wait_until_settled(opened.channel, ids, wait, seconds):
-                    raise typer.Exit(1)
-            elif not opened.channel.flush(seconds):
-                typer.echo("Not all ephemeral messages were sent in time; they are not kept.", err=True)
-                raise typer.Exit(1)
-            elif dropped:
-                typer.echo(f"The rate limit dropped {len(dropped)} of {len(ids)} ephemeral messages.", err=True)
+            if ephemeral:
+                succeeded = _wait_until_dispatched(opened.channel, dropped, len(ids), seconds)
+            else:
+                succeeded = _wait_until_settled(opened.channel, ids, wait, seconds)
+            if not succeeded:
                 raise typer.Exit(1)
 
 
 def _send(channel: ReliableChannel, payload: bytes, ephemeral: bool) -> str:
     return channel.send_ephemeral(payload) if ephemeral else channel.send(payload)
+
+
+def _wait_until_dispatched(channel: ReliableChannel, dropped: Sized, sent: int, seconds: float) -> bool:
+    """Whether the node takes all ephemeral messages in time; ``dropped`` grows meanwhile."""
+    if not channel.flush(seconds):
+        typer.echo("Not all ephemeral messages were sent in time; they are not kept.", err=True)
+        return False
+    if dropped:
+        typer.echo(f"The rate limit dropped {len(dropped)} of {sent} ephemeral messages.", err=True)
+    return not dropped
 
 
 def _wait_until_settled(channel: ReliableChannel, ids: list[str], wait: str, seconds: float) -> bool:

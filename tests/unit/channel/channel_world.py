@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -31,6 +32,15 @@ def quick(**changes: Any) -> ReliableChannelConfig:
         return config
     needed = compute_lifetime(config.segmentation, sds, config.rate_limit).total_ms
     return replace(config, segmentation=replace(config.segmentation, max_set_lifetime_ms=needed))
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    """A function that raises ``error``."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
 
 
 class Recorder:

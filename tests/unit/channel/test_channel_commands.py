@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from reliable_channel.runtime.participant import ParticipantOptions, channel_con
 from reliable_channel.transport.base import SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
-from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, fail_with, quick
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -78,13 +77,6 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     assert "\x1b" not in out
 
 
-def fail_with(error: Exception) -> Callable[..., Any]:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    return fail
-
-
 Give = Callable[[ReliableChannel, Callable[[], None]], None]
 
 
@@ -94,11 +86,11 @@ def give(monkeypatch: pytest.MonkeyPatch) -> Give:
 
     def give(channel: ReliableChannel, start: Callable[[], None]) -> None:
         @contextmanager
-        def opened(*_: object) -> Iterator[SimpleNamespace]:
+        def open_participant(*_: object) -> Iterator[SimpleNamespace]:
             with channel:
                 yield SimpleNamespace(channel=channel, start=start)
 
-        monkeypatch.setattr(participant, "participant", opened)
+        monkeypatch.setattr(participant, "participant", open_participant)
 
     return give
 

@@ -7,7 +7,7 @@ import itertools
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,7 @@ from reliable_channel.transport.base import RequestId, SendBufferFull
 from reliable_channel.transport.clock import SystemClock
 from reliable_channel.transport.memory import MemoryNetwork
 from tests.support.waiting import WAIT_S, until
-from tests.unit.channel.channel_world import CHANNEL, TOPIC, quick
-
-
-def fail_with(error: Exception) -> Callable[..., Any]:
-    """A function that raises ``error``."""
-
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    return fail
+from tests.unit.channel.channel_world import CHANNEL, TOPIC, fail_with, quick
 
 
 def keep_busy(alice: ReliableChannel, bob: ReliableChannel) -> threading.Event:

@@ -259,8 +259,8 @@ def test_no_record_raises(kind: str, fields: dict[str, object]) -> None:
 
 def test_an_envelope_that_a_node_gave_twice_is_one_sighting() -> None:
     _, value = sightings_record("north", "http://a", Source.RELAY, "/p", [b"1" * 32, b"2" * 32, b"1" * 32], AT_MS)
-    found = rows_from(EvidenceRecord(0, 1, value), "waku.envelopes")
-    assert found is not None and [row["message_hash"] for row in found[1]] == [b"1" * 32, b"2" * 32]
+    sightings = rows_from(EvidenceRecord(0, 1, value), "waku.envelopes")
+    assert sightings is not None and [row["message_hash"] for row in sightings[1]] == [b"1" * 32, b"2" * 32]
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, " " * 64, "00" * 31 + "  ", "x" * 64])

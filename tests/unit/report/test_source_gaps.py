@@ -76,8 +76,8 @@ def test_a_gap_is_in_every_window_that_it_reaches_into_with_what_it_hides(tmp_pa
 
     def show(since_s: int, until_s: int) -> dict[str, tuple[str, int]]:
         begin, end = (dt.datetime.fromtimestamp(AT_US / 1e6 + seconds, dt.UTC) for seconds in (since_s, until_s))
-        found = quarantine.source_gaps(TableWindow(Path(paths.data_dir), Window(begin, end)))
-        return {row.name: (row.status, row.unbroken) for row in found.itertuples(index=False)}
+        gaps = quarantine.source_gaps(TableWindow(Path(paths.data_dir), Window(begin, end)))
+        return {row.name: (row.status, row.unbroken) for row in gaps.itertuples(index=False)}
 
     assert show(12, 15) == {"gap-1": ("filled", 1), "gap-7": ("open", 0)}
     assert show(20, 21).keys() == {"gap-1", "gap-7"} and show(0, 10).keys() == {"gap-7"}
