@@ -145,10 +145,11 @@ def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list
 
 
 def _sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at, vantage, hashes = _us(fields.get("at_ms")), _text(fields.get("vantage")), fields.get("hashes")
-    if at is None or not vantage or fields.get("source") not in SOURCES or not isinstance(hashes, list):
+    at, vantage, source = _us(fields.get("at_ms")), _text(fields.get("vantage")), _text(fields.get("source"))
+    hashes = fields.get("hashes")
+    if at is None or not vantage or source not in SOURCES or not isinstance(hashes, list):
         return None
-    common = {"vantage": vantage, "source": fields["source"], "seen_at": at}
+    common = {"vantage": vantage, "source": source, "seen_at": at}
     common |= {name: _text(fields.get(name)) for name in ("node", "pubsub_topic")}
     # A node may give an envelope twice in one batch; the rows of both would be equal.
     known = dict.fromkeys(hash_ for value in hashes if (hash_ := _hash(value)) is not None)
@@ -174,7 +175,7 @@ def _loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     row |= {"entire_message_hash": _hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
     held = dict.fromkeys(text for sds_id in ids if (text := _text(sds_id)))
-    return SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]
+    return (SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]) if held else None
 
 
 def _gap(
@@ -183,7 +184,7 @@ def _gap(
     name, status, to_time = _text(fields.get("name")), _text(fields.get("status")), _us(fields.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
-    vantage, cause, attempts = _text(fields.get("vantage")), fields.get("cause"), fields.get("attempts")
+    vantage, cause, attempts = _text(fields.get("vantage")), _text(fields.get("cause")), fields.get("attempts")
     row = {
         "kafka_topic": envelopes_topic,
         "kafka_partition": OF_A_BRIDGE,

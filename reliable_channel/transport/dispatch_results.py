@@ -69,7 +69,7 @@ def read_result(value: bytes | None) -> DispatchResult | None:
     try:
         fields = foreign_json.loads(value)
         return _result(fields) if isinstance(fields, dict) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
 
 

@@ -709,6 +709,17 @@ def test_a_hostile_dispatch_result_is_passed_over_or_bounded(value: bytes) -> No
     assert found is None or (len(found.request_id) <= 64 and len(found.to_bytes()) < 4096)
 
 
+RESULT = {"request_id": "r", "status": "accepted", "at_ms": 1, "timestamp": 2, "near": [1, 2, 3], "utilization": 0.5}
+
+
+@pytest.mark.parametrize("field", [*RESULT, "reason", "detail", "until_ms"])
+def test_a_dispatch_result_with_one_odd_field_is_passed_over_or_bounded(field: str) -> None:
+    assert read_result(json.dumps(RESULT).encode()) is not None
+    for odd in (None, True, -1, 10**400, 0.5, "", "x", [], [[]], {}):
+        found = read_result(json.dumps({**RESULT, field: odd}).encode())
+        assert found is None or len(found.to_bytes()) < 4096
+
+
 def test_what_a_bridge_dispatches_it_says_it_dispatched(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
