@@ -15,6 +15,7 @@ import yaml
 from reliable_channel.cli import main
 from reliable_channel.cli.app import build
 from reliable_channel.config import Settings, load
+from reliable_channel.config.fixed import FIXED, REPLACED
 from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks, pages
 
 ALL = list(blocks())
@@ -79,6 +80,38 @@ def test_every_command_line_is_one_that_we_understand(arguments: list[str]) -> N
         assert left, "a group without a command"
         name, command, rest = command.resolve_command(context, left)
         context = command.make_context(name, list(rest), parent=context)
+
+
+def name_unknown_word(command_line: str) -> str | None:
+    """The first word of a command line within a sentence that is no command or option of ours; None if all are."""
+    command: Any = PROGRAM
+    known = {option for parameter in PROGRAM.params for option in parameter.opts} | {"--help"}
+    for word in re.sub(r'"[^"]*"', "TEXT", command_line).replace("[", "").replace("]", "").split()[1:]:
+        commands = getattr(command, "commands", {})
+        if word in commands:
+            command = commands[word]
+            known |= {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
+        elif word.startswith("--"):
+            if word.partition("=")[0] not in known:
+                return word
+        elif commands and not word.isupper() and word != "…":
+            return word
+    return None
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_within_sentences_exist(page: Path) -> None:
+    inline = re.findall(r"`(reliable-channel [^`]*)`", page.read_text(encoding="utf-8"))
+    assert {text: word for text in inline if (word := name_unknown_word(text))} == {}
+
+
+WITH_CONSTANTS = {"security.md": "the list of limits", "upgrade.md": "settings that are gone", "tables.md": "generated"}
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page.name not in WITH_CONSTANTS], ids=str)
+def test_what_a_page_names_as_a_setting_can_be_set(page: Path) -> None:
+    names = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)\b", page.read_text(encoding="utf-8"))
+    assert set(names) & (FIXED | REPLACED.keys()) == set()
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
