@@ -148,6 +148,7 @@ class DeltaSource:
 
     def _refresh(self) -> str | None:
         """Update the index from the table; returns why queries cannot be answered, or None."""
+        import pyarrow as pa
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -163,7 +164,7 @@ class DeltaSource:
                 if self._table.version() == before:
                     return None
             self._index_files(self._table)
-        except (DeltaError, OSError, sqlite3.Error) as error:
+        except (DeltaError, pa.ArrowException, OSError, sqlite3.Error) as error:
             raise EnvironmentFault(
                 f"The table {self._location} cannot be read, or its index not written ({type(error).__name__}).",
                 "See paths.data_dir, and the space on the disk of paths.run_dir.",

@@ -275,6 +275,19 @@ def test_a_table_that_was_indexed_before_a_restart_and_is_gone_after_it_is_a_fau
     second.close()
 
 
+def test_a_damaged_file_is_a_fault_until_it_is_whole_again(table: Path, source: DeltaSource) -> None:
+    append(table, some(4))
+    (file,) = table.glob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    for _ in range(2):
+        with pytest.raises(EnvironmentFault, match="cannot be read"):
+            source.refresh()
+        assert source.fault() == "the envelopes table cannot be read"
+    file.write_bytes(whole)
+    assert len(everything(source)) == 4
+
+
 def test_following_takes_up_new_files_by_itself(table: Path, source: DeltaSource) -> None:
     append(table, some(2))
     source.follow(0.01)
