@@ -138,9 +138,9 @@ class PendingSightings:
         """Append those that the table does not have; ``node`` has those that have no node yet."""
         if not self._rows:
             return
-        columns = [[row[at] for row in self._rows] for at in range(len(_KEY))]
-        columns[1] = [name or node for name in columns[1]]
-        by_name = dict(zip(_KEY, columns, strict=True)) | {"pubsub_topic": [*self._rows.values()]}
+        # Lines before and after the first that names the node may hold the same sighting.
+        rows = {(hash_, name or node, *rest): topic for (hash_, name, *rest), topic in self._rows.items()}
+        by_name = dict(zip(_KEY, zip(*rows, strict=True), strict=True)) | {"pubsub_topic": [*rows.values()]}
         self._counts.new += _append_new(self._paths, of_columns([by_name[c] for c in SIGHTINGS.names()], SIGHTINGS))
         self._rows = {}
 

@@ -203,6 +203,15 @@ def test_the_node_has_the_name_given_or_that_of_its_log(paths: PathSettings, tmp
     ]
 
 
+def test_a_line_before_and_after_the_first_that_names_the_node_is_one_sighting(
+    paths: PathSettings, tmp_path: Path
+) -> None:
+    unnamed = zap_console(AT_MS, "received", HASH, "", "") + "\n"
+    naming = nim_text(AT_MS + 1, "received", HASH, "16U*own111", "16U*peer22") + "\n"
+    (tmp_path / "node.log").write_text(unnamed + naming + unnamed)
+    assert read_logs(paths, [tmp_path / "node.log"]).new == len(sightings(paths)) == 2
+
+
 def test_long_lines_are_skipped_and_unknown_ones_counted(paths: PathSettings, tmp_path: Path) -> None:
     line = nim_text(AT_MS, "received", HASH, "16U*own111", "16U*peer22")
     long = line + " x=" + "y" * log_files.MAX_LINE_BYTES * 40
