@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, overload
 
@@ -74,33 +74,28 @@ def create_reliable_channel(
     pubsub_topic = node.pubsub_topic_for(content_topic)
     hook = encryption if encryption is not None else config.encryption
     bound = bind_encryption(hook, config.encryption_layer, pubsub_topic, content_topic)
-    own_persistence = config.persistence is None
     persistence = config.open_persistence()
-    releases: list[Callable[[], None]] = [persistence.close] if own_persistence else []
-    try:
+    with ExitStack() as stack:  # releases what was made so far if something below raises
+        if config.persistence is None:
+            stack.callback(persistence.close)
         sender_id = sender_id or persistence.sender_id()
         _check_names(sender_id=sender_id)
         key = ChannelKey(pubsub_topic, content_topic, channel_id, sender_id)
         shared = channels_of(node)
         shared.reserve(key)
-        releases.append(lambda: shared.release(key))
-        releases.append(persistence.acquire(sender_id, key))
+        stack.callback(shared.release, key)
+        stack.callback(persistence.acquire(sender_id, key))
         keeps = bool(getattr(persistence, "keeps_journal", True))
         machine = build_machine(key, config, bound, ParkedSegments(persistence, key) if keeps else None)
         count = KeptCount(persistence)
-        releases.append(count.close)
+        stack.callback(count.close)
         node.limit_rate(config.rate_limit, count)
         channel = ReliableChannel(
             ChannelCycle(node, key, config, machine, persistence, bound, clock=clock, threaded=threaded),
             subscribe=lambda: shared.subscribe(content_topic),
             unsubscribe=lambda: shared.unsubscribe(content_topic),
-            releases=releases,
+            releases=stack.pop_all(),
         )
-    except BaseException:
-        while releases:
-            releases.pop()()
-        raise
-
     shared.add(key, channel)
     if config.auto_start:
         try:

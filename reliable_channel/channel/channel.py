@@ -87,7 +87,7 @@ class ReliableChannel:
         *,
         subscribe: Callable[[], None],
         unsubscribe: Callable[[], None],
-        releases: list[Callable[[], None]],
+        releases: contextlib.ExitStack,
     ) -> None:
         self.channel_id = cycle.key.channel_id
         self.pubsub_topic = cycle.key.pubsub_topic
@@ -390,20 +390,19 @@ class ReliableChannel:
                 self._gone.wait(CLOSE_TIMEOUT_S)
             return
         try:
-            self.stop()
-            self._cycle.finish(sound=self._fault is None)
+            with self._releases:  # all of them, also where one raises
+                self.stop()
+                self._cycle.finish(sound=self._fault is None)
         finally:
             for stream in list(self._streams):
                 stream.end()
-            while self._releases:
-                self._releases.pop()()
             self._gone.set()
             with self._settled:
                 self._settled.notify_all()
 
     def on_release(self, action: Callable[[], None]) -> None:
         """Run ``action`` once after the channel is closed, to release what was created for it; the last one first."""
-        self._releases.append(action)
+        self._releases.callback(action)
 
     async def aclose(self) -> None:
         """:meth:`close` for asyncio."""

@@ -21,6 +21,7 @@ from reliable_channel.channel import (
     MessageSent,
     NodeConfig,
     NodeSegmentationConfig,
+    ReliableChannel,
     ReliableChannelConfig,
     ReliableChannelOptions,
     ReliableEnvelope,
@@ -405,6 +406,31 @@ def test_open_channel_takes_defaults_from_the_node_configuration_and_stops_a_nod
     assert node.health().state == "Healthy"
     channel.close()
     assert node.health().state == "Unhealthy"
+
+
+def test_a_channel_whose_node_fails_to_stop_releases_its_sender_and_database(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other channel of this sender could be opened until the process ended."""
+
+    def fail() -> None:
+        raise EnvironmentFault("The disk is full.")
+
+    def open_carol() -> ReliableChannel:
+        return open_channel(
+            NodeConfig(node=lambda: world.network.node("carol")),
+            ReliableChannelConfig(history_backend="sqlite", database=tmp_path / "channel.sqlite"),
+            channel_id=CHANNEL,
+            content_topic=TOPIC,
+            sender_id="carol",
+            clock=world.network.clock,
+            threaded=False,
+        )
+
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFault):
+        patch.setattr(world.network.node("carol"), "stop", fail)
+        open_carol().close()
+    open_carol().close()
 
 
 def test_channels_of_a_created_node_take_its_configuration_and_its_persistence(world: World) -> None:
