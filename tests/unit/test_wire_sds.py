@@ -104,6 +104,64 @@ def test_the_nim_family_round_trips_and_tells_the_same_kind(message: SdsMessage)
     assert (decoded.causal_history, decoded.repair_request) == (message.causal_history, message.repair_request)
 
 
+def list_ids(message: SdsMessage) -> bytes:
+    """The message as nim-sds 0.2, 0.3.3 and 0.4 write it: ids in field 3, what else is known of them in field 8."""
+    known = [entry for entry in message.causal_history if entry.retrieval_hint or entry.sender_id]
+    to_proto = lambda each: pb.HistoryEntry(  # noqa: E731
+        message_id=each.message_id, retrieval_hint=each.retrieval_hint, sender_id=each.sender_id
+    )
+    return pb.NimIdsMessage(
+        message_id=message.message_id,
+        lamport_timestamp=message.lamport_timestamp or 0,
+        causal_history=[entry.message_id for entry in message.causal_history],
+        channel_id=message.channel_id,
+        content=message.content,
+        bloom_filter=message.bloom_filter,
+        sender_id=message.sender_id,
+        causal_history_entries=map(to_proto, known),
+        repair_request=map(to_proto, message.repair_request),
+    ).SerializeToString()
+
+
+def test_a_history_of_ids_is_read_with_what_the_message_says_of_them() -> None:
+    """The bytes are those of nim-sds' own test of its layout."""
+    data = bytes.fromhex(
+        "0a06307866656564" + "1003" + "1a053078616161" + "1a053078626262" + "220930786368616e6e656c" + "2a0101"
+        "42160a053078616161" + "1203010203" + "1a08" + b"0xsender".hex()
+    )
+    history = (HistoryEntry("0xaaa", b"\1\2\3", "0xsender"), HistoryEntry("0xbbb"))
+    assert decode_sds_message(data, WireFamily.NIM) == SdsMessage("", "0xfeed", "0xchannel", 3, history, content=b"\1")
+
+
+printable = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=80)
+histories_of_ids = st.lists(
+    st.builds(HistoryEntry, printable, some_bytes, st.one_of(st.none(), texts)),
+    max_size=4,
+    unique_by=lambda entry: entry.message_id,
+).map(tuple)
+
+
+@given(valid_messages, histories_of_ids)
+@example(SdsMessage("s", "m", "c", 1), (HistoryEntry("0a0161"), HistoryEntry("\N{HAIR SPACE}" * 3)))
+def test_a_history_of_ids_and_one_of_entries_are_read_alike(
+    message: SdsMessage, history: tuple[HistoryEntry, ...]
+) -> None:
+    message = replace(message, causal_history=history)
+    listed, entered = list_ids(message), encode_sds_message(message, WireFamily.NIM)
+    decoded = decode_in_families(listed, list(WireFamily))
+    assert decoded == (WireFamily.NIM, replace(message, content=message.content or None))
+    assert decode_sds_message(entered, WireFamily.NIM) == replace(message, content=message.content or b"")
+
+
+@pytest.mark.parametrize("part", ["causal_history", "repair_request"])
+def test_an_entry_without_an_id_is_refused_in_the_nim_family_as_nim_sds_does(part: str) -> None:
+    message = replace(SdsMessage("s", "m", "c", 1, content=b"x"), **{part: (HistoryEntry(""),)})
+    for data in (encode_sds_message(message, WireFamily.NIM), list_ids(message)):
+        refused = decode_sds_message(data, WireFamily.NIM)
+        assert isinstance(refused, Malformed)
+        assert refused.reason is Reason.MALFORMED_SDS
+
+
 @pytest.mark.parametrize("family", WireFamily)
 def test_a_message_is_read_in_the_family_that_it_has(family: WireFamily) -> None:
     message = SdsMessage("alice", "id", "talk", 7, (HistoryEntry("before"),), b"filter", (), b"content")

@@ -39,6 +39,13 @@ class SdsKind(StrEnum):
     EPHEMERAL = "ephemeral"
 
 
+_Proto = pb.SpecMessage | pb.NimMessage | pb.NimIdsMessage
+_LAYOUTS: dict[WireFamily, tuple[type[_Proto], ...]] = {
+    WireFamily.SPEC: (pb.SpecMessage,),
+    WireFamily.NIM: (pb.NimMessage, pb.NimIdsMessage),
+}
+"""The layouts of a family, tried one after the other. A history is valid in one of them only: an id without control
+characters is not the encoding of an entry that has an id."""
 _NIM, _CONTENT, _SYNC, _EPHEMERAL = WireFamily.NIM, SdsKind.CONTENT, SdsKind.SYNC, SdsKind.EPHEMERAL
 """Looked up once, because access to an enumeration member costs as much as three function calls."""
 
@@ -141,14 +148,19 @@ _LITTLE_READ = {Reason.MALFORMED_SDS: 0, Reason.SDS_WITHOUT_ID: 1}
 
 
 def _decode(data: bytes, family: WireFamily) -> SdsMessage | Malformed:
-    try:
-        proto = pb.NimMessage.FromString(data) if family is _NIM else pb.SpecMessage.FromString(data)
-    except DecodeError as error:
-        return Malformed(Reason.MALFORMED_SDS, str(error)[:200])
-    return _validate(proto, family)
+    reasons = []
+    for layout in _LAYOUTS[family]:
+        try:
+            message = _validate(layout.FromString(data), family)
+        except DecodeError as error:
+            message = Malformed(Reason.MALFORMED_SDS, str(error)[:200])
+        if isinstance(message, SdsMessage):
+            return message
+        reasons.append(message)
+    return reasons[0]
 
 
-def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsMessage | Malformed:
+def _validate(proto: _Proto, family: WireFamily) -> SdsMessage | Malformed:
     # Every access to a field creates a new object, so each field is read once, which saves a quarter of the decoding
     # time.
     message_id, sender_id, channel_id = proto.message_id, proto.sender_id, proto.channel_id
@@ -164,10 +176,10 @@ def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsM
     history, repair = proto.causal_history, proto.repair_request
     if len(history) > MAX_HISTORY_ENTRIES or len(repair) > MAX_HISTORY_ENTRIES:
         return Malformed(Reason.SDS_HISTORY_TOO_LONG, f"more than {MAX_HISTORY_ENTRIES} history entries")
-    named, wanted = tuple(map(_read_entry, history)), tuple(map(_read_entry, repair))
-    too_long = _find_too_long("causal_history", named) or _find_too_long("repair_request", wanted)
-    if too_long:
-        return Malformed(Reason.MALFORMED_SDS, too_long)
+    named, wanted = _read_history(proto), tuple(map(_read_entry, repair))
+    bad = _find_bad_entry("causal_history", named, family) or _find_bad_entry("repair_request", wanted, family)
+    if bad:
+        return Malformed(Reason.MALFORMED_SDS, bad)
     content = proto.content
     message = SdsMessage(
         sender_id,
@@ -184,10 +196,12 @@ def _validate(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> SdsM
     return message
 
 
-def _find_too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
-    """Describe which part of an entry is longer than allowed; ``None`` if none is."""
+def _find_bad_entry(name: str, entries: tuple[HistoryEntry, ...], family: WireFamily) -> str | None:
+    """Describe which part of an entry is longer than allowed, or missing; ``None`` if none is."""
     for entry in entries:
         hint, sender_id = entry.retrieval_hint, entry.sender_id
+        if family is _NIM and not entry.message_id:
+            return f"{name} holds an entry without an id"
         if len(entry.message_id) > MAX_ID_CHARACTERS or (sender_id and len(sender_id) > MAX_ID_CHARACTERS):
             return f"{name} holds an id of more than {MAX_ID_CHARACTERS} characters"
         if hint and len(hint) > MAX_HINT_BYTES:
@@ -195,7 +209,7 @@ def _find_too_long(name: str, entries: tuple[HistoryEntry, ...]) -> str | None:
     return None
 
 
-def _read_lamport(proto: pb.SpecMessage | pb.NimMessage, family: WireFamily) -> int | None:
+def _read_lamport(proto: _Proto, family: WireFamily) -> int | None:
     """Read the timestamp. ``nim`` always writes the field, so zero means absent."""
     if not proto.HasField("lamport_timestamp"):
         return None
@@ -214,3 +228,11 @@ def _read_entry(entry: pb.HistoryEntry) -> HistoryEntry:
         hint if hint or entry.HasField("retrieval_hint") else None,
         sender_id if sender_id or entry.HasField("sender_id") else None,
     )
+
+
+def _read_history(proto: _Proto) -> tuple[HistoryEntry, ...]:
+    """Read the causal history. A list of ids is complete; the entries beside it add hints and senders to some."""
+    if isinstance(proto, pb.NimIdsMessage):
+        entries = {entry.message_id: _read_entry(entry) for entry in proto.causal_history_entries}
+        return tuple(entries.get(each) or HistoryEntry(each) for each in proto.causal_history)
+    return tuple(map(_read_entry, proto.causal_history))

@@ -176,9 +176,11 @@ def _find_usual(messages: Columns, family: WireFamily, time_us: pa.Array) -> Mas
         history = messages[name]
         good &= np.asarray(pc.list_value_length(history)) <= MAX_HISTORY_ENTRIES
         ids, hints, senders = (pc.binary_length(each).fill_null(0) for each in history.flatten().flatten())
-        long = (np.asarray(ids) > MAX_ID_CHARACTERS) | (np.asarray(senders) > MAX_ID_CHARACTERS)
-        long |= np.asarray(hints) > MAX_HINT_BYTES
-        good[np.asarray(pc.list_parent_indices(history))[long]] = False
+        bad = (np.asarray(ids) > MAX_ID_CHARACTERS) | (np.asarray(senders) > MAX_ID_CHARACTERS)
+        bad |= np.asarray(hints) > MAX_HINT_BYTES
+        if family is WireFamily.NIM:  # without an id it may be another layout
+            bad |= np.asarray(ids) == 0
+        good[np.asarray(pc.list_parent_indices(history))[bad]] = False
     lamport = messages["lamport_timestamp"]
     latest = np.asarray(time_us) // 1000 + LAMPORT_MAX_AHEAD_MS
     within = (latest >= 0) & (np.asarray(lamport.fill_null(0)) <= latest.astype(np.uint64))

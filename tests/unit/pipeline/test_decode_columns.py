@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.segmentation import contents_for
+from reliable_channel.core.wire._pb import sds_pb2
 from reliable_channel.core.wire.hashing import js_message_id, sds_message_id
 from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
@@ -254,6 +255,17 @@ def test_usual_records_need_no_judge(topic: str, changes: dict[str, Any]) -> Non
 )
 def test_limits_are_those_of_the_judge(topic: str, changes: dict[str, Any]) -> None:
     check([usual(1), record(message(**changes), topic), usual(2)])
+
+
+@pytest.mark.parametrize("topic", [NIM, AUTO_NIM])
+def test_a_history_of_ids_is_left_to_the_judge(topic: str) -> None:
+    ids = sds_pb2.NimIdsMessage(message_id="m", lamport_timestamp=1, channel_id="talk", content=b"x", sender_id="alice")
+    ids.causal_history.extend([js_message_id(b"a"), js_message_id(b"b")])
+    ids.causal_history_entries.add(message_id=js_message_id(b"b"), retrieval_hint=b"h" * 32)
+    wire = encode_waku_message(WakuMessage(ids.SerializeToString(), topic, timestamp=AT_US * 1000))
+    check([usual(1), (wire, PUBSUB.encode(), b"relay", AT_US), record(message(), topic)])
+    row = RecordDecoder(CHANNELS).decode(wire, PUBSUB.encode(), b"relay", AT_US)
+    assert row.causal_history == (HistoryEntry(js_message_id(b"a")), HistoryEntry(js_message_id(b"b"), b"h" * 32))
 
 
 def test_one_malformed_record_leaves_only_its_neighbours_to_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:

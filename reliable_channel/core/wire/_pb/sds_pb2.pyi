@@ -56,6 +56,28 @@ class NimMessage(_message.Message):
     repair_request: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
     def __init__(self, message_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., causal_history: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., channel_id: _Optional[str] = ..., content: _Optional[bytes] = ..., bloom_filter: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., repair_request: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...
 
+class NimIdsMessage(_message.Message):
+    __slots__ = ("message_id", "lamport_timestamp", "causal_history", "channel_id", "content", "bloom_filter", "sender_id", "causal_history_entries", "repair_request")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAMPORT_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    BLOOM_FILTER_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSAL_HISTORY_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REPAIR_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    lamport_timestamp: int
+    causal_history: _containers.RepeatedScalarFieldContainer[str]
+    channel_id: str
+    content: bytes
+    bloom_filter: bytes
+    sender_id: str
+    causal_history_entries: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
+    repair_request: _containers.RepeatedCompositeFieldContainer[HistoryEntry]
+    def __init__(self, message_id: _Optional[str] = ..., lamport_timestamp: _Optional[int] = ..., causal_history: _Optional[_Iterable[str]] = ..., channel_id: _Optional[str] = ..., content: _Optional[bytes] = ..., bloom_filter: _Optional[bytes] = ..., sender_id: _Optional[str] = ..., causal_history_entries: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ..., repair_request: _Optional[_Iterable[_Union[HistoryEntry, _Mapping]]] = ...) -> None: ...
+
 class NimBloomFilter(_message.Message):
     __slots__ = ("words", "capacity", "error_rate_millionths", "hash_count", "bit_count")
     WORDS_FIELD_NUMBER: _ClassVar[int]
