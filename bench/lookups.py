@@ -18,7 +18,7 @@ from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.segmentation import MessageCompleted, Reassembler, SegmentationConfig, SetExpired, split
 from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.segment import Segment, encode_segment
-from reliable_channel.evidence.requests import MAX_REQUESTS, open_requests
+from reliable_channel.evidence.requests import MAX_REQUESTS, find_open_requests
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.open_hashes import HashDue, OpenHashes, read_open_hashes
@@ -189,7 +189,7 @@ def _request(settings: Settings, count: int) -> None:
 
 
 def _ask_all(settings: Settings, count: int) -> None:
-    assert len(open_requests(settings, as_arrow([], STORE_PRESENCE))) == min(count, MAX_REQUESTS)
+    assert len(find_open_requests(settings, as_arrow([], STORE_PRESENCE))) == min(count, MAX_REQUESTS)
 
 
 @bench

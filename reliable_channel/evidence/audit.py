@@ -23,7 +23,6 @@ from reliable_channel.transport.base import hash_candidates
 MAX_HASHES = 1_000
 """Maximum number of hashes queried in one run, about ten queries per node. The rest follow in the next run."""
 
-
 _FROM_THE_NETWORK = ("relay", "filter")
 
 
@@ -40,7 +39,7 @@ class Audited:
     sds_id: str | None = None
 
 
-def to_audit(settings: Settings, now: dt.datetime, queried: pa.ChunkedArray) -> list[Audited]:
+def choose_sample(settings: Settings, now: dt.datetime, queried: pa.ChunkedArray) -> list[Audited]:
     """Select the envelopes of the configured content topics to query now, oldest first. ``queried``: hashes already
     queried.
 
@@ -54,21 +53,21 @@ def to_audit(settings: Settings, now: dt.datetime, queried: pa.ChunkedArray) -> 
     seen = dataset_of(open_table(settings.paths, ENVELOPES))
     wanted = (time >= oldest) & (time <= newest) & (kind == "sds") & ~pc.field("ephemeral")
     wanted &= pc.field("source").isin(_FROM_THE_NETWORK)
-    if (threshold := threshold_of(audit.share)) is not None:
+    if (threshold := compute_threshold(audit.share)) is not None:
         wanted &= pc.field("message_hash") < threshold
     columns = ["message_hash", "pubsub_topic", "content_topic", "event_time", "sender_timestamp_ns"]
     rows = seen.to_table(columns=columns, filter=wanted)
     new = rows.filter(pc.invert(pc.is_in(rows["message_hash"], value_set=queried.combine_chunks())))
     first_of_each = (
         new.sort_by("event_time")
-        .group_by("message_hash", use_threads=False)
+        .group_by("message_hash", use_threads=False)  # with threads Arrow refuses to take the first of a group
         .aggregate([(name, "first") for name in columns[1:]])
     )
     chosen = {row["message_hash"]: row for row in first_of_each.rename_columns(columns)[:MAX_HASHES].to_pylist()}
     first_chosen = [*chosen]
     carried = _read_contents(settings, first_chosen, oldest)
     without_time = [hash_ for hash_ in first_chosen if chosen[hash_]["sender_timestamp_ns"] is None]
-    others = _other_hashes(settings, without_time, oldest)
+    others = _read_other_hashes(settings, without_time, oldest)
     return [
         Audited(
             hash_,
@@ -81,7 +80,7 @@ def to_audit(settings: Settings, now: dt.datetime, queried: pa.ChunkedArray) -> 
     ]
 
 
-def _other_hashes(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[bytes, ...]]:
+def _read_other_hashes(settings: Settings, hashes: list[bytes], oldest: dt.datetime) -> dict[bytes, tuple[bytes, ...]]:
     """All hashes under which nodes may know envelopes without a timestamp, which some hash in another way."""
     if not hashes:
         return {}
@@ -97,8 +96,9 @@ def _other_hashes(settings: Settings, hashes: list[bytes], oldest: dt.datetime) 
     }
 
 
-def threshold_of(share: float) -> bytes | None:
-    """The audited share is the envelopes whose hash is below this value; None: all envelopes."""
+def compute_threshold(share: float) -> bytes | None:
+    """Compute the value below which the hashes of the audited share are; None: all envelopes."""
+    # Binary values compare byte by byte, and hashes are evenly spread: eight bytes divide them precisely enough.
     wanted = int(share * 2**64)
     return None if wanted >= 2**64 else wanted.to_bytes(8, "big")
 

@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from reliable_channel.config import Settings
-from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, write
+from reliable_channel.evidence.intake import EvidenceRecord, name_source, read_position, write
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
 from reliable_channel.transport.kafka_producer import make_unreachable_error
 
@@ -29,6 +29,7 @@ def collect_evidence(settings: Settings) -> int:
     topic, clients = settings.bridge.evidence_topic, settings.kafka.clients()
     options = {"max_poll_records": BATCH_RECORDS, **clients.consumer}
     try:
+        # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
         consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
         with closing(consumer), _hold_lock(settings):
             return _read(settings, consumer, topic, describe_topic(clients, topic).id)
@@ -38,7 +39,8 @@ def collect_evidence(settings: Settings) -> int:
 
 @contextmanager
 def _hold_lock(settings: Settings) -> Iterator[None]:
-    """Hold the collector lock: two collectors would both process the records since the same position."""
+    """Hold the collector lock: two collectors would both process the records since the same position. Waits for it,
+    unlike ``FileLock``."""
     directory = Path(settings.paths.run_dir)
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "evidence.lock").open("w") as lock:
@@ -54,12 +56,12 @@ def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str
     first, end = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
     source = name_source(settings.paths, topic, topic_id, {each.partition: end[each] for each in topic_partitions})
     for each in topic_partitions:
-        consumer.seek(each, max(first[each], position(settings.paths, source, each.partition)))
+        consumer.seek(each, max(first[each], read_position(settings.paths, source, each.partition)))
     count = 0
     while any(consumer.position(each) < end[each] for each in topic_partitions):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
-        if not records:
+        if not records:  # a slow broker: other collectors wait meanwhile, and the next run reads the rest
             break
         count += write(settings.paths, source, records, settings.kafka.topics.envelopes)
     return count

@@ -15,18 +15,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.evidence.envelope_files import EnvelopeFiles
+from reliable_channel.lake.read import dataset_of
 from reliable_channel.transport.store.index import EnvelopeIndex, IndexRow
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.store.source import EnvelopeReading, Position
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 _log = logging.getLogger(__name__)
 
@@ -148,13 +150,10 @@ class DeltaSource:
 
     def _refresh(self) -> str | None:
         """Update the index from the table; returns why queries cannot be answered, or None."""
-        import pyarrow as pa
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         try:
             if not DeltaTable.is_deltatable(self._location):
                 self._table = None
+                # With an index it was there before, so its clients must not take it for an empty one.
                 return MISSING if self._index is not None or Path(self._index_path).exists() else None
             if self._table is None:
                 self._table = DeltaTable(self._location)
@@ -172,8 +171,6 @@ class DeltaSource:
         return None
 
     def _index_files(self, table: DeltaTable) -> None:
-        from reliable_channel.lake.read import dataset_of
-
         table_id = f"{table.metadata().id}"
         if self._index is None:
             self._index = EnvelopeIndex(self._index_path, table_id)
@@ -190,7 +187,7 @@ class DeltaSource:
                 return
             if self._fault is not None:
                 self._fault = f"{STARTING}: {number} of {len(fresh)} new files are done"
-            _log.debug("indexed %s envelopes of %s", index.add_file(path, _rows(fragments[path])), path)
+            _log.debug("indexed %s envelopes of %s", index.add_file(path, _read_index_rows(fragments[path])), path)
         index.complete()
         # Only now, so that rows moved by a compaction stay visible throughout.
         index.remove_files(indexed - set(fragments))
@@ -231,7 +228,7 @@ class _CachedReading:
         self.position, self.select, self.load = source.position, source.select, source.load_kept
 
 
-def _rows(fragment: Any) -> Iterator[IndexRow]:
+def _read_index_rows(fragment: Any) -> Iterator[IndexRow]:
     begin = 0
     for batch in fragment.to_batches(columns=_INDEX_COLUMNS, batch_size=BATCH_ROWS):
         columns = [batch.column(name).to_pylist() for name in _INDEX_COLUMNS]

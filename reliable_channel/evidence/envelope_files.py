@@ -15,6 +15,11 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reliable_channel.lake.follow import LONG_ROWS
+
 CACHE_BYTES = 192 * 1024 * 1024
 GROUP_BYTES = 48 * 1024 * 1024
 """Larger row groups (bytes) are not cached."""
@@ -70,9 +75,7 @@ class EnvelopeFiles:
     def _read_group(self, path: str, metadata: Any, group: int) -> Any | None:
         """All values of a row group, in one array with 64-bit offsets, because every access to a chunked array would
         search for the chunk; ``None`` if they are too large to be kept."""
-        import pyarrow as pa
-
-        if _column_bytes(metadata, group) > self._group_bytes:
+        if _measure_column(metadata, group) > self._group_bytes:
             return None
         read, size = [], 0
         with self._iterate(path, metadata, group) as parts:
@@ -98,10 +101,6 @@ class EnvelopeFiles:
     @contextmanager
     def _iterate(self, path: str, metadata: Any, group: int) -> Iterator[Iterator[Any]]:
         """The values of a row group, a few at a time."""
-        import pyarrow.parquet as pq
-
-        from reliable_channel.lake.follow import LONG_ROWS
-
         with self._filesystem.open_input_file(path) as file:
             batches = pq.ParquetFile(file, metadata=metadata).iter_batches(
                 LONG_ROWS, row_groups=[group], columns=[_COLUMN], use_threads=False
@@ -109,8 +108,6 @@ class EnvelopeFiles:
             yield (batch.column(0) for batch in batches)
 
     def _footer(self, path: str, only_kept: bool) -> tuple[Any, list[int]]:
-        import pyarrow.parquet as pq
-
         with self._lock:
             if path in self._footers:
                 self._footers.move_to_end(path)
@@ -143,7 +140,7 @@ class EnvelopeFiles:
                 self._kept_bytes -= self._groups.popitem(last=False)[1].nbytes
 
 
-def _column_bytes(metadata: Any, group: int) -> int:
+def _measure_column(metadata: Any, group: int) -> int:
     """The uncompressed bytes of the ``value`` column of a row group, of repeated values once."""
     columns = metadata.row_group(group)
     return next(

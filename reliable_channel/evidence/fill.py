@@ -24,10 +24,10 @@ WriteBack = Callable[[Sequence[StoreEntry]], None]
 """Writes entries (with data) to the envelopes topic as ``source=store``; returns when all replicas have them."""
 
 
-def open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def find_open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the gaps with a known start that are still to be asked for, with the content topics of their partition's
-    records. ``answers``: the rows of ``store_presence`` about gaps. A content topic for which every node failed is
-    asked for again."""
+    records. ``answers``: the rows of ``store_presence`` about gaps. A gap is asked for again while for one of its
+    content topics every node has failed."""
     failed: dict[tuple[str, str | None], bool] = {}
     for row in answers:
         key = row["detail"], row["content_topic"]
@@ -74,7 +74,7 @@ def fill_gap(settings: Settings, client: StoreClient, write_back: WriteBack, gap
             if isinstance(page, StoreNodeError):
                 outcomes[node] = "error"
                 continue
-            outcomes[node] = "present"
+            outcomes[node] = "present"  # the node answered, also if it had nothing
             new = [e for e in page.entries if e.message is not None and e.message_hash not in known]
             known |= {entry.message_hash for entry in new}
             missing = drop_known(settings, new)
@@ -84,7 +84,7 @@ def fill_gap(settings: Settings, client: StoreClient, write_back: WriteBack, gap
             make_row(node, None, outcome, "gap", gap["name"], content_topic=content_topic)
             for node, outcome in outcomes.items()
         ]
-    if not rows:
+    if not rows:  # a gap without channels of ours would be looked at in every run
         rows.append(make_row(client.nodes[0], None, "absent", "gap", gap["name"]))
     append_rows(settings.paths, STORE_PRESENCE, as_arrow(rows, STORE_PRESENCE))
     return written

@@ -35,6 +35,7 @@ of shorter ones, and each row repeats the record's texts."""
 ROWS_AT_ONCE = 20_000
 """About how many rows are held in memory before they are written, each of up to ten texts."""
 _MAX_MS = 253_402_300_799_999
+"""The end of the year 9999: Python's datetime has no later time."""
 _TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
@@ -53,10 +54,10 @@ class EvidenceRecord:
     value: bytes | None
 
 
-def position(paths: PathSettings, topic: str, partition: int) -> int:
+def read_position(paths: PathSettings, topic: str, partition: int) -> int:
     """Return the next offset to process: the smallest position of the tables. Creates tables that do not exist."""
     create_tables(paths, WRITTEN)
-    return min(_position(paths, table, topic, partition) for table in WRITTEN)
+    return min(_read_position_of(paths, table, topic, partition) for table in WRITTEN)
 
 
 def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[int, int]) -> str:
@@ -65,9 +66,9 @@ def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[in
 
     Earlier versions kept positions without the id. They hold unless they are beyond the end of the topic."""
     own = f"{topic}/{topic_id}"
-    if not topic_id or any(position(paths, own, partition) for partition in ends):
+    if not topic_id or any(read_position(paths, own, partition) for partition in ends):
         return own if topic_id else topic
-    before = {partition: position(paths, topic, partition) for partition in ends}
+    before = {partition: read_position(paths, topic, partition) for partition in ends}
     is_same = any(before.values()) and all(at <= ends[partition] for partition, at in before.items())
     return topic if is_same else own
 
@@ -79,7 +80,7 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
     parts: dict[int, _Part] = {}
     for record in records:
         part = parts.setdefault(record.partition, _Part())
-        made = rows_from(record, envelopes_topic)
+        made = convert_record(record, envelopes_topic)
         if made is not None:
             part.rows[made[0]] += [(record.offset, row) for row in made[1]]
             written += 1
@@ -101,7 +102,7 @@ class _Part:
 
 def _write_part(paths: PathSettings, topic: str, partition: int, part: _Part) -> None:
     for table in WRITTEN:
-        start = _position(paths, table, topic, partition)
+        start = _read_position_of(paths, table, topic, partition)
         if start >= part.end:  # an earlier run went further with this table before it ended
             continue
         new = [row for offset, row in part.rows[table] if offset >= start]
@@ -109,7 +110,7 @@ def _write_part(paths: PathSettings, topic: str, partition: int, part: _Part) ->
         if table is SOURCE_GAPS and new:
             _replace_gaps(paths, new, transaction)
         else:
-            append_rows(paths, table, as_arrow(new, table), transaction)
+            append_rows(paths, table, as_arrow(new, table), transaction)  # also without rows: it stores the position
 
 
 @retry_on_conflict
@@ -122,7 +123,7 @@ def _replace_gaps(paths: PathSettings, rows: list[dict[str, Any]], transaction: 
     replace_rows(open_table(paths, SOURCE_GAPS), predicate, as_arrow([*last.values()], SOURCE_GAPS), transaction)
 
 
-def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
+def convert_record(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list[dict[str, Any]]] | None:
     """Convert one record to its table and rows (JSON values, times in µs); ``None`` if it is not evidence."""
     if record.value is None or len(record.value) > MAX_RECORD_BYTES:
         return None
@@ -134,68 +135,68 @@ def rows_from(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table, list
         return None
     match fields.get("kind"):
         case "sender" | "dispatch":
-            return _sender_event(fields)
+            return _read_sender_event(fields)
         case "loss":
-            return _loss(fields)
+            return _read_loss(fields)
         case "gap":
-            return _gap(fields, record, envelopes_topic)
+            return _read_gap(fields, record, envelopes_topic)
         case "sightings":
-            return _sightings(fields)
+            return _read_sightings(fields)
     return None
 
 
-def _sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at, vantage, source = _us(fields.get("at_ms")), _text(fields.get("vantage")), _text(fields.get("source"))
+def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at, vantage, source = _to_us(fields.get("at_ms")), _to_text(fields.get("vantage")), _to_text(fields.get("source"))
     hashes = fields.get("hashes")
     if at is None or not vantage or source not in SOURCES or not isinstance(hashes, list):
         return None
     common = {"vantage": vantage, "source": source, "seen_at": at}
-    common |= {name: _text(fields.get(name)) for name in ("node", "pubsub_topic")}
+    common |= {name: _to_text(fields.get(name)) for name in ("node", "pubsub_topic")}
     # A node may give an envelope twice in one batch; the rows of both would be equal.
-    known = dict.fromkeys(hash_ for value in hashes if (hash_ := _hash(value)) is not None)
+    known = dict.fromkeys(hash_ for value in hashes if (hash_ := _to_hash(value)) is not None)
     return (SIGHTINGS, [{**common, "message_hash": value} for value in known]) if known else None
 
 
-def _sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at = _us(fields.get("at_ms"))
-    row: dict[str, Any] = {name: _text(fields.get(name)) for name in _TEXTS}
+def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+    at = _to_us(fields.get("at_ms"))
+    row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in _TEXTS}
     if at is None or not row["event"]:
         return None
-    row |= {name: _hash(fields.get(name)) for name in _HASHES}
+    row |= {name: _to_hash(fields.get(name)) for name in _HASHES}
     return SENDER_EVENTS, [{**row, "event_time": at}]
 
 
-def _loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
+def _read_loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     """One row for each segment that the recipient held; without one, no row can be attributed to a message."""
-    at, reported_by, ids = _us(fields.get("at_ms")), _text(fields.get("reported_by")), fields.get("sds_ids")
+    at, reported_by, ids = _to_us(fields.get("at_ms")), _to_text(fields.get("reported_by")), fields.get("sds_ids")
     if at is None or not reported_by or not isinstance(ids, list):
         return None
-    reason, detail = _text(fields.get("reason")), _text(fields.get("detail"))
-    row: dict[str, Any] = {name: _text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
-    row |= {"entire_message_hash": _hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
+    reason, detail = _to_text(fields.get("reason")), _to_text(fields.get("detail"))
+    row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
+    row |= {"entire_message_hash": _to_hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
-    held = dict.fromkeys(text for sds_id in ids if (text := _text(sds_id)))
+    held = dict.fromkeys(text for sds_id in ids if (text := _to_text(sds_id)))
     return (SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]) if held else None
 
 
-def _gap(
+def _read_gap(
     fields: dict[str, Any], record: EvidenceRecord, envelopes_topic: str
 ) -> tuple[Table, list[dict[str, Any]]] | None:
-    name, status, to_time = _text(fields.get("name")), _text(fields.get("status")), _us(fields.get("to_ms"))
+    name, status, to_time = _to_text(fields.get("name")), _to_text(fields.get("status")), _to_us(fields.get("to_ms"))
     if not name or status not in ("open", "filled", "unfilled") or to_time is None:
         return None
-    vantage, cause, attempts = _text(fields.get("vantage")), _text(fields.get("cause")), fields.get("attempts")
+    vantage, cause, attempts = _to_text(fields.get("vantage")), _to_text(fields.get("cause")), fields.get("attempts")
     row = {
         "kafka_topic": envelopes_topic,
         "kafka_partition": OF_A_BRIDGE,
         "first_offset": record.offset,
         "last_offset": record.offset,
-        "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",
+        "cause": cause if cause in BRIDGE_CAUSES else "bridge_restart",  # the only one that earlier bridges knew
         "name": f"{vantage}/{name}" if vantage else name,
         "status": status,
-        "from_time": _us(fields.get("from_ms")),
+        "from_time": _to_us(fields.get("from_ms")),
         "to_time": to_time,
-        "ingest_time": _us(fields.get("at_ms")),
+        "ingest_time": _to_us(fields.get("at_ms")),
         "attempts": attempts if type(attempts) is int and 0 <= attempts < 2**31 else None,
         "vantage": vantage,
         **_read_queried_topics(fields, status),
@@ -211,11 +212,11 @@ def _read_queried_topics(fields: dict[str, Any], status: str) -> dict[str, list[
     named: dict[str, list[str]] = {}
     for name in ("pubsub_topics", "content_topics"):
         values = fields.get(name)
-        named[name] = [text for one in values if (text := _text(one))] if isinstance(values, list) else []
+        named[name] = [text for one in values if (text := _to_text(one))] if isinstance(values, list) else []
     return {"pubsub_topics": named["pubsub_topics"] or None, "content_topics": named["content_topics"] or None}
 
 
-def _position(paths: PathSettings, table: Table, topic: str, partition: int) -> int:
+def _read_position_of(paths: PathSettings, table: Table, topic: str, partition: int) -> int:
     return open_table(paths, table).transaction_version(_app(topic, partition)) or 0
 
 
@@ -223,13 +224,13 @@ def _app(topic: str, partition: int) -> str:
     return f"evidence/{topic}/{partition}"
 
 
-def _text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     """Return bounded text that can be stored: JSON can contain half of a surrogate pair, which UTF-8 cannot
     represent."""
     return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
 
 
-def _hash(value: Any) -> bytes | None:
+def _to_hash(value: Any) -> bytes | None:
     """Convert hex to bytes; ``None`` for anything but 32 bytes in hex."""
     if not isinstance(value, str) or len(value) != 64:
         return None
@@ -240,6 +241,6 @@ def _hash(value: Any) -> bytes | None:
     return digest if len(digest) == 32 else None
 
 
-def _us(value: Any) -> int | None:
+def _to_us(value: Any) -> int | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value * 1000 if whole and 0 <= value <= _MAX_MS else None

@@ -88,9 +88,9 @@ class _LogReader:
         self._pending = PendingSightings(paths, counts)
 
     def read(self, stream: IO[bytes]) -> None:
-        for line in _lines(stream, self._counts):
+        for line in _read_lines(stream, self._counts):
             if line is None:
-                if self._node or self._own_id:
+                if self._node or self._own_id:  # else they wait for a line that names the node
                     self._write()
             elif sightings := self._pending.parse(line):
                 self._own_id = sightings[-1].node or self._own_id
@@ -123,6 +123,7 @@ class PendingSightings:
         if isinstance(result, Unread):
             if result.text is None:
                 self._counts.no_time += 1
+            # A log may hold any number of texts; a report needs to show some.
             elif result.text in self._counts.unknown or len(self._counts.unknown) < 100:
                 self._counts.unknown[result.text] += 1
             return ()
@@ -132,7 +133,8 @@ class PendingSightings:
     def add(self, sightings: Sequence[LogSighting], node: str | None) -> None:
         """Hold the sightings of a line of ``node``; ``None``: it is named when they are written."""
         for sighting in sightings:
-            self._rows[_key(sighting, node)] = sighting.pubsub_topic
+            key = sighting.message_hash, node, sighting.peer, sighting.kind, sighting.seen_at_us
+            self._rows[key] = sighting.pubsub_topic
 
     def write(self, node: str | None = None) -> None:
         """Append those that the table does not have; ``node`` has those that have no node yet."""
@@ -143,10 +145,6 @@ class PendingSightings:
         by_name = dict(zip(_KEY, zip(*rows, strict=True), strict=True)) | {"pubsub_topic": [*rows.values()]}
         self._counts.new += _append_new(self._paths, of_columns([by_name[c] for c in SIGHTINGS.names()], SIGHTINGS))
         self._rows = {}
-
-
-def _key(sighting: LogSighting, node: str | None) -> _Key:
-    return sighting.message_hash, node, sighting.peer, sighting.kind, sighting.seen_at_us
 
 
 @retry_on_conflict
@@ -161,15 +159,15 @@ def _append_new(paths: PathSettings, rows: pa.Table) -> int:
     known = dataset_of(table).to_table(columns=[*_KEY], filter=where)
     new = rows
     if known.num_rows:
-        numbered = _comparable(rows).append_column("number", pa.array(range(rows.num_rows)))
-        new = rows.take(numbered.join(_comparable(known), [*_KEY], join_type="left anti")["number"])
+        numbered = _select_key(rows).append_column("number", pa.array(range(rows.num_rows)))
+        new = rows.take(numbered.join(_select_key(known), [*_KEY], join_type="left anti")["number"])
     if new.num_rows:
         last = table.transaction_version(_APPLICATION) or 0
         append_rows(paths, SIGHTINGS, new, Transaction(_APPLICATION, last + 1), table)
     return int(new.num_rows)
 
 
-def _comparable(rows: pa.Table) -> pa.Table:
+def _select_key(rows: pa.Table) -> pa.Table:
     """The key columns, an unknown peer as an empty text: null equals nothing in a join."""
     key = rows.select([*_KEY])
     return key.set_column(_KEY.index("node"), "node", pc.fill_null(key["node"], ""))
@@ -185,7 +183,7 @@ def _decompress(stream: Any) -> Any:
     return stream
 
 
-def _lines(file: IO[bytes], counts: LogCounts) -> Iterator[bytes | None]:
+def _read_lines(file: IO[bytes], counts: LogCounts) -> Iterator[bytes | None]:
     """The whole lines of a log; ``None`` when it is time to write, because standard input may go on for ever. A last
     line without its end is still being written and is left for the next time. Lines longer than
     :data:`MAX_LINE_BYTES` are skipped."""
@@ -203,6 +201,7 @@ def _lines(file: IO[bytes], counts: LogCounts) -> Iterator[bytes | None]:
         if len(rest) > MAX_LINE_BYTES:
             rest, skipping = b"", True
         if stream is sys.stdin.buffer:
+            # Its own buffer is empty now, since a chunk is larger: select() sees all that is left.
             silent = not select.select([stream], [], [], WAIT_S)[0]
             if silent or time.monotonic() - since > WAIT_S:
                 yield None

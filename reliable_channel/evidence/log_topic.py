@@ -48,6 +48,7 @@ def read_topic(
             for record in records:
                 reading.take(record)
             left -= len(records)
+            # Markers of transactions are counted in ``left`` and never come, so the brokers are asked once more.
             ended = not follow and (left <= 0 or (not records and reader.check() == 0))
             if ended or reading.is_full() or time.monotonic() - written_at > WAIT_S:
                 reader.commit(reading.write(topic))

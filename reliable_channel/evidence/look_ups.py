@@ -19,7 +19,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.evidence.arrivals import drop_known, find_arrived
 from reliable_channel.evidence.fill import GAP_MARGIN, WriteBack, to_ns
 from reliable_channel.evidence.overdue_sets import PURPOSE, OverdueSet
-from reliable_channel.evidence.presence import make_row, row_of_hash
+from reliable_channel.evidence.presence import make_row, make_row_of_hash
 from reliable_channel.evidence.requests import Request
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.schema import as_arrow
@@ -66,7 +66,7 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
 
     answers = client.look_up([*by_hint], on_page=take)
     rows = [
-        row_of_hash(
+        make_row_of_hash(
             answer,
             request.retrieval_hint,
             "refetch",
@@ -87,7 +87,7 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
 def _holds(entry: StoreEntry, content: Identity | bool | None, request: Request) -> bool | None:
     """Whether an envelope with this content contains the requested message; ``None`` if that cannot be decided here. A
     hint is only a claim of the naming sender: it may point to any envelope of a store."""
-    if not request.attempt or entry.message is None:
+    if not request.attempt or entry.message is None:  # 0: the sender itself recorded that this envelope has it
         return True
     if (entry.pubsub_topic, entry.message.content_topic) != (request.pubsub_topic, request.content_topic):
         return False
@@ -126,7 +126,7 @@ def fetch_by_range(settings: Settings, client: StoreClient, write_back: WriteBac
             start_time_ns=to_ns(min(times), -NAMED_WITHIN),
             end_time_ns=to_ns(max(times), GAP_MARGIN),
         )
-        missing = frozenset(_identity(request) for request in wanted)
+        missing = frozenset(_identify_request(request) for request in wanted)
         search = _Search(settings, settings.channels.topic_for(content_topic, pubsub_topic or ""), missing)
         faults: dict[str, str] = {}
         for node, page in client.walk_each(query):
@@ -138,7 +138,7 @@ def fetch_by_range(settings: Settings, client: StoreClient, write_back: WriteBac
             write_back(entries)
             written += len(entries)
         rows = [
-            _range_row(node, request, _identity(request) in held, faults.get(node))
+            _make_range_row(node, request, _identify_request(request) in held, faults.get(node))
             for node, held in search.held.items()
             for request in wanted
         ]
@@ -168,7 +168,7 @@ class _Search:
         for entry in page.entries:
             if entry.message is None or entry.message_hash in self._taken:
                 continue
-            contained = _identities(entry.message.payload, self.channel)
+            contained = _identify_payload(entry.message.payload, self.channel)
             # The set of a segment is unknown where its content alone is encrypted.
             is_hidden = not contained or (wants_sets and not _names_set(contained))
             may_fit = bool(contained & self.missing) or (encrypted and is_hidden)
@@ -189,11 +189,11 @@ def _names_set(identities: frozenset[Identity]) -> bool:
     return any(isinstance(each[1], bytes) for each in identities)
 
 
-def _identity(request: Ranged) -> Identity:
+def _identify_request(request: Ranged) -> Identity:
     return request.channel_id, request.entire_message_hash if isinstance(request, OverdueSet) else request.sds_id
 
 
-def _identities(payload: bytes, channel: ChannelTopic | None) -> frozenset[Identity]:
+def _identify_payload(payload: bytes, channel: ChannelTopic | None) -> frozenset[Identity]:
     """What a payload contains; nothing if it cannot be decoded."""
     decoded = decode_in_families(payload, tuple(WireFamily) if channel is None else channel.families)
     if isinstance(decoded, Malformed):
@@ -207,7 +207,7 @@ def _identities(payload: bytes, channel: ChannelTopic | None) -> frozenset[Ident
     return frozenset(contained)
 
 
-def _range_row(node: str, request: Ranged, present: bool, fault: str | None) -> dict[str, Any]:
+def _make_range_row(node: str, request: Ranged, present: bool, fault: str | None) -> dict[str, Any]:
     """The presence row of a request by range. A node that failed after it returned what was missing has it."""
     outcome = "present" if present else "absent" if fault is None else "error"
     common = {name: getattr(request, name) for name in (*CHANNEL_KEY, "attempt")}

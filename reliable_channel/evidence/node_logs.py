@@ -119,8 +119,8 @@ _TEXT_LINE = re.compile(
     )""",
     re.VERBOSE,
 )
-"""Chronicles' *textlines*; the terminal format of go-ethereum; zap's console format. Nothing in it is tried twice: the
-time for a line grows with its length only."""
+"""Chronicles' *textlines*; the terminal format of go-ethereum; zap's console format. A log shipper may have written up
+to 120 characters before them. Nothing in it is tried twice: the time for a line grows with its length only."""
 _FIELD = re.compile(r'(?<![\w-])([\w-]++)=("(?:[^"\\]|\\.)*+"|\S*+)')
 _CONTAINER = re.compile(r"[\w:.+-]{10,40} (?:stdout|stderr) [FP] ")
 """What Kubernetes writes before a line."""
@@ -149,7 +149,8 @@ class Unread:
 
 
 def may_matter(line: bytes) -> bool:
-    """Whether a line is worth parsing: most lines of a log name no message."""
+    """Whether a line is worth parsing: most lines of a log name no message. ``ash`` is in every one of
+    :data:`_HASHES`."""
     return b"ash" in line and b"0x" in line
 
 
@@ -166,21 +167,25 @@ def parse_line(line: bytes, now_us: int) -> list[LogSighting] | Unread | None:
     event = EVENTS.get(words)
     if event is None:
         return None if words in REPEATS else Unread(text.strip()[:MAX_TEXT])
-    seen_at = _time_us(time, fields, now_us)
+    seen_at = _read_time(time, fields, now_us)
     if seen_at is None:
         return Unread(None)
     kind, names = event
-    topic, node, hash_ = _topic(fields), _text(next(filter(None, map(fields.get, _OWN_IDS)), None)), digits[2:]
-    peers: list[str | None] = [*_peers(next((fields[name] for name in names if name in fields), None))]
+    topic, node, hash_ = (
+        _read_topic(fields),
+        _to_text(next(filter(None, map(fields.get, _OWN_IDS)), None)),
+        digits[2:],
+    )
+    peers: list[str | None] = [*_find_peers(next((fields[name] for name in names if name in fields), None))]
     return [LogSighting(bytes.fromhex(hash_), kind, peer, seen_at, topic, node) for peer in peers or [None]]
 
 
 def read_field(line: bytes, path: str) -> str | None:
     """The text at ``path``, such as ``kubernetes.pod_name``, in the JSON that a log shipper put around a line."""
-    value: Any = _load(line.decode("utf-8", "replace"))
+    value: Any = _parse_json(line.decode("utf-8", "replace"))
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    return _text(value)
+    return _to_text(value)
 
 
 def _split_line(line: bytes, wrapped: bool = False) -> tuple[str, Any, Mapping[str, Any]] | None:
@@ -196,7 +201,7 @@ def _split_line(line: bytes, wrapped: bool = False) -> tuple[str, Any, Mapping[s
         return _split_json(brace + rest, wrapped) if _CONTAINER.fullmatch(before) else None
     group = match.group
     if group("json") is not None:
-        fields = _load(group("json"))
+        fields = _parse_json(group("json"))
         return None if fields is None else (group("text3"), group("time3"), fields)
     named = _FIELD.findall(group("fields") or group("fields2"))
     unquoted = {name: value[1:-1].replace('\\"', '"') if value[:1] == '"' else value for name, value in reversed(named)}
@@ -204,7 +209,7 @@ def _split_line(line: bytes, wrapped: bool = False) -> tuple[str, Any, Mapping[s
 
 
 def _split_json(text: str, wrapped: bool) -> tuple[str, Any, Mapping[str, Any]] | None:
-    fields = _load(text)
+    fields = _parse_json(text)
     if fields is None:
         return None
     for name in ("msg", "M"):
@@ -214,7 +219,7 @@ def _split_json(text: str, wrapped: bool) -> tuple[str, Any, Mapping[str, Any]] 
     return _split_line(inner.encode("utf-8", "replace"), True) if inner is not None and not wrapped else None
 
 
-def _load(text: str) -> Mapping[str, Any] | None:
+def _parse_json(text: str) -> Mapping[str, Any] | None:
     try:
         fields = foreign_json.loads(text.replace("\t", " ").encode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -222,25 +227,25 @@ def _load(text: str) -> Mapping[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
-def _time_us(time: Any, fields: Mapping[str, Any], now_us: int) -> int | None:
+def _read_time(time: Any, fields: Mapping[str, Any], now_us: int) -> int | None:
     """Unix µs of a line; ``None`` for an impossible time. Without a zone it counts as UTC."""
     try:
         if isinstance(time, (int, float)):
             at = int(time * 1e6)
         elif "|" in time:
-            at = _time_without_year(time, fields, now_us)
+            at = _read_time_without_year(time, fields, now_us)
         else:
-            at = _micros(dt.datetime.fromisoformat(time))
+            at = _convert_to_us(dt.datetime.fromisoformat(time))
     except (ValueError, OverflowError, TypeError):
         return None
     return at if EARLIEST_US <= at <= now_us + AHEAD_US else None
 
 
-def _micros(time: dt.datetime) -> int:
+def _convert_to_us(time: dt.datetime) -> int:
     return ((time if time.tzinfo else time.replace(tzinfo=dt.UTC)) - EPOCH) // _MICROSECOND
 
 
-def _time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int:
+def _read_time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int:
     """A time of go-ethereum's format, which has no year: the one nearest to the message's own timestamp, else the
     newest that is not in the future."""
     sent_ns = str(fields.get("timestamp", ""))
@@ -249,7 +254,7 @@ def _time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int
     times = []
     for each in (year - 1, year, year + 1):
         try:
-            times.append(_micros(dt.datetime.strptime(f"{each}-{time}", "%Y-%m-%d|%H:%M:%S.%f")))
+            times.append(_convert_to_us(dt.datetime.strptime(f"{each}-{time}", "%Y-%m-%d|%H:%M:%S.%f")))
         except ValueError:  # 29 February
             continue
     if sent_us is not None:
@@ -257,22 +262,22 @@ def _time_without_year(time: str, fields: Mapping[str, Any], now_us: int) -> int
     return max(at for at in times if at <= now_us + AHEAD_US)
 
 
-def _topic(fields: Mapping[str, Any]) -> str | None:
+def _read_topic(fields: Mapping[str, Any]) -> str | None:
     for name in _TOPICS:
         value = fields.get(name)
         if isinstance(value, str) and value.startswith(("/", "some", "Some")):
             optional = _SOME.match(value)
-            return _text(optional[1] if optional else value)
+            return _to_text(optional[1] if optional else value)
     return None
 
 
-def _peers(value: Any) -> Iterator[str]:
+def _find_peers(value: Any) -> Iterator[str]:
     """The peer ids in a field: one, or a list in the notation of Nim (``@["a", "b"]``) or of JSON."""
-    for found, match in enumerate(_PEER.finditer(str(value) if isinstance(value, (str, list)) else "")):
-        if found == MAX_PEERS:
+    for number, match in enumerate(_PEER.finditer(str(value) if isinstance(value, (str, list)) else "")):
+        if number == MAX_PEERS:
             return
         yield match[0]
 
 
-def _text(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ PURPOSE = "set"
 """The ``store_presence.purpose`` of such a request; its ``detail`` is the set's hash in hex unless the node failed."""
 
 _SET = (*CHANNEL_KEY, "entire_message_hash")
+_key_of = attrgetter(*_SET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class OverdueSet:
     event_time: dt.datetime
 
 
-def open_sets(settings: Settings, answers: pa.Table, limit: int) -> list[OverdueSet]:
+def find_open_sets(settings: Settings, answers: pa.Table, limit: int) -> list[OverdueSet]:
     """Return at most ``limit`` overdue sets that are neither rebuilt nor given up since, and whose newest request no
     node has answered yet, the oldest first. A request that only failed is repeated until the set is given up.
 
@@ -50,8 +52,10 @@ def open_sets(settings: Settings, answers: pa.Table, limit: int) -> list[Overdue
     rows = in_our_time(dataset_of(open_table(settings.paths, INCOMPLETE_MESSAGES)).to_table(columns=columns))
     wanted = [OverdueSet(**row) for row in _find_unanswered(rows.drop_null(), answers).to_pylist()]
     rebuilt = _read_rebuilt(settings, {each.entire_message_hash for each in wanted})
-    open_ = [each for each in wanted if not any(at >= each.event_time for at in rebuilt.get(_key(each), ()))]
-    return sorted(open_, key=lambda each: (each.event_time, each.entire_message_hash))[:limit]
+    # By event time: a set may be rebuilt after it was reported, in the same micro-batch or in another
+    # (docs/decisions.md, *A silent sender is not a dead one*).
+    still_open = [each for each in wanted if not any(at >= each.event_time for at in rebuilt.get(_key_of(each), ()))]
+    return sorted(still_open, key=lambda each: (each.event_time, each.entire_message_hash))[:limit]
 
 
 def _find_unanswered(rows: pa.Table, answers: pa.Table) -> pa.Table:
@@ -74,10 +78,6 @@ def _find_unanswered(rows: pa.Table, answers: pa.Table) -> pa.Table:
 
 _REQUEST = [*CHANNEL_KEY, "detail", "attempt"]
 """The columns that name a request in ``store_presence``, for joins."""
-
-
-def _key(one: OverdueSet) -> tuple[Any, ...]:
-    return one.pubsub_topic, one.content_topic, one.channel_id, one.entire_message_hash
 
 
 def _read_rebuilt(settings: Settings, hashes: set[bytes]) -> dict[tuple[Any, ...], list[dt.datetime]]:

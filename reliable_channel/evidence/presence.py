@@ -27,7 +27,7 @@ def make_row(
     }
 
 
-def row_of_hash(
+def make_row_of_hash(
     answer: NodeAnswer, message_hash: bytes, purpose: str, holds: bool | None = True, **more: Any
 ) -> dict[str, Any]:
     """Build the row for the presence of one hash at a node. ``holds``: whether its envelope contains the requested

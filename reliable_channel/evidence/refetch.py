@@ -24,12 +24,12 @@ import pyarrow.compute as pc
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.arrivals import MESSAGE
-from reliable_channel.evidence.audit import Audited, to_audit
-from reliable_channel.evidence.fill import WriteBack, fill_gap, open_gaps
+from reliable_channel.evidence.audit import Audited, choose_sample
+from reliable_channel.evidence.fill import WriteBack, fill_gap, find_open_gaps
 from reliable_channel.evidence.look_ups import fetch_by_hash, fetch_by_range
-from reliable_channel.evidence.overdue_sets import open_sets
-from reliable_channel.evidence.presence import ANOTHER_MESSAGE, row_of_hash
-from reliable_channel.evidence.requests import MAX_REQUESTS, find_sent_and_not_seen, open_requests
+from reliable_channel.evidence.overdue_sets import find_open_sets
+from reliable_channel.evidence.presence import ANOTHER_MESSAGE, make_row_of_hash
+from reliable_channel.evidence.requests import MAX_REQUESTS, find_open_requests, find_sent_and_not_seen
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import dataset_of, in_our_time, open_table
@@ -98,19 +98,19 @@ def refetch(settings: Settings, client: StoreClient, write_back: WriteBack) -> R
     if paused:
         client = client.without(paused)
     refetches = answers.filter(pc.is_in(answers["purpose"], value_set=pa.array(["refetch", "range"])))
-    every = open_requests(settings, refetches)
+    every = find_open_requests(settings, refetches)
     requests = [request for request in every if request.retrieval_hint]
     unhinted = [request for request in every if not request.retrieval_hint]
     requests += find_sent_and_not_seen(settings, refetches)[: MAX_REQUESTS - len(requests)]
     written = fetch_by_hash(settings, client, write_back, requests) if requests else 0
-    sets = open_sets(settings, answers, MAX_REQUESTS)
+    sets = find_open_sets(settings, answers, MAX_REQUESTS)
     written += fetch_by_range(settings, client, write_back, [*unhinted, *sets])
-    gaps = open_gaps(settings, answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist())
+    gaps = find_open_gaps(settings, answers.filter(pc.equal(answers["purpose"], "gap")).to_pylist())
     for gap in gaps:
         written += fill_gap(settings, client, write_back, gap)
     audited = answers.filter(pc.equal(answers["purpose"], "audit"))["message_hash"]
-    sample = to_audit(settings, dt.datetime.now(dt.UTC), audited)
-    _audit(settings, client, sample)
+    sample = choose_sample(settings, dt.datetime.now(dt.UTC), audited)  # the queries before may have taken minutes
+    _audit_sample(settings, client, sample)
     return RefetchResult(len(requests) + len(unhinted) + len(sets), len(gaps), written, len(sample))
 
 
@@ -171,13 +171,13 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
         )
 
 
-def _audit(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:
+def _audit_sample(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:
     """Record which node holds which envelopes of a sample. Nothing is fetched, because all of them are here."""
     if not sample:
         return
     answers = client.look_up([hash_ for one in sample for hash_ in one.hashes], include_data=False)
     rows = [
-        row_of_hash(
+        make_row_of_hash(
             answer,
             next((hash_ for hash_ in one.hashes if answer.has(hash_)), one.message_hash),
             "audit",

@@ -38,7 +38,7 @@ class Request:
     event_time: dt.datetime | None = None
 
 
-def open_requests(settings: Settings, answers: pa.Table) -> list[Request]:
+def find_open_requests(settings: Settings, answers: pa.Table) -> list[Request]:
     """Return the newest attempt for every message that is still missing and was not fetched yet. A hint that is not a
     message hash counts as none, because no store knows it. Channels take turns, so that a channel with many requests
     does not delay the others. ``answers``: rows of ``store_presence``."""
@@ -57,7 +57,7 @@ def open_requests(settings: Settings, answers: pa.Table) -> list[Request]:
         for key, row in wanted.items()
         if key not in here
     ]
-    return in_turns(sorted(requests, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
+    return take_turns(sorted(requests, key=lambda r: (r.attempt, r.sds_id)))[:MAX_REQUESTS]
 
 
 def _find_unanswered(requests: pa.Table, answers: pa.Table) -> pa.Table:
@@ -79,8 +79,8 @@ def _fill_topics(rows: pa.Table) -> pa.Table:
     return rows.append_column("topic", pc.fill_null(rows["pubsub_topic"], "\0"))
 
 
-def in_turns(requests: Iterable[Request]) -> list[Request]:
-    """Yield the first request of every channel, then the second of every channel, and so on."""
+def take_turns(requests: Iterable[Request]) -> list[Request]:
+    """Return the first request of every channel, then the second of every channel, and so on."""
     turns: Counter[tuple[str, str, str]] = Counter()
     placed: list[tuple[int, Request]] = []
     for request in requests:

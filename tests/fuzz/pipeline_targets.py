@@ -11,7 +11,7 @@ from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import decode_segment
-from reliable_channel.evidence.intake import EvidenceRecord, rows_from
+from reliable_channel.evidence.intake import EvidenceRecord, convert_record
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ack.observer import ChannelObserver
@@ -44,7 +44,7 @@ def check_ingest(steps: list[Step]) -> None:
     records, rows = [], []
     for step in steps:
         if step.kind == "evidence":
-            rows_from(EvidenceRecord(0, 0, step.data), PLACE[0])
+            convert_record(EvidenceRecord(0, 0, step.data), PLACE[0])
             continue
         header = step.data[:30] if step.kind == "header" else b"/waku/2/rs/1/0"
         record = (step.data, header, b"relay", (inputs.START_MS + step.after_ms) * 1000)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
 from reliable_channel.evidence import intake
-from reliable_channel.evidence.intake import EvidenceRecord, name_source, position, rows_from, write
+from reliable_channel.evidence.intake import EvidenceRecord, convert_record, name_source, read_position, write
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.read import dataset_of, open_table, rows_of
@@ -32,7 +32,7 @@ AT_MS = 1_767_225_600_000
 @pytest.fixture
 def paths(tmp_path: Path) -> PathSettings:
     found = PathSettings(run_dir=str(tmp_path))
-    assert position(found, TOPIC, 0) == 0  # creates the tables
+    assert read_position(found, TOPIC, 0) == 0  # creates the tables
     return found
 
 
@@ -65,18 +65,18 @@ def test_what_senders_and_the_bridge_write_is_taken(paths: PathSettings) -> None
 def test_a_topic_that_was_created_anew_is_read_from_its_beginning(paths: PathSettings) -> None:
     first = name_source(paths, TOPIC, "id-1", {0: 2})
     write(paths, first, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
-    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 5}), 0) == 2
+    assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 5}), 0) == 2
     anew = name_source(paths, TOPIC, "id-2", {0: 5})  # longer than the first
-    assert position(paths, anew, 0) == 0
+    assert read_position(paths, anew, 0) == 0
     assert write(paths, anew, [EvidenceRecord(0, 0, sender_record(9))], "waku.envelopes") == 1
     assert [row["sds_id"] for row in rows_of(open_table(paths, tables.SENDER_EVENTS))].count("m9") == 1
 
 
 def test_positions_of_earlier_versions_hold_unless_the_topic_is_shorter(paths: PathSettings) -> None:
     write(paths, TOPIC, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
-    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 2}), 0) == 2
-    assert position(paths, name_source(paths, TOPIC, "", {0: 1}), 0) == 2
-    assert position(paths, name_source(paths, TOPIC, "id-1", {0: 1}), 0) == 0
+    assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 2}), 0) == 2
+    assert read_position(paths, name_source(paths, TOPIC, "", {0: 1}), 0) == 2
+    assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 1}), 0) == 0
 
 
 def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> None:
@@ -103,16 +103,19 @@ def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> 
 
 def test_a_loss_with_odd_ids_or_by_nobody_is_read_as_far_as_it_can_be() -> None:
     said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "sds_ids": ["c", 7, "", None]}
-    odd = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    odd = convert_record(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
     assert odd is not None
     assert [row["sds_id"] for row in odd[1]] == ["c"]
-    assert rows_from(EvidenceRecord(0, 1, json.dumps({**said, "reported_by": None}).encode()), "waku.envelopes") is None
+    assert (
+        convert_record(EvidenceRecord(0, 1, json.dumps({**said, "reported_by": None}).encode()), "waku.envelopes")
+        is None
+    )
 
 
 def test_a_loss_becomes_no_more_rows_than_a_record_has_honest_ids() -> None:
     """A record of 64 KiB has room for thousands of short ids, and each row repeats up to 10 KiB of its texts."""
     said = {"kind": "loss", "at_ms": AT_MS, "reported_by": "bob", "sds_ids": [f"{n:x}" for n in range(7_000)]}
-    made = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    made = convert_record(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
     assert made is not None
     assert len(made[1]) == intake.MAX_IDS
 
@@ -132,7 +135,7 @@ def test_a_gap_is_updated_while_others_write_the_table(paths: PathSettings, monk
             write_deltalake(open_table(paths, table), as_arrow([others.pop()], table), mode="append")
         return found
 
-    monkeypatch.setattr(intake, "_position", lambda *_: 1)
+    monkeypatch.setattr(intake, "_read_position_of", lambda *_: 1)
     monkeypatch.setattr(intake, "open_table", and_meanwhile_another_writes)
     written(1, "filled")
     found = {row["name"]: row["status"] for row in rows_of(open_table(paths, tables.SOURCE_GAPS))}
@@ -147,7 +150,7 @@ def test_a_gap_is_one_row_however_often_stores_were_asked_for_it(paths: PathSett
         _, other = gap_record(gap, "open", "http://other", [("/waku/2/rs/1/0", None)], AT_MS, vantage="south")
         write(paths, TOPIC, [EvidenceRecord(0, offset, value), EvidenceRecord(0, offset + 1, other)], "waku.envelopes")
         offset += 2
-    assert position(paths, TOPIC, 0) == offset
+    assert read_position(paths, TOPIC, 0) == offset
     rows = {row["vantage"]: row for row in rows_of(open_table(paths, tables.SOURCE_GAPS))}
     assert len(rows_of(open_table(paths, tables.SOURCE_GAPS))) == 2
     assert (rows["north"]["status"], rows["north"]["attempts"]) == ("filled", 3)
@@ -173,7 +176,7 @@ def test_what_two_bridges_saw_is_a_row_for_each_of_them(paths: PathSettings) -> 
 def test_a_record_is_taken_once_however_often_it_is_read(paths: PathSettings) -> None:
     records = [EvidenceRecord(0, number, sender_record(number)) for number in range(3)]
     write(paths, TOPIC, records[:2], "waku.envelopes")
-    assert position(paths, TOPIC, 0) == 2
+    assert read_position(paths, TOPIC, 0) == 2
     write(paths, TOPIC, records, "waku.envelopes")
     found = dataset_of(open_table(paths, tables.SENDER_EVENTS)).to_table()["sds_id"].to_pylist()
     assert sorted(found) == ["m0", "m1", "m2"]
@@ -195,7 +198,7 @@ def test_records_of_many_rows_are_written_in_parts(paths: PathSettings, monkeypa
     records = [EvidenceRecord(0, offset, value) for offset, (_, value) in enumerate(values)]
     for _ in range(2):
         assert write(paths, TOPIC, records, "waku.envelopes") == 5
-        assert position(paths, TOPIC, 0) == 5
+        assert read_position(paths, TOPIC, 0) == 5
     assert len({row["message_hash"] for row in rows_of(open_table(paths, tables.SIGHTINGS))}) == 15
     assert sum(at_once) == 15
     assert max(at_once) == 6
@@ -216,10 +219,10 @@ def test_a_record_is_taken_once_after_a_crash_between_two_tables(
     with pytest.raises(KeyboardInterrupt):
         write(paths, TOPIC, records, "waku.envelopes")
     monkeypatch.undo()
-    assert position(paths, TOPIC, 0) == 0
+    assert read_position(paths, TOPIC, 0) == 0
     write(paths, TOPIC, records[:3], "waku.envelopes")
     write(paths, TOPIC, records[3:], "waku.envelopes")
-    assert position(paths, TOPIC, 0) == 5
+    assert read_position(paths, TOPIC, 0) == 5
     assert sorted(row["sds_id"] for row in rows_of(open_table(paths, tables.SENDER_EVENTS))) == [
         f"m{number}" for number in range(5)
     ]
@@ -245,34 +248,34 @@ ODD = [None, True, -1, 10**400, 0.5, "", "x", [], [[]], [None], {}, {"s": []}]
 @pytest.mark.parametrize(("valid", "field"), [(valid, field) for valid in VALID for field in valid])
 def test_no_record_with_one_odd_field_raises(valid: dict[str, object], field: str) -> None:
     for fields in (valid, *({**valid, field: odd} for odd in ODD)):
-        read = rows_from(EvidenceRecord(0, 0, json.dumps(fields).encode()), "waku.envelopes")
+        read = convert_record(EvidenceRecord(0, 0, json.dumps(fields).encode()), "waku.envelopes")
         assert read is None or as_arrow(read[1], read[0]).num_rows
         assert read is not None or fields is not valid
 
 
 @given(st.sampled_from(VALID), st.dictionaries(st.sampled_from([*{*chain(*VALID)}]), json_values))
 def test_no_record_raises(valid: dict[str, object], odd: dict[str, object]) -> None:
-    read = rows_from(EvidenceRecord(0, 0, json.dumps({**valid, **odd}).encode()), "waku.envelopes")
+    read = convert_record(EvidenceRecord(0, 0, json.dumps({**valid, **odd}).encode()), "waku.envelopes")
     if read is not None:
         as_arrow(read[1], read[0])
 
 
 def test_an_envelope_that_a_node_gave_twice_is_one_sighting() -> None:
     _, value = sightings_record("north", "http://a", Source.RELAY, "/p", [b"1" * 32, b"2" * 32, b"1" * 32], AT_MS)
-    sightings = rows_from(EvidenceRecord(0, 1, value), "waku.envelopes")
+    sightings = convert_record(EvidenceRecord(0, 1, value), "waku.envelopes")
     assert sightings is not None and [row["message_hash"] for row in sightings[1]] == [b"1" * 32, b"2" * 32]
 
 
 @pytest.mark.parametrize("text", ["", "0" * 63, " " * 64, "00" * 31 + "  ", "x" * 64])
 def test_what_is_no_hash_is_left_out(text: str) -> None:
     said = {"kind": "sender", "event": "sent", "at_ms": AT_MS, "sds_id": "m0", "envelope_hash": text}
-    found = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    found = convert_record(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
     assert found is None or found[1][0]["envelope_hash"] is None
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_raise(value: bytes) -> None:
-    assert rows_from(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
+    assert convert_record(EvidenceRecord(0, 0, value), "waku.envelopes") is None or value.startswith(b"{")
 
 
 @given(
@@ -284,7 +287,7 @@ def test_no_bytes_raise(value: bytes) -> None:
 def test_every_row_that_a_record_gives_can_be_stored(kind: str, name: str, text: str) -> None:
     """JSON can write half of a surrogate pair, UTF-8 cannot: such a record would keep all evidence out for good."""
     said = {"kind": kind, "at_ms": AT_MS, "to_ms": AT_MS, "status": "open", "event": "sent", "name": "gap", name: text}
-    found = rows_from(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
+    found = convert_record(EvidenceRecord(0, 1, json.dumps(said).encode()), "waku.envelopes")
     if found is not None:
         assert as_arrow(found[1], found[0]).num_rows == len(found[1])
 

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from reliable_channel.config import PathSettings, load
-from reliable_channel.evidence.intake import EvidenceRecord, position, write
+from reliable_channel.evidence.intake import EvidenceRecord, read_position, write
 from reliable_channel.lake import gap_witnesses, tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -57,7 +57,7 @@ class Observed:
 
     def __init__(self, paths: PathSettings) -> None:
         self.paths = paths
-        position(paths, "waku.evidence", 0)
+        read_position(paths, "waku.evidence", 0)
         self.records: list[bytes] = []
         self.envelopes: list[dict[str, Any]] = []
 

@@ -167,13 +167,13 @@ def test_only_sightings_of_the_same_messages_are_compared(
     log.write_text(log_of(30))
     read_logs(paths, [log])
     compared: list[int] = []
-    select_key = log_files._comparable
+    select_key = log_files._select_key
 
     def count(rows: pa.Table) -> pa.Table:
         compared.append(rows.num_rows)
         return select_key(rows)
 
-    monkeypatch.setattr(log_files, "_comparable", count)
+    monkeypatch.setattr(log_files, "_select_key", count)
     log.write_text(log_of(1) + log_of(31, begin=29))
     assert read_logs(paths, [log]).new == 1
     assert compared == [3, 2]

@@ -27,10 +27,10 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_in_families, encode_sds_message
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, encode_waku_message, message_hash
-from reliable_channel.evidence.audit import threshold_of
+from reliable_channel.evidence.audit import compute_threshold
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import RefetchResult, find_pause, refetch
-from reliable_channel.evidence.requests import open_requests
+from reliable_channel.evidence.requests import find_open_requests
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
@@ -535,15 +535,15 @@ def test_a_node_is_not_blamed_for_what_it_need_not_hold(
 
 @given(st.binary(min_size=32, max_size=32), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_holds_every_smaller_one(message_hash: bytes, one: float, other: float) -> None:
-    smaller, larger = (threshold_of(share) for share in sorted([one, other]))
+    smaller, larger = (compute_threshold(share) for share in sorted([one, other]))
     if smaller is None or message_hash < smaller:
         assert larger is None or message_hash < larger
 
 
 def test_half_of_the_hashes_are_half() -> None:
-    assert threshold_of(0.5) == bytes([128, *[0] * 7])
-    assert threshold_of(1) is None
-    assert threshold_of(0) == bytes(8)
+    assert compute_threshold(0.5) == bytes([128, *[0] * 7])
+    assert compute_threshold(1) is None
+    assert compute_threshold(0) == bytes(8)
 
 
 def test_only_the_share_is_asked_for(settings: Settings) -> None:
@@ -758,10 +758,10 @@ def test_a_round_makes_objects_of_the_open_requests_only(settings: Settings) -> 
     ]
     append_rows(settings.paths, tables.REFETCH_REQUESTS, as_arrow(requested, tables.REFETCH_REQUESTS))
     answers = as_arrow(answered[:-1], tables.STORE_PRESENCE)  # none for the second request of the last one
-    open_requests(settings, answers)
+    find_open_requests(settings, answers)
     tracemalloc.start()
     try:
-        still_open = open_requests(settings, answers)
+        still_open = find_open_requests(settings, answers)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -23,7 +23,7 @@ from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.app import build
 from reliable_channel.config import PathSettings, Settings, load
-from reliable_channel.evidence.audit import to_audit
+from reliable_channel.evidence.audit import choose_sample
 from reliable_channel.evidence.delta_source import DeltaSource
 from reliable_channel.evidence.refetch import refetch
 from reliable_channel.lake.follow import list_files_of_records, list_files_since
@@ -146,7 +146,7 @@ def test_the_audit_has_its_sample(sample_tables: Path, spoiled: Path) -> None:
     audit = {"audit": {"share": 1.0, "within_ms": 10**12, "after_ms": 0}}
     now, nothing = dt.datetime(2026, 11, 1, 14, tzinfo=dt.UTC), pa.chunked_array([], pa.binary())
     found = [
-        {one.message_hash for one in to_audit(settings_of(t, store=audit), now, nothing)}
+        {one.message_hash for one in choose_sample(settings_of(t, store=audit), now, nothing)}
         for t in (sample_tables, spoiled)
     ]
     assert found[0]

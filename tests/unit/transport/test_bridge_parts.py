@@ -19,7 +19,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Admitted, RateLimitConfig, Traffic
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
-from reliable_channel.evidence.intake import EvidenceRecord, position, write
+from reliable_channel.evidence.intake import EvidenceRecord, read_position, write
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
@@ -813,7 +813,7 @@ def test_the_one_store_that_was_down_with_its_node_does_not_fill_what_another_br
 
 def count_open_gaps(paths: PathSettings, evidence: Sequence[bytes | None], message: WakuMessage) -> int:
     """Write records of the evidence topic and an envelope to new tables; the number of gaps that count."""
-    position(paths, "evidence", 0)
+    read_position(paths, "evidence", 0)
     records = [EvidenceRecord(0, number, value) for number, value in enumerate(evidence)]
     write(paths, "evidence", records, "envelopes")
     us = (message.timestamp or 0) // 1_000
