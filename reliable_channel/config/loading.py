@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from reliable_channel.config.fixed import FIXED, REPLACED, find_fixed
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
+from reliable_channel.config.section import SECRET_NAME
 from reliable_channel.core.errors import ConfigurationError
 
 FILE_VARIABLE = "RELIABLE_CHANNEL_CONFIG"
@@ -242,9 +243,10 @@ def _is_compound(declared: Any) -> bool:
 
 
 def _secret(path: list[str]) -> bool:
-    """Whether the value of a key may hold a secret: it is declared so, or a section, or nothing is known about it."""
-    declared = _annotation(path)
-    return declared is None or _section_of(declared) is not None or "Secret" in str(declared)
+    """Whether the value of a key may hold a secret: it is declared or named so, or a section, or nothing is known about
+    it."""
+    declared, is_named = _annotation(path), SECRET_NAME.search(".".join(path)) is not None
+    return declared is None or is_named or _section_of(declared) is not None or "Secret" in str(declared)
 
 
 def _remedy(error: ValidationError) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
 
 import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.alerts import AlertSettings
@@ -18,7 +18,7 @@ from reliable_channel.config.kafka import KafkaSettings
 from reliable_channel.config.node import BridgeSettings, NodeSettings, StoreSettings
 from reliable_channel.config.presets import apply_preset
 from reliable_channel.config.quotas import QuotaSettings
-from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
+from reliable_channel.config.section import SECRET_NAME, Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 from reliable_channel.config.servers import ApiSettings, DashboardSettings, MetricsSettings
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
@@ -113,6 +113,10 @@ class SparkSettings(Section):
     arrow_batch_rows: Count = 2_000
     conf: dict[str, str] = Field(default={}, description="more Spark configuration, passed on unchanged")
 
+    @field_serializer("conf", when_used="json")
+    def _mask_secrets(self, conf: dict[str, str]) -> dict[str, str]:
+        return {key: "**********" if SECRET_NAME.search(key) else value for key, value in conf.items()}
+
 
 class PipelineSettings(Section):
     """Settings of the jobs (docs/pipeline.md).
@@ -179,7 +183,9 @@ class Settings(Section):
         its peers without bootstrap nodes of this section. A pubsub topic that is no static shard leaves cluster and
         shards open."""
         node: NodeSettings | None = other.data.get("node")  # absent if it is not valid
-        if not isinstance(given, dict) or node is None:
+        if node is None:
+            return None  # its errors alone are reported, not what this section lacks because of them
+        if not isinstance(given, dict):
             return given
         network: dict[str, Any] = {"cluster_id": node.cluster_id, "shards": range(node.shards)}
         if node.pubsub_topic is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from pathlib import Path
@@ -190,6 +191,21 @@ def test_secrets_are_masked_wherever_the_configuration_is_shown(tmp_path: Path) 
     for shown in (settings.to_yaml(), repr(settings), str(settings), str(settings.kafka.model_dump())):
         assert SECRET not in shown
     assert "**********" in settings.to_yaml()
+
+
+def test_secrets_among_sparks_own_settings_are_masked_and_the_others_shown(tmp_path: Path) -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.ssl.keyPassword": SECRET, "spark.executor.memory": "4g"}
+    settings = load(write(tmp_path, f"spark: {{conf: {json.dumps(conf)}}}"))
+    assert settings.as_values()["spark"]["conf"] == {**dict.fromkeys(conf, "**********"), "spark.executor.memory": "4g"}
+    assert settings.spark.conf == conf
+    assert "71077345" not in refusal(write(tmp_path, "spark: {conf: {spark.ssl.keyPassword: 71077345}}"))
+
+
+def test_a_wrong_key_of_the_node_is_the_only_one_that_is_refused(tmp_path: Path) -> None:
+    """The section messaging takes from the node what it leaves out."""
+    told = refusal(write(tmp_path, "node: {url: ftp://node}\nmessaging: {}"))
+    assert "node.url" in told
+    assert "messaging" not in told
 
 
 def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:
