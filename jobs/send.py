@@ -151,7 +151,8 @@ def send_table(
 
     Until then the channel retransmits unacknowledged messages and receives acknowledgements. Acknowledgements in
     ``acks``, which the pipeline recorded while no job ran, count as well. ``sent_rows`` is complete before the wait
-    begins. Raises ``EnvironmentFault`` after ``wait_s`` seconds, and when retransmissions are used up."""
+    begins. Raises ``EnvironmentFault`` after ``wait_s`` seconds, when the channel stops, and when retransmissions are
+    used up."""
     missing = {"row_id", "payload"} - set(source.columns)
     if missing:
         raise ConfigurationError(f"The source has no column {', '.join(sorted(missing))}.", "Name and type as above.")
@@ -176,6 +177,8 @@ def send_table(
             if until == "delivered":
                 acknowledged |= find_acknowledged(spark, settings, rows)
                 waiting = {row_id: send_id for row_id, send_id in waiting.items() if row_id not in acknowledged}
+            if not opened.channel.status()["started"]:  # or `wait` would return at once, again and again
+                raise EnvironmentFault("The channel stopped; its log says why.", "Run again: it goes on from there.")
             if time.monotonic() >= deadline:
                 raise EnvironmentFault(
                     f"{len(waiting)} of {len(rows)} rows are not {until} within {wait_s:g} s, or not known to be.",
