@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
@@ -195,6 +196,12 @@ class RateLimitManager(Generic[Item]):
         self._used = max(snapshot.used, self._used if epoch == self._epoch else 0)
         self._announced = snapshot.announced or (self._announced and epoch == self._epoch)
         self._epoch = epoch
+
+    def copy(self) -> RateLimitManager[Item]:
+        """The same count and waiting items, for a caller that may have to go back to them."""
+        other = copy(self)
+        other._content, other._control = self._content.copy(), self._control.copy()
+        return other
 
     def snapshot(self) -> RateLimitSnapshot:
         """The state that must survive a restart."""

@@ -8,15 +8,14 @@ beside it refuses a second bridge, because two readers of one node take each oth
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.file_lock import FileLock
+from reliable_channel.transport.private_files import replace_file
 
 KEPT_HASHES = 2_000
 KEPT_CONTENT_TOPICS = 1_000
@@ -176,17 +175,7 @@ class BridgeState:
             "content_topics": list(self.content_topics),
             "dispatched": [[*position, digest] for position, digest in self.dispatched.items()],
         }
-        temporary = self._path.with_suffix(".new")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(state, file)
-                file.flush()
-                os.fsync(file.fileno())  # before the rename, or a power cut may leave an empty file under the name
-            temporary.replace(self._path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        replace_file(self._path, json.dumps(state))
 
 
 def _can_be_asked_for(content_topic: str) -> bool:

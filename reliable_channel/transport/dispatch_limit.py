@@ -27,6 +27,7 @@ from reliable_channel.core.rate_limit import (
     RateLimitSnapshot,
     Traffic,
 )
+from reliable_channel.transport.private_files import replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -131,9 +132,7 @@ class CountFile:
             ) from None
 
     def write(self, snapshot: RateLimitSnapshot) -> None:
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(snapshot)), encoding="utf-8")
-        temporary.replace(self._path)
+        replace_file(self._path, json.dumps(asdict(snapshot)))
 
 
 class DispatchLimit(Generic[Item]):
@@ -235,6 +234,11 @@ class DispatchLimit(Generic[Item]):
             kept = count.read()
             if kept is not None:
                 self._manager.adopt(kept)
-            yield
-            if (snapshot := self._manager.snapshot()) != kept:
-                count.write(snapshot)
+            before = self._manager.copy()
+            try:
+                yield
+                if (snapshot := self._manager.snapshot()) != kept:
+                    count.write(snapshot)
+            except BaseException:
+                self._manager = before  # nobody learns of what was admitted: it waits again
+                raise

@@ -1,8 +1,10 @@
-"""Creates files and directories that only their owner can read, since they hold other people's messages."""
+"""Creates files and directories that only their owner can read, since they hold other people's messages, and replaces
+files as a whole."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 OWNERS_UMASK = 0o077
@@ -25,6 +27,21 @@ def private_directory(path: Path | str) -> None:
     directory = Path(path)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _restrict(directory, 0o700)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace the content of a file as a whole: whoever reads it, also after a crash or a power cut, finds the old text
+    or the new one. Raises ``OSError``, and leaves the old one then."""
+    fresh = path.with_suffix(".new")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename, or a power cut may leave an empty file under the name
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def _restrict(path: Path, mode: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.channel import MemoryPersistence
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.rate_limit import (
     Admitted,
     Delayed,
@@ -18,7 +18,7 @@ from reliable_channel.core.rate_limit import (
     RateLimitSnapshot,
     Traffic,
 )
-from reliable_channel.transport.dispatch_limit import DispatchLimit, KeptCount
+from reliable_channel.transport.dispatch_limit import CountFile, DispatchLimit, KeptCount
 
 FIRST, FURTHER, EPHEMERAL, CONTROL = Traffic
 
@@ -239,6 +239,40 @@ def test_a_clock_that_was_years_ahead_costs_one_epoch_and_not_years(is_stored):
     limit.submit("waits as well", FIRST, 1_120)
     assert dispatched(limit.tick(1_190)) == []
     assert dispatched(limit.tick(1_210)) == ["waits as well"]
+
+
+def test_a_count_that_cannot_be_stored_loses_nothing_that_waits_and_sends_nothing_twice(monkeypatch):
+    """What the new epoch admitted was neither dispatched nor reported, and waited no longer."""
+    limit: DispatchLimit[str] = DispatchLimit(config(limit=1), count := KeptCount(MemoryPersistence()))
+    for item in ("a", "b", "c"):
+        limit.submit(item, FIRST, 0)
+
+    def fail(_snapshot):
+        raise EnvironmentFault("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(count, "write", fail)
+        with pytest.raises(EnvironmentFault):
+            limit.tick(100)
+        with pytest.raises(EnvironmentFault):
+            limit.submit("d", FIRST, 100)
+    assert dispatched(limit.submit("d", FIRST, 100)) == ["b"]
+    assert [dispatched(limit.tick(now)) for now in (200, 300, 400)] == [["c"], ["d"], []]
+
+
+def test_a_count_file_is_on_disk_before_it_replaces_the_last_one(monkeypatch, tmp_path):
+    """After a power cut it could be empty, and an empty one stops the dispatch until somebody moves it away."""
+    count = CountFile(tmp_path / "count.json")
+    count.write(before := RateLimitSnapshot(1, 100, 1, False))
+
+    def fail(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr("os.fsync", fail)
+        count.write(RateLimitSnapshot(1, 100, 2, False))
+    assert count.read() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["count.json"]
 
 
 def test_what_waits_can_be_taken_back():
