@@ -47,12 +47,8 @@ def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFi
 
 def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
     """Messages with this id or hash, or whose id or hash begins with it, or else the newest of a channel or sender of
-    this name. An id may be shortened as pages print it: ``ab12…9f``."""
-    head, shortened, tail = wanted.strip().partition("…")
-    matches = find(lake, head, MOST_FOUND)
-    if shortened:
-        return [message for message in matches if _has_name(message, head, tail)]
-    return matches or of_channel_or_sender(lake, wanted)
+    this name."""
+    return find(lake, wanted, MOST_FOUND) or of_channel_or_sender(lake, wanted)
 
 
 def of_channel_or_sender(lake: TableSnapshot, name: str) -> list[MessageFacts]:
@@ -74,11 +70,6 @@ def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
     )
     known = {row["name"].lower(): row["name"] for row in rows if row["name"]}
     return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
-
-
-def _has_name(message: MessageFacts, head: str, tail: str) -> bool:
-    names = (message.message_key, message.payload_hash or "", *message.sds_ids)
-    return any(name.startswith(head) and name.endswith(tail) for name in names)
 
 
 def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> dict[str, list[str]]:

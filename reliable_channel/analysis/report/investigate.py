@@ -100,15 +100,17 @@ class MessageFacts:
 
 def find(tables: TableSnapshot | TableWindow, wanted: str, limit: int = 20) -> list[MessageFacts]:
     """The messages with the key or SDS id ``wanted``, then those whose key, SDS id, payload hash or envelope hash
-    begins with it (at least four characters); at most ``limit``."""
+    begins with it (at least four characters); at most ``limit``. A name may be shortened as pages and reports print
+    it: ``ab12…9f``, ``ab12…``."""
     name = wanted.strip()
     matches = find_exact(tables, name, limit=limit)
-    if len(name) >= LEAST:
+    head, _, tail = name.partition("…")
+    if len(head) >= LEAST:
         known = {(*message.channel, message.message_key) for message in matches}
         ids = {sds_id for message in matches for sds_id in message.sds_ids}
         matches += [
             message
-            for message in _find_beginning(tables, name, limit)
+            for message in _find_beginning(tables, head, tail, limit)
             if (*message.channel, message.message_key) not in known and ids.isdisjoint(message.sds_ids)
         ]
     return matches[:limit]
@@ -149,28 +151,28 @@ def example(source: TableWindow) -> MessageFacts:
     return make_facts(rows[0])
 
 
-def _find_beginning(tables: TableSnapshot | TableWindow, name: str, limit: int) -> list[MessageFacts]:
-    digits = name.lower().removeprefix("0x") if _HEX.fullmatch(name) else None
+def _find_beginning(tables: TableSnapshot | TableWindow, head: str, tail: str, limit: int) -> list[MessageFacts]:
+    digits = head.lower().removeprefix("0x") if _HEX.fullmatch(head) else None
+    name = {"name": head, "digits": digits, "tail": tail, "last_digits": tail.lower()}
     rows = tables.select(
         f"""
         SELECT DISTINCT sds_id FROM (
             SELECT sds_id, envelope_hash, entire_message_hash FROM sds_messages
             UNION ALL SELECT sds_id, envelope_hash, entire_message_hash FROM sender_events
             UNION ALL SELECT sds_id, retrieval_hint, NULL FROM lost_dependencies)
-        WHERE starts_with(sds_id, $name)
-           OR ($digits IS NOT NULL AND (starts_with(lower(hex(envelope_hash)), $digits)
-                                        OR starts_with(lower(hex(entire_message_hash)), $digits)))
+        WHERE {_IS_NAMED.format("sds_id")} OR {_IS_HASHED.format("envelope_hash")}
+           OR {_IS_HASHED.format("entire_message_hash")}
         LIMIT {MOST_IDS}
         """,  # noqa: S608 - constants of our own
-        {"name": name, "digits": digits},
+        name,
     )
     ids = [row["sds_id"] for row in rows]
     judged = tables.select(
         _judged_sql(
-            """list_has_any(sds_ids, $ids) OR starts_with(message_key, $name)
-               OR ($digits IS NOT NULL AND starts_with(lower(hex(entire_message_hash)), $digits))"""
+            f"""list_has_any(sds_ids, $ids) OR {_IS_NAMED.format("message_key")}
+                OR {_IS_HASHED.format("entire_message_hash")}"""
         ),
-        {"ids": ids, "name": name, "digits": digits, "limit": limit},
+        {"ids": ids, **name, "limit": limit},
     )
     messages = [make_facts(row) for row in judged]
     known = {sds_id for message in messages for sds_id in message.sds_ids}
@@ -186,6 +188,9 @@ def _find_without_verdict(
     return [make_facts(row) for row in rows]
 
 
+_IS_NAMED = "(starts_with({0}, $name) AND ends_with({0}, $tail))"
+_IS_HASHED = "(starts_with(lower(hex({0})), $digits) AND ends_with(lower(hex({0})), $last_digits))"
+"""False or null where the name is no hexadecimal number."""
 _CHANNEL = ", ".join(CHANNEL_KEY)
 _FACTS = f"""{_CHANNEL}, message_key, sender_id, lower(hex(entire_message_hash)) AS payload_hash, sds_ids, verdict,
     cause, detail, data_missing, acknowledged_by, lost_by, first_seen, delivered_at"""

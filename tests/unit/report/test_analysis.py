@@ -363,19 +363,23 @@ def test_lag_knows_its_unit_and_phases_share_the_time(source: TableWindow) -> No
 @pytest.mark.parametrize("name", ["talk 3", "saved by one parity", "hostile 3", "hostile 7", "held back", "talk 20"])
 def test_a_message_is_found_by_any_of_its_names(source: TableWindow, told: Story, name: str) -> None:
     message = told.messages[name]
-    names = [message.last.sds_id]
+    names = [message.last.sds_id, message.last.sds_id[:12] + "…"]
     if message.last.arrived:
         names += [message.payload_hash.hex()[:12], "0x" + message.last.envelope_hash.hex()]
+        names += [
+            f"{digits[:12]}…{digits[-4:]}" for digits in (message.payload_hash.hex(), message.last.envelope_hash.hex())
+        ]
     for wanted in names:
         found = investigate.find(source, wanted)
         assert any(set(message.sds_ids) & set(m.sds_ids) for m in found), wanted
     assert investigate.find(source, message.last.sds_id)[0].channel_id == message.channel_id
 
 
-def test_too_little_finds_nothing(source: TableWindow) -> None:
+def test_too_little_or_another_end_finds_nothing(source: TableWindow, told: Story) -> None:
     assert (
         investigate.find(source, "") == investigate.find(source, "ab ") == investigate.find(source, "no such id") == []
     )
+    assert investigate.find(source, told.messages["talk 3"].last.sds_id[:12] + "…zzzz") == []
 
 
 def test_a_message_without_a_verdict_is_found_by_its_segments(tmp_path: Path, sample_tables: Path, told: Story) -> None:
