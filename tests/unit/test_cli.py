@@ -227,6 +227,7 @@ def test_every_command_that_reads_tables_says_where_in_the_same_way(
         "report",
         "status",
         "maintain",
+        "requeue",
         "sql SELECT",
         "alerts check",
         "what-if talk",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -58,7 +59,9 @@ def environment(data_dir: str, **more: Any) -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update({one.__name__: one for one in (text.name, text.duration, text.count, text.number, text.size)})
-    made.filters.update(dump=dump, prose=prose, hex=lambda raw: text.DASH if raw is None else raw.hex())
+    made.filters.update(
+        dump=dump, prose=prose, quote=shlex.quote, hex=lambda raw: text.DASH if raw is None else raw.hex()
+    )
     made.globals.update(
         address=address,
         share=text.share,

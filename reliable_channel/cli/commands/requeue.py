@@ -17,9 +17,13 @@ def register(app: typer.Typer) -> None:
             list[str] | None, typer.Option(help="Only records with this reason (docs/quarantine.md); may be repeated.")
         ] = None,
     ) -> None:
-        """Decode quarantined records again; those that can be decoded now are processed, exactly once."""
+        """Decode quarantined records again; those that can be decoded now are processed, exactly once.
+
+        Exit codes: 0 done, 1 there are no tables."""
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.core.wire.malformed import Reason
+        from reliable_channel.lake.read import exists, no_tables_fault
+        from reliable_channel.lake.tables import QUARANTINE
         from reliable_channel.pipeline.ingest.requeue import requeue as run
         from reliable_channel.runtime.spark import spark_session
 
@@ -27,6 +31,8 @@ def register(app: typer.Typer) -> None:
         if unknown:
             raise ConfigurationError(f"No such reason: {', '.join(sorted(unknown))}.", "docs/quarantine.md lists them.")
         settings = invocation(context).settings()
+        if not exists(settings.paths, QUARANTINE):
+            raise no_tables_fault(settings.paths.data_dir)
         typer.echo("Starting Spark …", err=True)
         with spark_session(settings) as spark:
             count = run(spark, settings, reason or ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import html
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -493,6 +494,13 @@ def test_alerts_beyond_the_bound_of_the_page_are_counted(tmp_path: Path) -> None
     pages = over(tmp_path)
     assert "3 more are raised." in pages.get("/alerts").text
     assert "<dt>Alerts</dt><dd>203<small>raised now</small>" in pages.get("/").text
+
+
+def test_the_command_to_copy_checks_the_tables_of_the_page(sample_tables: Path, tmp_path: Path) -> None:
+    place = tmp_path / "two words"
+    shutil.copytree(sample_tables / "alerts", place / "alerts")
+    (command,) = re.findall(r'data-copy="([^"]*)"', over(place).get("/alerts").text)
+    assert shlex.split(html.unescape(command)) == ["reliable-channel", "alerts", "check", "--tables", str(place)]
 
 
 def test_a_table_that_grows_gives_another_page(sample_tables: Path, tmp_path: Path) -> None:
