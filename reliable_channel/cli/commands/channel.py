@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
                     here = replace(who, content_topic=key.content_topic)
                     numbers = inspect_channel(key, channel_config(settings, here, persistence), persistence)
                     try:
-                        persistence.acquire(key.sender_id)()
+                        persistence.acquire(key.sender_id)()  # and release it
                         numbers["in_use"] = False
                     except SenderLocked:
                         numbers["in_use"] = True
@@ -90,8 +90,9 @@ def participant_of(
     return ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
 
 
-def say(event: ChannelEvent, as_json: bool) -> None:
-    """Print one event: a JSON line, or a line of text."""
+def print_event(event: ChannelEvent, as_json: bool) -> None:
+    """Print one event: a JSON line, or text. Only the text of a message may have several lines, all but the first of
+    them indented: none can look like a message of somebody else."""
     import json
 
     from reliable_channel.channel import ChannelProblem, MessageLost, MessageReceived
@@ -102,7 +103,8 @@ def say(event: ChannelEvent, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(plain))
     elif isinstance(event, MessageReceived):
-        typer.echo(f"{printable(event.sender_id)}: {printable(plain['text'])}")
+        text = "\n  ".join(map(printable, plain["text"].split("\n")))
+        typer.echo(f"{printable(event.sender_id)}: {text}")
     elif isinstance(event, ChannelProblem):
         typer.echo(f"{event.kind}: {printable(event.detail)}", err=True)
     elif isinstance(event, MessageLost):
@@ -116,5 +118,6 @@ def say(event: ChannelEvent, as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Untrusted text for a terminal: control characters are shown as escapes."""
-    return "".join(c if c.isprintable() or c in "\t\n" else f"\\x{ord(c):02x}" for c in text)
+    """Untrusted text on one line of a terminal: control characters are shown as escapes. Unlike
+    :func:`reliable_channel.analysis.text.printable` it is whole, with its tabs and backslashes."""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

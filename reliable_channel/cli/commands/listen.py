@@ -15,7 +15,7 @@ from reliable_channel.cli.commands.channel import (
     Topic,
     TransportName,
     participant_of,
-    say,
+    print_event,
 )
 
 
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
             nonlocal received, failed
             received += isinstance(event, MessageReceived)
             if everything or isinstance(event, MessageReceived | MessageLost | ChannelProblem):
-                say(event, as_json)
+                print_event(event, as_json)
             if count is not None and received >= count and isinstance(event, MessageReceived):
                 opened.channel.close()  # here: what came with it waits for the next who listens
                 enough.set()

@@ -17,7 +17,7 @@ from reliable_channel.cli.commands.channel import (
     Topic,
     TransportName,
     participant_of,
-    say,
+    print_event,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def register(app: typer.Typer) -> None:
         with participant(settings, who) as opened:
             shown = (MessageSent, MessageDelivered, MessageSendError, MessageDeliveryError, ChannelProblem)
             for kind in (*shown, SegmentQueued) if wait == "queued" else shown:
-                opened.channel.on(kind, lambda event: say(event, as_json))
+                opened.channel.on(kind, lambda event: print_event(event, as_json))
             dropped: list[EphemeralMessageDropped] = []
             opened.channel.on(EphemeralMessageDropped, dropped.append)
             opened.start()

@@ -11,8 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from reliable_channel.channel import MemoryPersistence, ReliableChannel, SqlitePersistence, create_reliable_channel
+from reliable_channel.channel import (
+    MemoryPersistence,
+    MessageReceived,
+    ReliableChannel,
+    SqlitePersistence,
+    create_reliable_channel,
+)
 from reliable_channel.cli import main
+from reliable_channel.cli.commands.channel import print_event
 from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import RateLimitConfig
@@ -75,6 +82,20 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     assert "sends  1 sending, 0 queued, 0 sent, 0 delivered, 0 unacknowledged, 0 failed\n" in out
     assert "alice\\x1b[2J" in out
     assert "\x1b" not in out
+
+
+def test_no_line_of_a_message_looks_like_a_message_of_somebody_else(capsys: pytest.CaptureFixture[str]) -> None:
+    event = MessageReceived(
+        channel_id=CHANNEL,
+        at=1,
+        message=b"one\r\nbob: two\tx",
+        message_id="ab",
+        sender_id="eve\nbob",
+        content_topic=TOPIC,
+        sequence=1,
+    )
+    print_event(event, as_json=False)
+    assert capsys.readouterr().out == "eve\\nbob: one\\r\n  bob: two\tx\n"
 
 
 Give = Callable[[ReliableChannel, Callable[[], None]], None]
