@@ -39,7 +39,6 @@ EXIT_CODES = {
 }
 """The meaning of every command's exit codes."""
 
-
 HELP_NAMES = ["-h", "--help"]
 PANELS = {
     "Begin": ("setup", "demo", "simulate"),

@@ -13,7 +13,7 @@ import typer
 from reliable_channel.cli import main
 from reliable_channel.cli.app import build
 from reliable_channel.cli.commands import files_of_package
-from reliable_channel.cli.commands.run import status_line
+from reliable_channel.cli.commands.run import format_status
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 LISTS = {
@@ -87,14 +87,14 @@ def test_the_line_of_a_continuous_run_says_what_was_read_and_when_each_job_last_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = PrometheusMetrics()
-    assert status_line(metrics, 0) == (
+    assert format_status(metrics, 0) == (
         "0 records read; last micro-batch: ingest never, reassembly never, ack never; no verdicts yet"
     )
     monkeypatch.setattr("time.time", lambda: 1_000.0)
     metrics.progress("ingest", {"input_rows": 1_234.0})
     metrics.progress("ack", {})
     metrics.record_verdicts({"delivered": 300, "missing": 35}, {}, {}, None)
-    assert status_line(metrics, 1_007) == (
+    assert format_status(metrics, 1_007) == (
         "1,234 records read; last micro-batch: ingest 7 s ago, reassembly never, ack 7 s ago;"
         " 300 messages delivered, 35 missing"
     )

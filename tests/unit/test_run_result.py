@@ -12,7 +12,7 @@ import pytest
 from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.commands import run
-from reliable_channel.cli.commands.run import result
+from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
@@ -24,7 +24,7 @@ def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
         "SELECT count(*) AS delivered, (SELECT count(*) FROM delivery_status WHERE verdict = 'missing') AS missing"
         " FROM delivered_messages"
     )
-    line = result(settings)
+    line = summarize_tables(settings)
     assert line.startswith("Done: ")
     assert f"{found['delivered']:,} messages delivered, {found['missing']:,} missing (" in line
     assert "\n" not in line
@@ -32,7 +32,7 @@ def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
 
 def test_without_verdicts_it_says_that_nothing_was_judged(tmp_path: Path) -> None:
     settings = load("local", paths={"data_dir": str(tmp_path)})
-    assert "0 records, 0 messages delivered, not judged (--verdicts)" in result(settings)
+    assert "0 records, 0 messages delivered, not judged (--verdicts)" in summarize_tables(settings)
 
 
 class Rounds:

@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
                         numbers["in_use"] = False
                     except SenderLocked:
                         numbers["in_use"] = True
-                    typer.echo(json.dumps(numbers) if as_json else _readable(numbers))
+                    typer.echo(json.dumps(numbers) if as_json else _format_numbers(numbers))
             finally:
                 persistence.close()
         if not shown:
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(3)
 
 
-def _readable(numbers: dict[str, object]) -> str:
+def _format_numbers(numbers: dict[str, object]) -> str:
     lines = []
     for name, value in numbers.items():
         text = ", ".join(f"{n} {word}" for word, n in value.items()) if isinstance(value, dict) else str(value)

@@ -74,11 +74,9 @@ def register(app: typer.Typer) -> None:
         own = next((name for name, is_chosen in chosen.items() if is_chosen), None)
         scenario = own or ("small" if small else "demo")
         run_dir = (directory or Path(f"build/demo-{own}" if own else "build/demo")).resolve()
-        settings, world = (
-            demo_settings(invocation(context).settings(), prepare(run_dir)),
-            simulate_scenario(seed, scenario),
-        )
-        settings = with_lifetime(settings, lifetime_ms(world))
+        settings = demo_settings(invocation(context).settings(), prepare(run_dir))
+        world = simulate_scenario(seed, scenario)
+        settings = with_lifetime(settings, compute_lifetime_ms(world))
         play(settings, world, run_dir)
         with progress("Comparing the tables with the truth"):
             truth = Truth.load(run_dir / "truth")
@@ -127,7 +125,7 @@ def with_lifetime(settings: Settings, ms: int) -> Settings:
     return settings.model_copy(update={"segmentation": replace(settings.segmentation, max_set_lifetime_ms=ms)})
 
 
-def lifetime_ms(world: World) -> int:
+def compute_lifetime_ms(world: World) -> int:
     """How long (ms) a conversation keeps incomplete sets. Stores are asked only at its end, so longer than it lasts."""
     scenario = world.scenario
     return max(HOUR_MS, 2 * (scenario.end_ms - scenario.start_ms))
@@ -185,7 +183,7 @@ def with_stores(settings: Settings, nodes: Sequence[str]) -> Settings:
     return settings.model_copy(update={"store": settings.store.model_copy(update={"nodes": stores, "audit": audit})})
 
 
-def _causal_position(entry: StoreEntry) -> tuple[int, bytes]:
+def _find_causal_position(entry: StoreEntry) -> tuple[int, bytes]:
     """The Lamport timestamp (ms) of the SDS message in an envelope; of an encrypted one, that of the envelope."""
     from reliable_channel.core.wire.malformed import Malformed
     from reliable_channel.core.wire.sds import decode_sds_message
@@ -221,7 +219,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
         return is written in causal order, so that a seed always gives the same tables."""
         returned: list[StoreEntry] = []
         refetch(settings, client, returned.extend)
-        returned.sort(key=_causal_position)
+        returned.sort(key=_find_causal_position)
         records = give_back(world, [entry.message_hash for entry in returned], at_ms + GIVEN_BACK_AFTER_MS)
         later.extend(records)
         kafka = settings.kafka

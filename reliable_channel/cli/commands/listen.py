@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
             if everything or isinstance(event, MessageReceived | MessageLost | ChannelProblem):
                 print_event(event, as_json)
             if count is not None and received >= count and isinstance(event, MessageReceived):
-                opened.channel.close()  # here: what came with it waits for the next who listens
+                # In the callback, so that messages that came together with it wait for the next `listen`.
+                opened.channel.close()
                 enough.set()
             if isinstance(event, ChannelProblem) and event.kind == "stopped":
                 failed = True

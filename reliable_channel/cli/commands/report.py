@@ -138,7 +138,7 @@ def register(app: typer.Typer) -> None:
         lake = TableSnapshot(invocation(context).settings(tables).paths)
         lake.require_any()
         if message is not None:
-            typer.echo(one_message(lake, message, as_json))
+            typer.echo(describe_messages(lake, message, as_json))
             return
         source = TableWindow(lake, window)
         require_channel(source)
@@ -169,7 +169,7 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(CROSSED)
 
 
-def one_message(lake: TableSnapshot, name: str, as_json: bool) -> str:
+def describe_messages(lake: TableSnapshot, name: str, as_json: bool) -> str:
     """Everything that is known about the messages of this name (:func:`find_judged`), one fact a line."""
     import json
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VERDICTS = "verdicts"
 """The job group of the verdict job while the pipeline runs."""
 LAST_ROUND_S = 20.0
+"""How long the end of a continuous run waits for a round of verdicts, whose Spark jobs are cancelled."""
 FIRST_ROUND_MS = 300_000
 """How long the first round of a continuous run may take: it judges everything that arrived since the last run."""
 STATUS_S = 60.0
@@ -103,6 +104,7 @@ def judge_until(
     from reliable_channel.analysis.report.snapshot import TableSnapshot
 
     pause_s = settings.pipeline.verdict_interval_ms / 1000
+    # Of this thread alone, so that the end of a run cancels no micro-batch of the chain.
     spark.sparkContext.setJobGroup(VERDICTS, "verdicts", interruptOnCancel=True)
     session = spark.newSession()  # its views and settings are its own
 
@@ -119,7 +121,7 @@ def judge_until(
     repeat_until("verdict", judge, pause_s, stop, say)
 
 
-def result(settings: Settings) -> str:
+def summarize_tables(settings: Settings) -> str:
     """A one-line summary of the tables after a run, and the command that shows more."""
     from reliable_channel.analysis.command_name import command_name
     from reliable_channel.analysis.figures import LOSS, VERDICTS, records
@@ -137,7 +139,7 @@ def result(settings: Settings) -> str:
     return f"Done: {done}. What and why: {command_name()} report"
 
 
-def status_line(metrics: PrometheusMetrics, now: float) -> str:
+def format_status(metrics: PrometheusMetrics, now: float) -> str:
     """The status of a continuous run in one line; ``now`` is the time in Unix s."""
     value = metrics.registry.get_sample_value
 
@@ -158,8 +160,9 @@ def keep_status(stop: threading.Event, metrics: PrometheusMetrics, terminal: boo
     """Write the status line to standard error until ``stop``: every second into the same line of a terminal, else once
     a minute."""
     while not stop.wait(1 if terminal else STATUS_S):
-        line = status_line(metrics, time.time())
+        line = format_status(metrics, time.time())
         typer.echo(
+            # Two spaces before it, and one column free: a full line would wrap, and stay.
             f"\r\033[K  {line[: shutil.get_terminal_size().columns - 3]}" if terminal else f"  {line}",
             err=True,
             nl=not terminal,
@@ -180,6 +183,8 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
     stop, pause_s = threading.Event(), settings.spark.trigger_interval_ms / 1000
     repeated = [("evidence", run_collection), *([("refetch", run_refetch)] if settings.store.nodes else [])]
     with handle_signals(lambda *_: stop.set()):
+        # Nobody joins these: what the end of the process interrupts, the next run repeats. Rows of evidence are written
+        # with their position in the topic, and refetch is at least once (docs/pipeline.md, *Refetch*).
         for name, work in repeated:
             rounds = (name, partial(work, settings, say), pause_s, stop, say)
             threading.Thread(target=repeat_until, args=rounds, daemon=True).start()
@@ -247,7 +252,7 @@ def register(app: typer.Typer) -> None:
                         run_verdicts(spark, settings, say)
                     else:
                         run_collection(settings, say)
-                typer.echo(result(settings))
+                typer.echo(summarize_tables(settings))
                 return
             serve(spark, settings, say, terminal=terminal)
         typer.echo("Stopped.", err=True)

@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
             raise ConfigurationError("Nothing to send, or too many sources.", "Give texts, --file, --stdin or --lines.")
         settings = invocation(context).settings()
         who = participant_of(channel_id, topic, sender, database, key_files, transport)
-        payloads = _payloads(messages or [], files or [], stdin)
+        payloads = _read_payloads(messages or [], files or [], stdin)
         for payload in payloads:
             check_size(payload, settings.segmentation)
         with participant(settings, who) as opened:
@@ -79,7 +79,7 @@ def register(app: typer.Typer) -> None:
             opened.start()
             ids = [_send(opened.channel, payload, ephemeral) for payload in payloads]
             if lines:
-                ids += [_send(opened.channel, line, ephemeral) for line in _lines()]
+                ids += [_send(opened.channel, line, ephemeral) for line in _read_lines()]
             if ephemeral:
                 succeeded = _wait_until_dispatched(opened.channel, dropped, len(ids), seconds)
             else:
@@ -118,17 +118,17 @@ def _wait_until_settled(channel: ReliableChannel, ids: list[str], wait: str, sec
     return all(channel.send_state(one) not in bad for one in ids)
 
 
-def _payloads(messages: list[str], files: list[Path], stdin: bool) -> list[bytes]:
+def _read_payloads(messages: list[str], files: list[Path], stdin: bool) -> list[bytes]:
     import sys
 
     return [
         *(message.encode() for message in messages),
-        *(_content(file) for file in files),
+        *(_read_file(file) for file in files),
         *([sys.stdin.buffer.read()] if stdin else []),
     ]
 
 
-def _content(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     from reliable_channel.core.errors import ConfigurationError
 
     try:
@@ -137,7 +137,7 @@ def _content(file: Path) -> bytes:
         raise ConfigurationError(f"{file} cannot be read: {error.strerror}.", "Name a file.") from None
 
 
-def _lines() -> Iterator[bytes]:
+def _read_lines() -> Iterator[bytes]:
     """Lines of standard input as they arrive: a person may be typing them."""
     import sys
 

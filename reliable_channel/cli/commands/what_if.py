@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from itertools import product
+from itertools import count, product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         recording = replace(
             read_recording(lake, key, messages), acknowledge_within_ms=settings.sds.acknowledge_within_ms
         )
-        base = _settings_in_use(settings, recording)
+        base = _read_settings_in_use(settings, recording)
         given = {
             "parity": parity,
             "history": history,
@@ -74,18 +74,18 @@ def register(app: typer.Typer) -> None:
             "slots": slots,
         }
         cases = _combine(base, {name: text for name, text in given.items() if text})
-        with progress("Simulating", len(cases) * seeds + 7) as advance:
-            done = iter(range(1, 10_000))
+        with progress("Simulating", len(cases) * seeds + 7) as advance:  # fit_losses takes about seven
+            done = count(1)
             recording = fit_losses(recording, base, lambda: advance(next(done), "the losses"))
             predictions = [
                 predict(recording, case, range(1, seeds + 1), lambda: advance(next(done), "")) for case in cases
             ]
         cheapest = find_cheapest(predictions, least)
         if as_json:
-            rows = [_as_json(each, base, each is cheapest) for each in predictions]
+            rows = [_to_values(each, base, each is cheapest) for each in predictions]
             typer.echo(json.dumps(rows, indent=1))
         else:
-            _print(recording, predictions, base, cheapest, least, seeds)
+            _print_predictions(recording, predictions, base, cheapest, least, seeds)
 
 
 def _find_channel(lake: TableSnapshot, channel_id: str, content_topic: str | None) -> ChannelFilter:
@@ -111,7 +111,7 @@ def _find_channel(lake: TableSnapshot, channel_id: str, content_topic: str | Non
     return ChannelFilter(**rows[0])
 
 
-def _settings_in_use(settings: Settings, recording: Recording) -> WhatIf:
+def _read_settings_in_use(settings: Settings, recording: Recording) -> WhatIf:
     from reliable_channel.simulation.what_if.prediction import WhatIf
 
     sds, limit = settings.sds, settings.rate_limit
@@ -175,7 +175,7 @@ def _require(number: Any, option: str, least: float, most: float) -> Any:
     return number
 
 
-def _as_json(prediction: Prediction, base: WhatIf, is_cheapest: bool) -> dict[str, Any]:
+def _to_values(prediction: Prediction, base: WhatIf, is_cheapest: bool) -> dict[str, Any]:
     return {
         "settings": asdict(prediction.settings),
         "in_use": prediction.settings == base,
@@ -186,7 +186,7 @@ def _as_json(prediction: Prediction, base: WhatIf, is_cheapest: bool) -> dict[st
     }
 
 
-def _print(
+def _print_predictions(
     recording: Recording,
     predictions: list[Prediction],
     base: WhatIf,

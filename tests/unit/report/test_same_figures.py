@@ -23,7 +23,7 @@ from reliable_channel.analysis.report import delivery
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow, Window
 from reliable_channel.cli.app import build
-from reliable_channel.cli.commands.run import result
+from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from tests.support.sample_values import PUBSUB_TOPIC, topic_of
 
@@ -153,7 +153,7 @@ def test_alerts_measure_them(lake: TableSnapshot, expected: dict[str, Any]) -> N
 
 
 def test_the_last_line_of_a_run_has_them(sample_tables: Path, expected: dict[str, Any]) -> None:
-    line = result(load("local", paths={"data_dir": str(sample_tables)}))
+    line = summarize_tables(load("local", paths={"data_dir": str(sample_tables)}))
     assert f"{expected['records']:,} records, {expected['delivered']:,} messages delivered" in line
     assert f"{expected['missing']:,} missing ({text.percent(expected['loss'])})" in line
 
