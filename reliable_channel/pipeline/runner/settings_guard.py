@@ -10,16 +10,18 @@ checkpoint, or the reverse, is recognised by the micro-batches and versions that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings, Settings
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoint, read_record, write_record
 from reliable_channel.lake.read import holds_rows, open_at
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
+from reliable_channel.pipeline.verdict.position import read_last_position, refuse_older_tables
 
 _IN_SPARK = {
     "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
@@ -134,11 +136,18 @@ def refuse_other_copies(
     paths: PathSettings, checkpoint: Checkpoint, tables: Iterable[Table], names: Collection[str]
 ) -> None:
     """Raise ``ConfigurationError`` if one of ``tables`` is not of the checkpoint's time: it does not exist although it
-    is one of the ``names`` that the checkpoint was made with, or one of the two was restored from an older copy."""
+    is one of the ``names`` that the checkpoint was made with, or one of the two was restored from an older copy. Also
+    if a table lacks rows on which verdicts were given: no checkpoint has the versions of all tables."""
+    judged = None
+    with suppress(
+        EnvironmentFault
+    ):  # verdicts that cannot be read keep no job from running; their next round names them
+        judged = read_last_position(paths)
     for table in tables:
         opened = open_at(paths.table(table.name))
         if opened is not None:
             _refuse_another_time(paths, checkpoint, table, opened)
+            refuse_older_tables(paths, judged, {table: opened})
         elif table.name in names:
             raise ConfigurationError(
                 f"The table {table.name} was deleted, but the checkpoint of {checkpoint.query} continues after its"

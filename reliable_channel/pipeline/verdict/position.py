@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from deltalake import DeltaTable
 
 from reliable_channel import __version__
-from reliable_channel.config import Settings
-from reliable_channel.lake.tables import Table
+from reliable_channel.config import PathSettings, Settings
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.lake.read import open_at, open_table
+from reliable_channel.lake.tables import DELIVERY_STATUS, Table
 from reliable_channel.pipeline.verdict.gaps import Silence
 
 USER_METADATA = "userMetadata"
@@ -55,6 +57,29 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, silence:
         _compute_digest(settings_used),
         _compute_digest((silence.gaps, sorted(silence.received.items(), key=repr))),
     )
+
+
+def read_last_position(paths: PathSettings) -> RoundPosition | None:
+    """As :func:`last_position`, of the table at its place; ``None`` if there is none."""
+    status = open_at(paths.table(DELIVERY_STATUS.name))
+    return None if status is None else last_position(status)
+
+
+def refuse_older_tables(
+    paths: PathSettings, position: RoundPosition | None, opened: Mapping[Table, DeltaTable]
+) -> None:
+    """Raise ``ConfigurationError`` if a table was restored from a copy older than the round of ``position``: messages
+    whose evidence is gone would turn from *delivered* into *missing*."""
+    for table, there in opened.items():
+        table_id, version = ("", 0) if position is None else position.read.get(table.name, ("", 0))
+        if str(there.metadata().id) != table_id or there.version() >= version:
+            continue
+        if open_table(paths, table).version() < version:  # else another round has read what came after it was opened
+            raise ConfigurationError(
+                f"The table {table.name} is older than the verdicts: rows between them would be missing.",
+                "Restore the tables and the checkpoints of one time, or run `reliable-channel rebuild`, which derives"
+                " the tables again with new checkpoints.",
+            )
 
 
 def _compute_digest(value: object) -> str:

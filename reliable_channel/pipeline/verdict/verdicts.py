@@ -34,7 +34,7 @@ from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_sil
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
-from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of
+from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of, refuse_older_tables
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, read_touched
@@ -74,6 +74,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
     }
     before = last_position(status)
+    refuse_older_tables(paths, before, opened)
     touched = None
     # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
     if status.version() == 0 or (before is not None and before.digest == position.digest):

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from deltalake import CommitProperties, write_deltalake
 from kafka import TopicPartition
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
@@ -18,15 +19,18 @@ from reliable_channel.lake.checkpoints import RECORD, parse_offsets, read_checkp
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, ENVELOPES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import CLOCK, DELIVERIES, DELIVERY_STATUS, ENVELOPES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ingest import stream
 from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult
 from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild
-from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, REASSEMBLY, Query
+from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, REASSEMBLY, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
+from reliable_channel.pipeline.verdict import verdicts
+from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
+from reliable_channel.pipeline.verdict.position import USER_METADATA, position_of
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -241,6 +245,32 @@ def test_a_source_that_was_restored_from_an_older_copy_is_refused(settings: Sett
     write(settings, "reassembly", [batch(read_more)], 1, operators=0)
     with pytest.raises(ConfigurationError, match=r"sds_messages is older than .* of reassembly: .*rebuild"):
         check(settings, "reassembly", SESSION, REASSEMBLY.tables)
+
+
+def test_a_table_that_was_restored_alone_is_refused_if_verdicts_were_given_on_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Messages whose deliveries are gone would turn missing. No checkpoint has the version of this table."""
+    paths, place = settings.paths, Path(settings.paths.table(DELIVERIES.name))
+    create_tables(paths, (*ACK.tables, *verdicts.TABLES_READ, DELIVERY_STATUS))
+    append_batch(settings, CLOCK, 0)
+    shutil.copytree(place, tmp_path / "older")
+    append_batch(settings, DELIVERIES, 0)
+    write(settings, "ack", [batch()], 1)
+    position = position_of(verdicts.open_evidence(paths), settings, NO_SILENCE)
+    properties = CommitProperties(custom_metadata={USER_METADATA: position.text()})
+    status, no_rows = open_table(paths, DELIVERY_STATUS), as_arrow([], DELIVERY_STATUS)
+    write_deltalake(status, no_rows, mode="append", commit_properties=properties)
+    check(settings, "ack", SESSION, ACK.tables)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "older", place)
+    with pytest.raises(ConfigurationError) as fault:
+        check(settings, "ack", SESSION, ACK.tables)
+    assert error_page.pattern_of("Tables that are older than a checkpoint").fullmatch(str(fault.value))
+    with pytest.raises(ConfigurationError, match="deliveries is older than the verdicts"):
+        verdicts.run(cast(SparkSession, None), settings)
+    shutil.rmtree(paths.table(DELIVERY_STATUS.name) + "/_delta_log")
+    check(settings, "ack", SESSION, ACK.tables)  # a damaged table of verdicts is for the next round to name
 
 
 @pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
