@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
@@ -197,10 +196,11 @@ class RateLimitManager(Generic[Item]):
         self._announced = snapshot.announced or (self._announced and epoch == self._epoch)
         self._epoch = epoch
 
-    def copy(self) -> RateLimitManager[Item]:
-        """The same count and waiting items, for a caller that may have to go back to them."""
-        other = copy(self)
+    def copy(self, config: RateLimitConfig | None = None) -> RateLimitManager[Item]:
+        """Another manager with the same count and waiting items, under ``config`` if there is one."""
+        other: RateLimitManager[Item] = RateLimitManager(config or self.config, self.snapshot())
         other._content, other._control = self._content.copy(), self._control.copy()
+        other._content_in_a_row = self._content_in_a_row
         return other
 
     def snapshot(self) -> RateLimitSnapshot:

@@ -148,6 +148,13 @@ class DispatchLimit(Generic[Item]):
         self._rln: bool | None = None
         self._rln_reported = False
 
+    def configure(self, config: RateLimitConfig) -> None:
+        """Dispatch within another limit from now on. What waits goes on waiting."""
+        with self._lock:
+            self.config = config
+            is_on = config.enabled or (config.enabled is None and self._rln)
+            self._manager = self._manager.copy(replace(config, enabled=True) if is_on else config)
+
     def add_count(self, count: Count) -> None:
         """Store the count in ``count`` when all that were added before it are closed."""
         with self._lock:

@@ -78,7 +78,7 @@ class NodeBase:
                         "Two channels of one node have different rate limits.",
                         "Give all channels of a node the same rate_limit: a membership has one.",
                     )
-                self._limit = DispatchLimit(config, *self._limit.counts)
+                self._limit.configure(config)
             if count is not None:
                 self._limit.add_count(count)
 

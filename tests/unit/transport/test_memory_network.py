@@ -172,3 +172,17 @@ def test_a_restart_continues_the_count_of_a_limit_that_only_the_node_has(tmp_pat
         node.send(WakuMessage(name.encode(), TOPIC))
         network.run(1)
     assert [len(network.node(name).sent) for name in ("before", "after")] == [1, 0]
+
+
+def test_envelopes_that_wait_for_the_nodes_limit_go_out_under_one_that_is_configured_later() -> None:
+    """They were neither sent nor reported: the first channel follows the node, a later one has a limit of its own."""
+    network = MemoryNetwork()
+    alice, _ = joined(network, "alice")
+    alice._limit.node_has_rln(True, "alice")
+    for number in range(3):
+        alice.send(WakuMessage(b"%d" % number, TOPIC))
+    network.run(1)
+    alice.limit_rate(RateLimitConfig(messages_per_epoch=100))
+    alice.send(WakuMessage(b"3", TOPIC))
+    network.run(1)
+    assert [message.payload for message in alice.sent] == [b"0", b"1", b"2", b"3"]
