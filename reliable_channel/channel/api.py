@@ -280,6 +280,7 @@ class NodeChannels:
         return None
 
 
+# Beside the nodes, because a node is any object with the methods of the protocol: it has no attribute for this.
 _nodes: weakref.WeakKeyDictionary[Node, NodeChannels] = weakref.WeakKeyDictionary()
 _nodes_lock = threading.Lock()
 

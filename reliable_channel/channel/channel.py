@@ -105,6 +105,7 @@ class ReliableChannel:
         self._state = threading.RLock()
         self._worker: threading.Thread | None = None
         self._last_worker: threading.Thread | None = None
+        """Also after ``stop`` has let go of it: a callback that it still runs may call ``close``."""
         self._started = False
         self._owner = OwnerProcess()
         self._closed = False
@@ -469,6 +470,7 @@ class ReliableChannel:
                 self._settled.notify_all()
             wait_ms = 1_000 if due is None else due - now_ms(self._cycle.clock)
             if wait_ms > 0 and self._started:
+                # A second at most: the clock may be set, or the machine suspended, meanwhile.
                 self._cycle.work.wait(min(wait_ms, 1_000) / 1_000)
 
     def _fail(self, error: Exception) -> None:

@@ -95,7 +95,9 @@ class ReliableChannelConfig:
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
         """The settings on which a journal depends: replaying it under other values would produce other messages.
         ``segmentation`` has the segment size that fits an envelope."""
+        # ``ChannelMachine`` waits for *sent*, whatever is configured.
         sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
+        # The text of a function has its address, which is another one in the next process.
         sds["jitter"] = getattr(self.sds.jitter, "__qualname__", "?")
         sizes = {
             key: str(sorted(value) if isinstance(value, frozenset) else value)

@@ -69,6 +69,7 @@ Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoredHa
 """A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
+"""Envelopes that one cycle takes. Further ones wait until the inputs of these are stored and their events reported."""
 FAILED_TIMERS_WAIT_MS = 60_000
 """The wait after timers on which the machine failed, because they are still due."""
 
@@ -242,6 +243,7 @@ class ChannelCycle:
             case Sent(message=message):
                 if message.content_topic != self.key.content_topic:  # those of this topic may also be in a store
                     return
+                # Without the payload, of which a busy channel would hold that of every envelope of its topic.
                 self._results.append(replace(event, message=replace(message, payload=b"")))
                 if not self.outgoing.may_await(event.request_id):
                     return
@@ -257,7 +259,7 @@ class ChannelCycle:
             with self.space:
                 # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
                 while self.retrieval.threaded and not self.retrieval.ended and self.arrivals.is_crowded:
-                    self.space.wait(0.1)
+                    self.space.wait(0.1)  # not for ever: nobody notifies when ``ended`` is set
             self.arrivals.put(result.envelopes)
         else:
             self._results.append(result)
@@ -323,9 +325,9 @@ class ChannelCycle:
             case StoredHashes():
                 self._queries.fetch_unknown(result)
             case StoreFailure():
-                self._report_queue.emit(self._problem("store_failed", result.detail, now))
+                self._report_queue.emit(self._make_problem("store_failed", result.detail, now))
             case RecordsGone():
-                self._report_queue.emit(self._problem("records_gone", str(result), now))
+                self._report_queue.emit(self._make_problem("records_gone", str(result), now))
             case HealthChanged():
                 if result.health.state is not HealthState.UNHEALTHY:
                     self._queries.catch_up(self.machine.last_active, now)
@@ -430,7 +432,7 @@ class ChannelCycle:
             due.append(now)
         return earliest(*due)
 
-    def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
+    def _make_problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self.key.channel_id, at=now, kind=kind, detail=detail)
 
     def _now(self) -> int:

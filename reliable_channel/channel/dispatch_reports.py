@@ -91,7 +91,7 @@ class DispatchReports:
             # It waits as if the node had refused it: until the node is started again, or the channel opened again.
             return next(iter(self._outgoing.push(dispatch, now)), None)
         if not own:
-            self._emit(self._problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
+            self._emit(self._make_problem("dispatch_failed", f"{result.reason}: {result.detail}", now))
             if dispatch.ephemeral:
                 return None
         # One retry layer per fault. A node that retries has done so; one that does not leaves it to SDS.
@@ -129,7 +129,7 @@ class DispatchReports:
         detail = (
             f"{waiting} envelopes wait and {limit} may leave in an epoch: the last waits {-(-waiting // limit)} epochs"
         )
-        self._emit(self._problem("slow_rate_limit", detail, now))
+        self._emit(self._make_problem("slow_rate_limit", detail, now))
 
     def _note_sent(self, dispatch: SdsDispatch, result: Sent, own: bool, now: int) -> DispatchDone | None:
         if dispatch.send_id is not None:
@@ -155,5 +155,5 @@ class DispatchReports:
             channel_id=self._channel_id, at=now, request_id=send_id, message_id=payload_hash, request_ids=named
         )
 
-    def _problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
+    def _make_problem(self, kind: str, detail: str, now: int) -> ChannelProblem:
         return ChannelProblem(channel_id=self._channel_id, at=now, kind=kind, detail=detail)

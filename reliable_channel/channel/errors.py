@@ -40,7 +40,7 @@ class ChangedConfigurationError(LocalError):
     """The configuration differs from the one under which a killed process left its journal."""
 
 
-def journal_of_another_version(channels: Iterable[tuple[str, str]]) -> ChangedConfigurationError:
+def make_version_error(channels: Iterable[tuple[str, str]]) -> ChangedConfigurationError:
     """The error for the journals, by channel and sender id, of a killed process whose program had other rules: a replay
     would not produce the messages that process sent."""
     names = ", ".join(f"{channel_id!r} of sender {sender_id!r}" for channel_id, sender_id in channels)

@@ -21,9 +21,9 @@ class Stage(IntEnum):
     """What has become of an evicted set."""
 
     WAITING = 0
-    """For room."""
+    """It is asked for when there is room."""
     REQUESTED = 1
-    """No segment has come again yet."""
+    """A store was asked for it, and no segment has come again yet."""
     REOPENED = 2
     """It is an incomplete set again."""
     LOST = 3

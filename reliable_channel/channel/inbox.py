@@ -47,7 +47,8 @@ from reliable_channel.transport.clock import earliest
 MAX_REBUILT = 192
 MAX_RECENT = 64
 MAX_RECENT_BYTES = 16 * 1024 * 1024
-"""Complete messages that are kept in case a message refers to one of their segments that never arrived."""
+"""Complete messages that are kept in case a message refers to one of their segments that never arrived, and such
+segments of them. What is forgotten is asked for, as any missing segment."""
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Pending:
     """The SDS id of its first segment, if that arrived."""
 
 
-def _segment_key(message_id: str, sender_id: str, lamport: int | None, repeat: bool) -> str:
+def _make_segment_key(message_id: str, sender_id: str, lamport: int | None, repeat: bool) -> str:
     """The text under which a segment is kept here; a further send of an id is not kept under the id."""
     return text_of(SendKey(message_id, sender_id, lamport or 0) if repeat else message_id)
 
@@ -130,7 +131,7 @@ class Inbox:
         if isinstance(segment, Malformed):
             if Dialect.V01 in self.config.accepted_dialects:
                 return None
-            return [self._problem(now, "malformed", "no segment of the configured dialects", key)]
+            return [self._make_problem(now, "malformed", "no segment of the configured dialects", key)]
         chunk = ReceivedChunk(segment, key, (), (message.sender_id,), message.lamport_timestamp)
         evicted = self.evicted.get(chunk.scope, segment.entire_message_hash)
         if (evicted is not None and evicted.stage is Stage.LOST) or self.reassembler.is_lost(
@@ -142,11 +143,11 @@ class Inbox:
     def accept(self, message: SdsMessage, now: int, *, replaces: bool = False, repeat: bool = False) -> list[Effect]:
         """Process the content of a message that SDS accepted, delivered or not yet. ``repeat``: it is a further send of
         an id, so the id does not identify it."""
-        key = _segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
+        key = _make_segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
         content = message.content or b""
         segment = decode_segment(content, self.config.accepted_dialects)
         if isinstance(segment, Malformed):
-            return self._bare(message, key, segment, now, replaces)
+            return self._accept_bare(message, key, segment, now, replaces)
         sds_id, history = key, tuple(entry.message_id for entry in message.causal_history)
         self._note(sds_id, history, owner_of(message.sender_id, segment.entire_message_hash))
         chunk = ReceivedChunk(segment, sds_id, history, (message.sender_id,), message.lamport_timestamp)
@@ -169,7 +170,7 @@ class Inbox:
             return []
         held = {segment.sds_id for segment in evicted.incomplete.held}
         for repeat in (False, True):
-            key = _segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
+            key = _make_segment_key(message.message_id, message.sender_id, message.lamport_timestamp, repeat)
             if key in held:
                 effects = self.accept(message, now, repeat=repeat)
                 if (note := self.notes.get(key)) is not None:
@@ -190,7 +191,7 @@ class Inbox:
         sds_id = discarded.chunk.sds_id
         self._drop((sds_id,), owner_of(discarded.chunk.scope[0], discarded.chunk.segment.entire_message_hash))
         why = "was not verified in time" if discarded.expired else "was not verified, and too many chunks wait"
-        problem = self._problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
+        problem = self._make_problem(now, "unverified_chain", f"its link to the segment before it {why}", sds_id)
         return [problem, *self._give_up(discarded.chunk, "unverified_chain", now)]
 
     def _give_up(self, chunk: ReceivedChunk, reason: str, now: int) -> list[Effect]:
@@ -198,11 +199,14 @@ class Inbox:
         lost = self.reassembler.lose(chunk.segment, now, scope=chunk.scope, sds_id=chunk.sds_id, lamport=chunk.lamport)
         return [] if lost is None else [self._report_lost(lost, reason, now)]
 
-    def _bare(self, message: SdsMessage, sds_id: str, malformed: Malformed, now: int, replaces: bool) -> list[Effect]:
+    def _accept_bare(
+        self, message: SdsMessage, sds_id: str, malformed: Malformed, now: int, replaces: bool
+    ) -> list[Effect]:
         content = message.content or b""
         digest = keccak256(content)
         owner = owner_of(message.sender_id, digest)
         self._note(sds_id, (), owner)
+        # One that replaces another under its id is another message, and must not pass for reported already.
         key = f"{sds_id}+{digest.hex()[:16]}" if replaces else sds_id
         send_id, lamport = message.message_id, message.lamport_timestamp
         chunk = MessageChunk(send_id, "", 0, 0, send_id, verified=True)
@@ -210,11 +214,13 @@ class Inbox:
         why = lookalike(content, malformed)
         if why is None:
             return []
-        return [self._problem(now, "lookalike", f"probably meant as a segment: {why.detail or why.reason}", sds_id)]
+        return [
+            self._make_problem(now, "lookalike", f"probably meant as a segment: {why.detail or why.reason}", sds_id)
+        ]
 
     def accept_delivery(self, event: Delivered) -> list[Effect]:
         """Process the delivery of a segment by SDS; it may be the last one that a complete message waited for."""
-        sds_id = _segment_key(event.message_id, event.sender_id, event.lamport_timestamp, event.repeat)
+        sds_id = _make_segment_key(event.message_id, event.sender_id, event.lamport_timestamp, event.repeat)
         note = self.notes.get(sds_id)
         if note is not None:
             note.delivered, note.late, note.lost = True, event.late, keep_newest(event.lost_dependencies)
@@ -224,7 +230,7 @@ class Inbox:
         """Deliver an ephemeral message at once, or report why not; it has exactly one segment."""
         key, payload = text_of(message_id), open_ephemeral(content, self.config.accepted_dialects)
         if isinstance(payload, Malformed):
-            return self._problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
+            return self._make_problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
         return Report(self._make_event(payload, sender_id, key, None, now, ephemeral=True))
 
     def take_repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
@@ -281,14 +287,14 @@ class Inbox:
                     effects += self._complete(event, now)
                 case HashMismatch():
                     detail = f"{len(event.held)} segments do not hash to {event.entire_message_hash.hex()}"
-                    effects.append(self._problem(now, "hash_mismatch", detail))
+                    effects.append(self._make_problem(now, "hash_mismatch", detail))
                 case SegmentRefused():
                     self._drop((event.sds_id,), owner_of(event.scope[0], event.entire_message_hash))
-                    effects.append(self._problem(now, "refused", f"segment: {event.reason}", event.sds_id))
+                    effects.append(self._make_problem(now, "refused", f"segment: {event.reason}", event.sds_id))
                 case SegmentDuplicate() if event.late:
                     self._drop((event.sds_id,), owner_of(event.scope[0], event.entire_message_hash))
                 case SetOverdue():
-                    self.overdue.append(self._question(event.incomplete))
+                    self.overdue.append(self._make_question(event.incomplete))
                 case SetExpired(incomplete):
                     self.evicted.forget(incomplete.scope, incomplete.entire_message_hash)
                     effects.append(
@@ -299,7 +305,7 @@ class Inbox:
         return effects
 
     def _evict(self, incomplete: IncompleteSet, reason: str, now: int) -> list[Effect]:
-        evicted = EvictedSet(incomplete, reason, self._question(incomplete).since_ms, now)
+        evicted = EvictedSet(incomplete, reason, self._make_question(incomplete).since_ms, now)
         given_up = self.evicted.add(evicted, now)
         effects: list[Effect] = [self._report_lost(each.incomplete, each.reason, now) for each in given_up]
         if evicted not in given_up:
@@ -308,10 +314,10 @@ class Inbox:
                 owner_of(incomplete.scope[0], incomplete.entire_message_hash),
             )
             detail = f"{incomplete.buffered_bytes} bytes of a message ({reason}); asked for again when there is room"
-            effects.append(self._problem(now, "set_evicted", detail))
+            effects.append(self._make_problem(now, "set_evicted", detail))
         return effects
 
-    def _question(self, incomplete: IncompleteSet) -> AskForSegments:
+    def _make_question(self, incomplete: IncompleteSet) -> AskForSegments:
         """Name what is missing of a set: its segments' histories name the segment before each of them. Lamport
         timestamps follow the senders' clocks, and tell when the first segment was sent."""
         numbers = {_number(segment, incomplete.data_count): segment for segment in incomplete.held}
@@ -364,7 +370,7 @@ class Inbox:
             required=min(event.data_count, len(received)),
             lamport_timestamp=event.received[-1].lamport,
             owner=owner_of(sender, event.entire_message_hash),
-            chunks=self._chunks(event, send_id),
+            chunks=self._list_chunks(event, send_id),
             request_id=send_id,
         )
         self.wait(pending)
@@ -385,7 +391,7 @@ class Inbox:
             for sds_id in list(self._rebuilt)[: len(self._rebuilt) - MAX_REBUILT]:
                 del self._rebuilt[sds_id]
 
-    def _chunks(self, event: MessageCompleted, send_id: str | None) -> tuple[MessageChunk, ...]:
+    def _list_chunks(self, event: MessageCompleted, send_id: str | None) -> tuple[MessageChunk, ...]:
         by_ordinal = {
             segment.index + (event.data_count if segment.is_parity else 0): segment.sds_id for segment in event.received
         }
@@ -475,7 +481,7 @@ class Inbox:
             request_id=request_id,
         )
 
-    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
+    def _make_problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
         return Report(
             ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id_of_text(sds_id))
         )

@@ -76,7 +76,7 @@ class EnvelopeReader:
 
 MAX_ENVELOPES = 20_000
 MAX_BYTES = 256 * 1024 * 1024
-"""The bytes of them that may wait; envelopes beyond that are dropped, and stores still have them."""
+"""How many envelopes may wait, and how many bytes of them. Further ones are dropped, and stores still have them."""
 
 
 class Arrivals:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
-from reliable_channel.channel.errors import ChangedConfigurationError, journal_of_another_version
+from reliable_channel.channel.errors import ChangedConfigurationError, make_version_error
 from reliable_channel.channel.events import ChannelProblem, MessageDelivered, MessageLost, MessageReceived, SendEvent
 from reliable_channel.channel.machine import ChannelMachine
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence, StoredChannel
@@ -52,7 +52,7 @@ def apply_input(machine: ChannelMachine, given: Input, rewind: Callable[[], None
         rewind()
         if isinstance(given, SendRequested):
             raise
-        problem = _problem(machine, given, error)
+        problem = _describe_fault(machine, given, error)
         _log.warning("channel %r: %s", machine.channel_id, problem.detail)
         return StepResult(given, (Report(problem),), keep=False)
 
@@ -65,7 +65,7 @@ def is_failure(outcome: StepResult) -> bool:
     )
 
 
-def _problem(machine: ChannelMachine, given: Input, error: Exception) -> ChannelProblem:
+def _describe_fault(machine: ChannelMachine, given: Input, error: Exception) -> ChannelProblem:
     """A problem with the class and place of the error, without its text, which may contain secrets."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" in {frame.name}, line {frame.lineno}" for frame in last)
@@ -85,9 +85,9 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
     for each input on which the machine fails; such inputs are skipped. Raises ``ChangedConfigurationError`` and
     ``DamagedStore``."""
     if stored.journal and stored.fingerprint != fingerprint:
-        before, now = _settings_of(stored.fingerprint), _settings_of(fingerprint)
+        before, now = _read_settings(stored.fingerprint), _read_settings(fingerprint)
         if before.keys() != now.keys():
-            raise journal_of_another_version([(machine.channel_id, machine.sender_id)])
+            raise make_version_error([(machine.channel_id, machine.sender_id)])
         changed = sorted(name for name, value in now.items() if before[name] != value)
         raise ChangedConfigurationError(
             f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
@@ -103,7 +103,7 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
             restore_snapshot(machine, base)
         for good in since:
             machine.apply(good)
-        base = write_snapshot(machine)
+        base = write_snapshot(machine)  # or each of many faults would apply all inputs before it again
         since.clear()
 
     failed: list[Report] = []
@@ -119,7 +119,7 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
     return [report for report in kept if report.key and report.key not in stored.reported] + failed
 
 
-def _settings_of(fingerprint: str) -> dict[str, str]:
+def _read_settings(fingerprint: str) -> dict[str, str]:
     """The settings of a fingerprint (``ReliableChannelConfig.fingerprint``) by name."""
     return dict(line.split("=", 1) for line in fingerprint.split("\n") if "=" in line)
 
@@ -134,6 +134,7 @@ class Journal:
         self._key = key
         self._config = config
         self._persistence = persistence
+        # Not part of ``Persistence``: what an application writes itself keeps the journal.
         self.keeps = bool(getattr(persistence, "keeps_journal", True))
         """Whether a later process reads this journal."""
         self.fingerprint = config.fingerprint(machine.segmentation)
@@ -152,14 +153,14 @@ class Journal:
         kept = replay(self._machine, stored, self.fingerprint)
         self._sequence = self._numbered = stored.sequence
         self._known = set(stored.reported) | {report.key for report in kept}
-        self._after_snapshot(len(stored.snapshot or b""))
+        self._begin_journal(len(stored.snapshot or b""))
         self._entries = len(stored.journal)
         self._bytes = sum(map(len, stored.journal))
         return [self._number(report, redelivered=True) for report in kept]
 
     def commit(self, outcomes: list[StepResult], label: str | None = None) -> None:
         """Append the inputs of one step in one transaction. ``label`` names the send among them."""
-        labelled = _send_of_step(outcomes[0], label) if label is not None else None
+        labelled = _label_send(outcomes[0], label) if label is not None else None
         effects = (effect for outcome in outcomes for effect in outcome.effects)
         delivered = [
             effect.event.request_id
@@ -236,13 +237,13 @@ class Journal:
         if self._machine.store is not None:
             self._machine.store.keep(self._machine.inbox.reassembler.list_parked())
         self._known = {key for report in unreported if (key := report.key)}
-        self._after_snapshot(len(snapshot))
+        self._begin_journal(len(snapshot))
 
-    def _after_snapshot(self, size: int) -> None:
+    def _begin_journal(self, size: int) -> None:
         self._entries = self._bytes = 0
         self._enough = max(self._config.max_journal_bytes, 2 * size)
 
 
-def _send_of_step(outcome: StepResult, label: str) -> LabelledSend:
+def _label_send(outcome: StepResult, label: str) -> LabelledSend:
     segments = [effect for effect in outcome.effects if isinstance(effect, SdsDispatch)]
     return LabelledSend(label, outcome.send_id, outcome.required, tuple(one.outgoing.data for one in segments))

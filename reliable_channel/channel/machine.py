@@ -30,7 +30,7 @@ from reliable_channel.channel.sends import (
     SendProgress,
     Sends,
     SendState,
-    exhaustion_text,
+    describe_exhaustion,
 )
 from reliable_channel.channel.steps import (
     Closing,
@@ -80,7 +80,8 @@ from reliable_channel.core.wire.segment import encode_segment
 from reliable_channel.transport.clock import earliest
 
 SET_BACK_MS = 2_000
-"""How far back (ms) a clock must go to count as set back."""
+"""How far back (ms) a clock must go to count as set back. After a smaller step the machine's time stands still until
+the clock has caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class ChannelMachine:
         retransmitted or acknowledged, until the clock is as late again."""
         from reliable_channel.channel.snapshot import move_back  # which imports this module
 
-        queued = {send.send_id: send.queued for send in self.sends}
+        queued = {send.send_id: send.queued for send in self.sends}  # not in snapshots, by which this goes back
         move_back(self, self.now - now)
         for send in self.sends:
             send.queued = queued[send.send_id]
@@ -238,7 +239,7 @@ class ChannelMachine:
                 "Run the version of this program that wrote it once, to a clean stop; or begin a new database.",
             )
         send = self.sends.add(send_id, segmented.payload_hash, ids)
-        effects: list[Effect] = [self._dispatch_of(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
+        effects: list[Effect] = [self._make_dispatch(send, outgoing, outgoing.index == 0) for outgoing in step.outgoing]
         effects += self._follow(step.events, None, now)
         kept = replace(given, send_id=send_id, ciphertexts=ciphertexts)
         return StepResult(kept, tuple(effects), send_id=send_id, required=segmented.required)
@@ -256,7 +257,7 @@ class ChannelMachine:
             # Only the type: a careless hook may have put a key or plaintext into the text.
             raise LocalError(f"The encryption raised {type(error).__name__}.", "Nothing was sent.") from None
 
-    def _dispatch_of(self, send: SendProgress, outgoing: Outgoing, counts: bool) -> SdsDispatch:
+    def _make_dispatch(self, send: SendProgress, outgoing: Outgoing, counts: bool) -> SdsDispatch:
         return SdsDispatch(outgoing, send.send_id, send.payload_hash, len(send.sds_ids), counts)
 
     def _open(self, now: int) -> list[Effect]:
@@ -266,20 +267,20 @@ class ChannelMachine:
         going = {effect.sds_id for effect in effects if isinstance(effect, SdsDispatch)}
         for outgoing in self.sds.unacknowledged():
             sds_id = outgoing.message.message_id
-            position = self.sends.of(sds_id)
+            position = self.sends.find(sds_id)
             if sds_id in going or position is None or position[0].failed:
                 continue
             send, index = position
             counts = index == 0 and not send.dispatched
-            effects.append(self._dispatch_of(send, replace(outgoing, index=index), counts))
+            effects.append(self._make_dispatch(send, replace(outgoing, index=index), counts))
         return effects
 
     def _finish_dispatch(self, given: DispatchDone, now: int) -> list[Effect]:
-        if not given.own and self.sends.of(given.sds_id) is not None:  # an own segment that a repair request named
+        if not given.own and self.sends.find(given.sds_id) is not None:  # an own segment that a repair request named
             self.sds.set_retrieval_hint(given.sds_id, given.message_hash)
             return []
         self.sds.record_sent(given.sds_id, now, retrieval_hint=given.message_hash)
-        position = self.sends.of(given.sds_id)
+        position = self.sends.find(given.sds_id)
         if position is None:
             return []
         send, index = position
@@ -297,12 +298,12 @@ class ChannelMachine:
         return [Report(event)]
 
     def _fail_dispatch(self, given: DispatchFailed, now: int) -> list[Effect]:
-        position = self.sends.of(given.sds_id)
+        position = self.sends.find(given.sds_id)
         self.sds.record_sent(given.sds_id, now)
         if position is None:
             return []
         send, index = position
-        effects: list[Effect] = [self._problem(now, "dispatch_failed", given.detail, given.sds_id)]
+        effects: list[Effect] = [self._make_problem(now, "dispatch_failed", given.detail, given.sds_id)]
         if given.final and index not in send.dispatched:
             effects += self._fail(send, f"segment {index + 1} of {len(send.sds_ids)}: {given.detail}", now)
         return effects
@@ -330,7 +331,7 @@ class ChannelMachine:
         message = decode_sds_message(given.data, self.sds_config.wire_family)
         if isinstance(message, Malformed):
             return StepResult(
-                given, (self._problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False
+                given, (self._make_problem(now, "malformed", f"{message.reason}: {message.detail}"),), keep=False
             )
         if message.channel_id != self.channel_id:
             return StepResult(given, (), keep=False)
@@ -361,7 +362,7 @@ class ChannelMachine:
             entry
             for entry in message.causal_history
             if entry.sender_id != self.sender_id
-            or self.sends.of(entry.message_id) is not None
+            or self.sends.find(entry.message_id) is not None
             or self.sds.sender_of(entry.message_id) is not None
         )
         return message if len(kept) == len(message.causal_history) else replace(message, causal_history=kept)
@@ -377,7 +378,7 @@ class ChannelMachine:
             f"another device, or an earlier process whose state was not kept, sends as {self.sender_id!r}; such "
             "messages are ignored here, and this participant's there. Give each device a sender id of its own"
         )
-        return (self._problem(now, "shared_sender_id", detail, message.message_id),)
+        return (self._make_problem(now, "shared_sender_id", detail, message.message_id),)
 
     def _absorb(self, step: SdsStep, message: SdsMessage, now: int) -> list[Effect]:
         """Process the SDS events about one received message, then its content, then the segments that parity can repair
@@ -428,17 +429,17 @@ class ChannelMachine:
     def _make_dispatches(self, outgoing: tuple[Outgoing, ...], now: int) -> list[Effect]:
         effects: list[Effect] = []
         for one in outgoing:
-            position = self.sends.of(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
+            position = self.sends.find(one.message.message_id) if one.reason is OutgoingReason.RESEND else None
             if position is None:
                 effects.append(SdsDispatch(one))
                 continue
             send, index = position
             if send.failed:
-                # Nobody will hear of it again; SDS counts its attempts to the end and forgets the segment.
+                # Its failure was reported, so it is not dispatched; SDS counts its attempts to the end and forgets it.
                 self.sds.record_sent(one.message.message_id, now)
             else:
                 self.sds.record_queued(one.message.message_id, now)  # its timer may have been due while nothing ran
-                effects.append(self._dispatch_of(send, replace(one, index=index), counts=False))
+                effects.append(self._make_dispatch(send, replace(one, index=index), counts=False))
         return effects
 
     # ---- events --------------------------------------------------------------------------------------------------
@@ -475,21 +476,21 @@ class ChannelMachine:
                     )
                 ]
             case Conflict():
-                return [self._problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
+                return [self._make_problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
             case MessageRefused():
-                return [self._problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
+                return [self._make_problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
             case Evicted():
                 detail = f"{event.sender_id!r} gave up {event.count} of its {event.memory} entries"
-                return [self._problem(at, "evicted", detail)]
+                return [self._make_problem(at, "evicted", detail)]
             case SaturatedFilter():
                 detail = f"{event.saturation:.0%} of the bits of {event.sender_id!r} are set"
-                return [self._problem(at, "saturated_filter", detail, event.message_id)]
+                return [self._make_problem(at, "saturated_filter", detail, event.message_id)]
         return self._effects_on_sends(event, now)
 
     def _effects_on_sends(self, event: SdsEvent, now: int) -> list[Effect]:
         match event:
             case PossiblyAcknowledged() | SegmentAcknowledged():
-                position = self.sends.of(event.message_id)
+                position = self.sends.find(event.message_id)
                 if position is None:
                     return []
                 send, index = position
@@ -516,7 +517,7 @@ class ChannelMachine:
                 failed = self.sends.get(event.send_id)
                 if failed is None:
                     return []
-                return self._fail(failed, exhaustion_text(event), now)
+                return self._fail(failed, describe_exhaustion(event), now)
         return []
 
     def _report_delivery(self, event: SendDelivered, now: int) -> list[Effect]:
@@ -537,7 +538,7 @@ class ChannelMachine:
         )
         return [*sent, Report(delivered)]
 
-    def _problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
+    def _make_problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
         return Report(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))
 
 

@@ -117,7 +117,7 @@ class OutgoingQueue:
     def next_due(self, now: int) -> int | None:
         """When (ms) :meth:`pump` must run next."""
         if self._queue:
-            return self._blocked_until if self._blocked_until is not None else now
+            return now if self._blocked_until is None else self._blocked_until
         return None
 
     def clear(self) -> None:

@@ -29,6 +29,7 @@ MAX_PAGES = 1_000
 """The maximum number of pages of one time range, because a store may return pages without end."""
 
 WITHOUT_HINT_RANGE_MS = 3_600_000
+"""How far back (ms) a store is queried for a missing message of which no hash is known."""
 ATTEMPTS_NEARBY = 2
 """Queries of that range for a missing message; then it may be older, as under a rate limit, and all is asked for."""
 RANGE_PAUSE_MS = 10_000
@@ -42,8 +43,6 @@ CHECK_PERIOD_MS = 600_000
 it and all of these learns of it from the store alone. (logos-delivery asks every 5 minutes, for all topics at once.)"""
 MAX_REMEMBERED_HASHES = 100_000
 """Of envelopes that arrived or were sent: about 15 MB. What is forgotten may be fetched once more."""
-
-
 STOP_TIMEOUT_S = 10.0
 """How long ``stop`` waits for the current query, which a store may let hang."""
 
@@ -94,8 +93,7 @@ StoreResult = StoreEnvelopes | StoredHashes | StoreFailure
 
 
 class StoreRetrieval:
-    """``answered`` gets every page. ``threaded=False``: :meth:`run_pending` does the work,
-    for tests."""
+    """``answered`` gets every page. ``threaded=False``: :meth:`run_pending` does the work, for tests."""
 
     def __init__(
         self,
@@ -200,9 +198,9 @@ class StoreRetrieval:
         try:
             hashes: list[bytes] = []
             cursor: bytes | None = None
-            for page in self._pages(question):
+            for page in self._read_pages(question):
                 cursor = page.cursor
-                if envelopes := tuple(self._envelopes(page)):
+                if envelopes := tuple(self._list_envelopes(page)):
                     self._answered(StoreEnvelopes(envelopes))
                 hashes += [entry.message_hash for entry in page.entries if entry.message is None]
             is_cut = cursor is not None and not self.ended
@@ -225,12 +223,12 @@ class StoreRetrieval:
             self._answered(StoreFailure(detail))
         self._fails = True
 
-    def _pages(self, question: Question) -> Iterator[StorePage]:
+    def _read_pages(self, question: Question) -> Iterator[StorePage]:
         match question:
             case TimeRange(start_ms, end_ms):
-                query = self._filter(start_time_ns=start_ms * 1_000_000, end_time_ns=end_ms * 1_000_000)
+                query = self._make_query(start_time_ns=start_ms * 1_000_000, end_time_ns=end_ms * 1_000_000)
             case HashCheck(start_ms, _, cursor):  # without an end: nodes return the data where one is given
-                query = self._filter(start_time_ns=start_ms * 1_000_000, include_data=False).after(cursor)
+                query = self._make_query(start_time_ns=start_ms * 1_000_000, include_data=False).after(cursor)
             case hashes:
                 query = StoreQuery(hashes=hashes)
         for _ in range(MAX_PAGES):
@@ -240,10 +238,10 @@ class StoreRetrieval:
                 return
             query = query.after(page.cursor)
 
-    def _filter(self, **changes: Any) -> StoreQuery:
+    def _make_query(self, **changes: Any) -> StoreQuery:
         return StoreQuery(pubsub_topic=self._pubsub_topic, content_topics=(self._content_topic,), **changes)
 
-    def _envelopes(self, page: StorePage) -> Iterator[ReceivedEnvelope]:
+    def _list_envelopes(self, page: StorePage) -> Iterator[ReceivedEnvelope]:
         for entry in page.entries:
             if entry.message is None:
                 continue

@@ -83,7 +83,7 @@ class Sends:
     def get(self, send_id: str) -> SendProgress | None:
         return self._sends.get(send_id)
 
-    def of(self, sds_id: str) -> tuple[SendProgress, int] | None:
+    def find(self, sds_id: str) -> tuple[SendProgress, int] | None:
         """The send a segment belongs to, and which one it is."""
         return self._by_segment.get(sds_id)
 
@@ -101,7 +101,7 @@ class Sends:
         return iter(self._sends.values())
 
 
-def exhaustion_text(event: DeliveryError) -> str:
+def describe_exhaustion(event: DeliveryError) -> str:
     """The error text of a send whose retransmissions are exhausted."""
     lacking = event.required - len(event.acknowledged)
     return (

@@ -62,7 +62,7 @@ def write_snapshot(machine: ChannelMachine, unreported: Iterable[Report] = ()) -
     for sds_id, note in machine.inbox.notes.items():
         state.notes.append(_encode(pb.SegmentNoteState, note, sds_id=sds_id))
     state.evicted.extend(map(_encode_evicted, machine.inbox.evicted))
-    state.unreported.extend(event_states(unreported))
+    state.unreported.extend(encode_events(unreported))
     return state.SerializeToString()
 
 
@@ -161,7 +161,7 @@ _UNREPORTED: dict[str, type[ChannelEvent]] = {
 """The events that a snapshot holds, by their field in ``UnreportedEvent``."""
 
 
-def event_states(reports: Iterable[Report]) -> Iterator[pb.UnreportedEvent]:
+def encode_events(reports: Iterable[Report]) -> Iterator[pb.UnreportedEvent]:
     """Encode the reports that have a key. The ``chunks`` of a received message are not kept."""
     for report in reports:
         event = report.event
@@ -197,7 +197,7 @@ def restore_events(states: Iterable[pb.UnreportedEvent], channel_id: str, conten
 
 def _encode(kind: type[M], source: Any, /, **more: Any) -> M:
     """A protobuf message of the fields that ``source`` has under the same names, and of ``more``."""
-    shared = _shared_fields(source.__class__, kind.DESCRIPTOR)
+    shared = _list_shared_fields(source.__class__, kind.DESCRIPTOR)
     return kind(**{**{name: getattr(source, name) for name, _, _ in shared}, **more})
 
 
@@ -205,7 +205,7 @@ def _decode(kind: Callable[..., T], message: Message, /, **more: Any) -> T:
     """A dataclass of the fields that ``message`` has under the same names, and of ``more``. Repeated ones become
     tuples, absent optional ones ``None``."""
     values: dict[str, Any] = {}
-    for name, is_repeated, is_optional in _shared_fields(kind, message.DESCRIPTOR):
+    for name, is_repeated, is_optional in _list_shared_fields(kind, message.DESCRIPTOR):
         value = getattr(message, name)
         values[name] = tuple(value) if is_repeated else value
         if is_optional and not message.HasField(name):
@@ -214,7 +214,7 @@ def _decode(kind: Callable[..., T], message: Message, /, **more: Any) -> T:
 
 
 @cache
-def _shared_fields(kind: Any, message: Descriptor) -> tuple[tuple[str, bool, bool], ...]:
+def _list_shared_fields(kind: Any, message: Descriptor) -> tuple[tuple[str, bool, bool], ...]:
     """The fields of both: name, whether it is repeated, and whether it may be absent."""
     names = {field.name for field in fields(kind)}
     return tuple((field.name, field.is_repeated, field.has_presence) for field in message.fields if field.name in names)

@@ -106,6 +106,7 @@ def encode_input(given: Input) -> bytes:
         case SyncWithdrawn():
             entry.withdrawn.SetInParent()
         case SendRequested(_, payload, send_id, ciphertexts):
+            # The payload is written beside protobuf, which would copy it (docs/channel.md, *Figures*).
             rest = pb.SendRequested(send_id=send_id, ciphertexts=ciphertexts).SerializeToString()
             return b"".join((entry.SerializeToString(), *field(3, *field_unless_empty(1, payload), rest)))
         case EnvelopeReceived(_, data, hint, content):

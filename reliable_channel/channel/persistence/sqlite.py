@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from reliable_channel.channel.errors import DamagedStore, journal_of_another_version
+from reliable_channel.channel.errors import DamagedStore, make_version_error
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import lock_sender, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
@@ -139,7 +139,7 @@ class SqlitePersistence:
                 with_journal = "SELECT channel_id, sender_id FROM channel WHERE id IN (SELECT channel FROM journal)"
                 if left := do.execute(with_journal).fetchall():
                     # Not migrated: the version that wrote it must be able to open it.
-                    raise journal_of_another_version(left)
+                    raise make_version_error(left)
             scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
             for script in scripts:
                 execute_script(do, script)

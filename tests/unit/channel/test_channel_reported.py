@@ -18,7 +18,7 @@ from reliable_channel.channel import (
     create_reliable_channel,
 )
 from reliable_channel.channel.reports import MAX_UNDELIVERED, MAX_UNDELIVERED_BYTES, UndeliveredEvents
-from reliable_channel.channel.snapshot import event_states, restore_events
+from reliable_channel.channel.snapshot import encode_events, restore_events
 from reliable_channel.channel.steps import Report
 from reliable_channel.core.wire.hashing import keccak256
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, World, quick
@@ -185,8 +185,8 @@ SEND = {"channel_id": CHANNEL, "at": 5, "request_id": "r", "message_id": "m"}
 )
 def test_an_unreported_event_comes_out_of_a_snapshot_as_it_went_in(event: MessageReceived) -> None:
     reports = [Report(event, "key" if isinstance(event, MessageReceived) else "")]
-    assert [*restore_events(event_states(reports), CHANNEL, TOPIC)] == reports
+    assert [*restore_events(encode_events(reports), CHANNEL, TOPIC)] == reports
 
 
 def test_a_report_without_a_key_is_in_no_snapshot() -> None:
-    assert [*event_states([Report(received(ephemeral=True))])] == []
+    assert [*encode_events([Report(received(ephemeral=True))])] == []
