@@ -47,10 +47,13 @@ FOLLOW_S = 5.0
 
 def send_rows(channel: ReliableChannel, rows: Iterable[Row]) -> Iterator[Row]:
     """Send every row that was not sent yet, in order; returns one row of ``sent_rows`` for each. Raises
-    ``MessageTooLarge`` and ``EmptyMessage`` naming the row, and as ``ReliableChannel.send``."""
+    ``LocalError`` naming a row that cannot be sent, ``ConfigurationError`` for one without an id, and as
+    ``ReliableChannel.send``."""
     for row in rows:
+        if row["row_id"] is None:  # without a label every run would send it again
+            raise ConfigurationError("A row has no row_id.", "Give every row one of its own.")
         try:
-            channel.send(bytes(row["payload"]), label=row["row_id"])
+            channel.send(row["payload"], label=row["row_id"])
         except LocalError as error:
             raise type(error)(f"Row {row['row_id']!r}: {error.cause}", error.remedy) from None
         kept = channel.find_send(row["row_id"])

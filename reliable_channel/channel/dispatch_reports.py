@@ -72,6 +72,8 @@ class DispatchReports:
             return None
         dispatch = self._in_flight.pop(result.request_id, None)
         self._delayed.pop(result.request_id, None)
+        if len(self._in_flight) <= self._envelopes_per_epoch:
+            self._reported_backlog = 0  # what waits after this is another backlog
         if dispatch is None:
             return None
         own = dispatch.send_id is not None and not dispatch.ephemeral
@@ -121,7 +123,8 @@ class DispatchReports:
             self._warn_of_slow_limit(now)
 
     def _warn_of_slow_limit(self, now: int) -> None:
-        """Report, with numbers, that the queue needs several epochs; again each time it has doubled."""
+        """Report, with numbers, that the queue needs several epochs; again each time it has doubled, and when it needed
+        only one in between."""
         waiting, limit = len(self._in_flight), self._envelopes_per_epoch
         if not limit or waiting <= max(limit, 2 * self._reported_backlog):
             return

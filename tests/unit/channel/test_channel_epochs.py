@@ -50,6 +50,16 @@ def test_a_backlog_of_several_epochs_is_announced_with_the_numbers_and_again_whe
     ]
 
 
+def test_a_backlog_after_one_that_is_gone_is_announced_as_well() -> None:
+    world = World()
+    segmentation = SegmentationConfig(segment_size_bytes=64, max_message_bytes=1_000)
+    alice, _ = world.join("alice", quick(rate_limit=LIMITED, segmentation=segmentation)), world.join("bob")
+    for payload in (bytes(600), bytes(601)):
+        alice.channel.send(payload)
+        world.run(40 * EPOCH_MS, step_ms=10_000)
+    assert [event.kind for event in alice.of(ChannelProblem)] == ["slow_rate_limit"] * 2
+
+
 def test_while_a_sync_message_waits_no_other_is_made() -> None:
     world = World()
     config = quick(rate_limit=LIMITED)
