@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from reliable_channel.config.presets import Preset
 from reliable_channel.config.section import Bytes, Count, Milliseconds, Section
 from reliable_channel.core.aes_gcm import EncryptionLayer
-from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.core.wire.sds import HistoryLayout, WireFamily
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, Dialect
 
 
@@ -24,6 +24,7 @@ class Peers(StrEnum):
     SEEDS = "seeds"
     JS_WAKU = "js-waku"
     LOGOS_DELIVERY = "logos-delivery"
+    NIM_SDS = "nim-sds"
 
 
 WIRE_OF_PEERS = {
@@ -34,6 +35,7 @@ WIRE_OF_PEERS = {
         "dialect": Dialect.LIP243_LENGTH,
         "encryption_layer": EncryptionLayer.INSIDE_SDS,
     },
+    Peers.NIM_SDS: {"family": WireFamily.NIM, "dialect": Dialect.V01, "history_layout": HistoryLayout.IDS},
 }
 """What these peers write. js-waku has no segmentation: it sends and reads bare payloads, as v0.1 has them."""
 
@@ -41,9 +43,9 @@ WIRE_OF_PEERS = {
 class ChannelTopic(Section):
     """One content topic, or a pattern of them (``*`` matches anything), that carries channels.
 
-    ``peers`` chooses ``family``, ``dialect`` and ``encryption_layer`` unless they are set themselves. ``family``: the
-    wire family of SDS messages; with ``auto`` the jobs read each message in the family that it has, and participants
-    write ``spec``.
+    ``peers`` chooses ``family``, ``history_layout``, ``dialect`` and ``encryption_layer`` unless they are set
+    themselves. ``family``: the wire family of SDS messages; with ``auto`` the jobs read each message in the family that
+    it has, and participants write ``spec``. ``history_layout``: how participants write histories in the nim family.
     ``dialect``: the dialect of segments that participants write; unset: that of the section ``segmentation``.
     ``dialects``: those that are read.
     ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
@@ -56,6 +58,7 @@ class ChannelTopic(Section):
     pubsub_topic: str | None = None
     peers: Peers | None = None
     family: WireFamily | Literal["auto"] = "auto"
+    history_layout: HistoryLayout = HistoryLayout.ENTRIES
     dialect: Dialect | None = None
     dialects: frozenset[Dialect] = DEFAULT_DIALECTS
     decryption_key_files: tuple[str, ...] = ()

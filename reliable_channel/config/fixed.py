@@ -9,7 +9,7 @@ _KEYS = {
     "alerts": "webhook_timeout_ms webhook_attempts most_open",
     "api": "max_body_bytes",
     "bridge": "gap_margin_ms gap_settle_ms gap_retry_ms restamp_after_ms give_up_after_ms",
-    "channels.content_topics": "dialects dialect",
+    "channels.content_topics": "dialects dialect history_layout",
     "dashboard": "refresh_ms",
     "kafka.broker": "heap",
     "kafka.topics": "max_message_bytes",
@@ -23,7 +23,7 @@ _KEYS = {
     "quotas.sender": "named_ids",
     "rate_limit": "counts approaching_share ephemeral_share",
     "sds": "retransmission repair_t_min_ms repair_t_max_ms"
-    " clock_unit_ms possible_acks_threshold before_observation wire_family tracking sync_after_content"
+    " clock_unit_ms possible_acks_threshold before_observation wire_family history_layout tracking sync_after_content"
     " sync_with_repairs repair_response_groups retrieve_frequency_ms retrieve_backoff retrieve_max_interval_ms"
     " wait_for_sent saturation_limit max_repair_requests_per_message max_repair_answers sweep_in_buf_interval_ms"
     " unproven_id_ms lamport_tolerance_ms lamport_max_step lamport_max_ahead_ms max_history_entries max_missing"

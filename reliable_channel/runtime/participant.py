@@ -65,7 +65,7 @@ def topic_config(settings: Settings, content_topic: str, key_files: Sequence[Pat
     sds, segmentation, layer = settings.sds, settings.segmentation, EncryptionLayer.AROUND_SDS
     files = tuple(key_files)
     if known is not None:
-        sds = sds.in_family(known.families[0])
+        sds = replace(sds.in_family(known.families[0]), history_layout=known.history_layout)
         accepted = known.dialects
         dialect = known.dialect or segmentation.dialect
         if dialect not in accepted:

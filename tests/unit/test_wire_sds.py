@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -19,6 +20,7 @@ from reliable_channel.core.wire.sds import (
     MAX_HISTORY_ENTRIES,
     MAX_ID_CHARACTERS,
     HistoryEntry,
+    HistoryLayout,
     SdsKind,
     SdsMessage,
     WireFamily,
@@ -28,6 +30,11 @@ from reliable_channel.core.wire.sds import (
 )
 
 WIRES = json.loads((Path(__file__).parents[1] / "vectors" / "sds_wire.json").read_text())["wires"]
+LAYOUTS = [
+    (WireFamily.SPEC, HistoryLayout.ENTRIES, pb.SpecMessage),
+    (WireFamily.NIM, HistoryLayout.ENTRIES, pb.NimMessage),
+    (WireFamily.NIM, HistoryLayout.IDS, pb.NimIdsMessage),
+]
 CORPUS = sorted((Path(__file__).parent / "sds" / "corpus").glob("*.bin"))
 
 
@@ -104,25 +111,6 @@ def test_the_nim_family_round_trips_and_tells_the_same_kind(message: SdsMessage)
     assert (decoded.causal_history, decoded.repair_request) == (message.causal_history, message.repair_request)
 
 
-def list_ids(message: SdsMessage) -> bytes:
-    """The message as nim-sds 0.2, 0.3.3 and 0.4 write it: ids in field 3, what else is known of them in field 8."""
-    known = [entry for entry in message.causal_history if entry.retrieval_hint or entry.sender_id]
-    to_proto = lambda each: pb.HistoryEntry(  # noqa: E731
-        message_id=each.message_id, retrieval_hint=each.retrieval_hint, sender_id=each.sender_id
-    )
-    return pb.NimIdsMessage(
-        message_id=message.message_id,
-        lamport_timestamp=message.lamport_timestamp or 0,
-        causal_history=[entry.message_id for entry in message.causal_history],
-        channel_id=message.channel_id,
-        content=message.content,
-        bloom_filter=message.bloom_filter,
-        sender_id=message.sender_id,
-        causal_history_entries=map(to_proto, known),
-        repair_request=map(to_proto, message.repair_request),
-    ).SerializeToString()
-
-
 def test_a_history_of_ids_is_read_with_what_the_message_says_of_them() -> None:
     """The bytes are those of nim-sds' own test of its layout."""
     data = bytes.fromhex(
@@ -130,7 +118,10 @@ def test_a_history_of_ids_is_read_with_what_the_message_says_of_them() -> None:
         "42160a053078616161" + "1203010203" + "1a08" + b"0xsender".hex()
     )
     history = (HistoryEntry("0xaaa", b"\1\2\3", "0xsender"), HistoryEntry("0xbbb"))
-    assert decode_sds_message(data, WireFamily.NIM) == SdsMessage("", "0xfeed", "0xchannel", 3, history, content=b"\1")
+    message = SdsMessage("", "0xfeed", "0xchannel", 3, history, content=b"\1")
+    assert decode_sds_message(data, WireFamily.NIM) == message
+    written = encode_sds_message(message, WireFamily.NIM, HistoryLayout.IDS)
+    assert written == data.replace(b"\x2a\1\1", b"\x2a\1\1\x32\0"), "the filter is written though it is empty"
 
 
 printable = st.text(st.characters(codec="utf-8", exclude_categories=("Cc",)), min_size=1, max_size=80)
@@ -147,17 +138,19 @@ def test_a_history_of_ids_and_one_of_entries_are_read_alike(
     message: SdsMessage, history: tuple[HistoryEntry, ...]
 ) -> None:
     message = replace(message, causal_history=history)
-    listed, entered = list_ids(message), encode_sds_message(message, WireFamily.NIM)
-    decoded = decode_in_families(listed, list(WireFamily))
-    assert decoded == (WireFamily.NIM, replace(message, content=message.content or None))
-    assert decode_sds_message(entered, WireFamily.NIM) == replace(message, content=message.content or b"")
+    for layout in HistoryLayout:
+        data = encode_sds_message(message, WireFamily.NIM, layout)
+        assert decode_in_families(data, list(WireFamily)) == (
+            WireFamily.NIM,
+            replace(message, content=message.content or b""),
+        )
 
 
 @pytest.mark.parametrize("part", ["causal_history", "repair_request"])
 def test_an_entry_without_an_id_is_refused_in_the_nim_family_as_nim_sds_does(part: str) -> None:
     message = replace(SdsMessage("s", "m", "c", 1, content=b"x"), **{part: (HistoryEntry(""),)})
-    for data in (encode_sds_message(message, WireFamily.NIM), list_ids(message)):
-        refused = decode_sds_message(data, WireFamily.NIM)
+    for layout in HistoryLayout:
+        refused = decode_sds_message(encode_sds_message(message, WireFamily.NIM, layout), WireFamily.NIM)
         assert isinstance(refused, Malformed)
         assert refused.reason is Reason.MALFORMED_SDS
 
@@ -178,11 +171,14 @@ def test_what_no_family_can_read_has_the_reason_of_the_one_that_read_most(family
     assert decode_in_families(data, list(WireFamily)) == refused
 
 
-@given(valid_messages, st.sampled_from([None, 0, 1, 127, 128, 16_384]), st.sampled_from(list(WireFamily)))
-def test_a_message_is_the_bytes_that_protobuf_writes(message: SdsMessage, size: int | None, family: WireFamily) -> None:
+@given(valid_messages, st.sampled_from([None, 0, 1, 127, 128, 16_384]), st.sampled_from(LAYOUTS))
+def test_a_message_is_the_bytes_that_protobuf_writes(
+    message: SdsMessage, size: int | None, written: tuple[WireFamily, HistoryLayout, type[Any]]
+) -> None:
+    family, layout, kind = written
     content = None if size is None else bytes(size)
-    data = encode_sds_message(replace(message, content=content), family)
-    proto = (pb.NimMessage if family is WireFamily.NIM else pb.SpecMessage).FromString(data)
+    data = encode_sds_message(replace(message, content=content), family, layout)
+    proto = kind.FromString(data)
     assert proto.SerializeToString() == data
     assert proto.content == (content or b"")
     assert proto.HasField("content") == (content is not None or family is WireFamily.NIM)

@@ -9,7 +9,13 @@ from enum import StrEnum
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.bloom import SATURATED, FilterFamily, FilterFormat
-from reliable_channel.core.wire.sds import MAX_HISTORY_ENTRIES, WireFamily
+from reliable_channel.core.wire.sds import (
+    MAX_HISTORY_ENTRIES,
+    HistoryLayout,
+    SdsMessage,
+    WireFamily,
+    encode_sds_message,
+)
 
 NIM_SETTINGS = {
     "causal_history_size": 10,
@@ -50,6 +56,8 @@ class SdsParameters:
     again."""
 
     wire_family: WireFamily = WireFamily.SPEC
+    history_layout: HistoryLayout = HistoryLayout.ENTRIES
+    """How a participant writes its histories in the nim family."""
     filter_format: FilterFormat = field(default_factory=FilterFormat)
     clock_unit_ms: int = 1
     """The unit of Lamport timestamps (ms): nim-sds counts seconds."""
@@ -151,6 +159,10 @@ class SdsParameters:
         """How long (ms) to wait for an acknowledgement after the first dispatch (``attempt`` 0) or a
         retransmission."""
         return self.acknowledgement_timeout_ms * (2**attempt if self.is_adaptive else 1)
+
+    def encode(self, message: SdsMessage) -> bytes:
+        """Serialize a message of this channel."""
+        return encode_sds_message(message, self.wire_family, self.history_layout)
 
     def in_family(self, family: WireFamily) -> SdsParameters:
         """Return this configuration for a channel whose peers use another implementation family.

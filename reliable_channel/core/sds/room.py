@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, HistoryLayout, SdsMessage
 
 RESERVED_ID_BYTES = 128
 """Bytes reserved for an id of another sender: honest ids are hex digests of 64 characters or UUIDs."""
@@ -23,6 +23,8 @@ SYNC_ROOM_BYTES = 48 * 1024
 
 _FRAMING = 13
 """Maximum bytes of the tags and lengths of an entry."""
+_ID_FRAMING = 3
+"""The same for an id that a history lists before its entry."""
 _RESERVED_FRAMING = 11
 """The same for the entry that room is reserved for."""
 
@@ -33,23 +35,26 @@ def largest_entry(sender_id: str) -> HistoryEntry:
     return HistoryEntry("x" * RESERVED_ID_BYTES, b"h" * RESERVED_HINT_BYTES, sender)
 
 
-def room_for(count: int, sender_id: str) -> int:
-    """Bytes reserved for ``count`` entries."""
-    return count * (size_of_entry(largest_entry(sender_id)) - _FRAMING + _RESERVED_FRAMING)
+def room_for(count: int, sender_id: str, layout: HistoryLayout = HistoryLayout.ENTRIES) -> int:
+    """Bytes reserved for ``count`` entries. Repair requests are entries in either layout of histories."""
+    return count * (size_of_entry(largest_entry(sender_id), layout) - _FRAMING + _RESERVED_FRAMING)
 
 
-def size_of_entry(entry: HistoryEntry) -> int:
+def size_of_entry(entry: HistoryEntry, layout: HistoryLayout = HistoryLayout.ENTRIES) -> int:
     """The maximum bytes of an entry on the wire."""
-    sender = entry.sender_id or ""
-    return len(entry.message_id.encode()) + len(entry.retrieval_hint or b"") + len(sender.encode()) + _FRAMING
+    sender, id_bytes = entry.sender_id or "", len(entry.message_id.encode())
+    listed = id_bytes + _ID_FRAMING if layout is HistoryLayout.IDS else 0
+    return listed + id_bytes + len(entry.retrieval_hint or b"") + len(sender.encode()) + _FRAMING
 
 
-def limit_to_room(entries: Iterable[HistoryEntry], room: int) -> list[HistoryEntry]:
+def limit_to_room(
+    entries: Iterable[HistoryEntry], room: int, layout: HistoryLayout = HistoryLayout.ENTRIES
+) -> list[HistoryEntry]:
     """Return the entries that fit into ``room`` bytes, in order of priority, shortened where that helps."""
     chosen = []
     for entry in entries:
         for candidate in (entry, *_shorten(entry)):
-            size = size_of_entry(candidate)
+            size = size_of_entry(candidate, layout)
             if size <= room:
                 room -= size
                 chosen.append(candidate)
@@ -78,4 +83,4 @@ def largest_sds_header(config: SdsParameters, channel_id: str, sender_id: str) -
         repair_request=(entry,) * (config.max_repair_requests_per_message if config.repair else 0),
         content=b"x",
     )
-    return len(encode_sds_message(message, config.wire_family))
+    return len(config.encode(message))

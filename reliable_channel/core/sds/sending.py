@@ -27,7 +27,7 @@ from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.sds.verify import SEARCHED_BYTES
 from reliable_channel.core.wire.hashing import sds_message_id
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily
 
 
 class SdsSender:
@@ -61,7 +61,7 @@ class SdsSender:
         segments = []
         for index, content in enumerate(contents):
             message = self._wrap(ids[index], first + index, content, now, events)
-            data = encode_sds_message(message, state.config.wire_family)
+            data = state.config.encode(message)
             outgoing.append(Outgoing(data, message, OutgoingReason.CONTENT, ids[0], index))
             known = find_known(state, ids[index])
             if known is not None:  # another sender has guessed content and time of this send
@@ -117,7 +117,7 @@ class SdsSender:
             return False
         if known is not None and not self._takes_id(message, known, own_digest, hint, id_verified, now, events):
             return False
-        data = encode_sds_message(message, state.config.wire_family)
+        data = state.config.encode(message)
         segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
         entry = state.log.get(message.message_id)
         if entry is not None and hint is not None:
@@ -175,7 +175,7 @@ class SdsSender:
         # Without the counter, two equal contents of one millisecond would have one id.
         message_id = sds_message_id(f"{me}/ephemeral/{state.ephemeral_counter}/", now, content)
         message = SdsMessage(me, message_id, state.channel_id, content=content)
-        return Outgoing(encode_sds_message(message, state.config.wire_family), message, OutgoingReason.EPHEMERAL)
+        return Outgoing(state.config.encode(message), message, OutgoingReason.EPHEMERAL)
 
     def sync(self, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
         """Send a sync message, unless there is nothing to report."""
@@ -186,7 +186,7 @@ class SdsSender:
         if len(state.log) or requests_due:
             message_id = sds_message_id(me, lamport, b"")
             message = self._wrap(message_id, lamport, None, now, events)
-            data = encode_sds_message(message, state.config.wire_family)
+            data = state.config.encode(message)
             outgoing.append(Outgoing(data, message, OutgoingReason.SYNC))
             if state.sync is not None and state.config.wait_for_sent:
                 state.sync.unsent = message_id

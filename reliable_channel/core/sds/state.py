@@ -140,17 +140,17 @@ class ChannelState:
 
         It contains the highest entries of the log that are not above the clock, the sender's previous message, and
         those of ``also``, which are in the log, as far as they fit into the room reserved in envelopes."""
-        size = self.config.causal_history_size
+        size, layout = self.config.causal_history_size, self.config.history_layout
         usual = list(reversed(self.log.last(size, self.clock or 0)))
         mine = self.log.get(self.last_own)
         if usual and mine is not None and mine not in usual:
             # Each sender's messages form a chain: who lacks one learns of it from any later one. Second, because the
             # room may not suffice for all, and the newest comes first (docs/sds.md, *Decisions*).
             usual.insert(1, mine)
-        named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or ""))
+        named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or "", layout), layout)
         lamports = {entry.message_id: entry.lamport for entry in usual}
         others = [entry for each in also if each not in lamports and (entry := self.log.get(each)) is not None]
-        named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES)
+        named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES, layout)
         lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
 

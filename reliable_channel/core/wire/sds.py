@@ -31,6 +31,15 @@ class WireFamily(StrEnum):
     NIM = "nim"
 
 
+class HistoryLayout(StrEnum):
+    """How the nim family writes a causal history. Both are read; nim-sds reads only what it writes."""
+
+    ENTRIES = "entries"
+    """As nim-sds 0.3.0 and its master branch, which logos-delivery pins."""
+    IDS = "ids"
+    """As releases 0.2, 0.3.3 and 0.4: ids, and in a field of their own the entries of those with a hint or sender."""
+
+
 class SdsKind(StrEnum):
     """The kind of an SDS message, determined by the presence of timestamp and content (LIP-109)."""
 
@@ -82,22 +91,30 @@ class SdsMessage:
         return _EPHEMERAL if self.content else None
 
 
-def encode_sds_message(message: SdsMessage, family: WireFamily = WireFamily.SPEC) -> bytes:
-    """Serialize an SDS message in the given wire family."""
+def encode_sds_message(
+    message: SdsMessage, family: WireFamily = WireFamily.SPEC, layout: HistoryLayout = HistoryLayout.ENTRIES
+) -> bytes:
+    """Serialize an SDS message in the given wire family; ``layout`` is that of the nim family's histories."""
     history = [_write_entry(entry) for entry in message.causal_history]
     repair = [_write_entry(entry) for entry in message.repair_request]
     bloom_filter, content = message.bloom_filter, message.content
     if family is _NIM:
-        nim_head = pb.NimMessage(
-            message_id=message.message_id,
-            lamport_timestamp=message.lamport_timestamp or 0,
-            causal_history=history,
-            channel_id=message.channel_id,
-        )
-        nim_tail = pb.NimMessage(sender_id=message.sender_id, repair_request=repair)
+        message_id, channel_id, lamport = message.message_id, message.channel_id, message.lamport_timestamp or 0
+        detailed: list[pb.HistoryEntry] = []
+        if layout is HistoryLayout.IDS:
+            ids = [entry.message_id for entry in message.causal_history]
+            detailed = [entry for entry in history if entry.retrieval_hint or entry.sender_id]
+            start = pb.NimIdsMessage(
+                message_id=message_id, lamport_timestamp=lamport, causal_history=ids, channel_id=channel_id
+            ).SerializeToString()
+        else:
+            start = pb.NimMessage(
+                message_id=message_id, lamport_timestamp=lamport, causal_history=history, channel_id=channel_id
+            ).SerializeToString()
+        end = pb.NimIdsMessage(sender_id=message.sender_id, causal_history_entries=detailed, repair_request=repair)
         # Written even if empty, as nim-sds does.
         large = (*field(5, content or b""), *field(6, bloom_filter or b""))
-        return b"".join((nim_head.SerializeToString(), *large, nim_tail.SerializeToString()))
+        return b"".join((start, *large, end.SerializeToString()))
     head = pb.SpecMessage(
         sender_id=message.sender_id,
         message_id=message.message_id,

@@ -104,7 +104,9 @@ class Rules:
     digest: bytes = field(init=False, compare=False)
 
     def _list_values(self) -> dict[str, object]:
-        sds = {f.name: getattr(self.sds, f.name) for f in dataclasses.fields(SdsParameters) if f.name != "jitter"}
+        # Of what differs only in what a participant sends, an observer has the defaults.
+        names = {f.name for f in dataclasses.fields(SdsParameters)} - {"jitter", "history_layout"}
+        sds = {name: getattr(self.sds, name) for name in names}
         sds["filter_format"] = dataclasses.asdict(self.sds.filter_format)
         return {"participant_id": self.participant_id, "expiry_ms": self.expiry_ms, "sds": sds}
 

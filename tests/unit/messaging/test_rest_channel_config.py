@@ -14,9 +14,11 @@ from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence
 from reliable_channel.config import Settings, load
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.sds import SdsChannel
+from reliable_channel.core.wire._pb import sds_pb2 as pb
 from reliable_channel.core.wire.bloom import FilterFamily
 from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import WireFamily, decode_sds_message
+from reliable_channel.core.wire.sds import HistoryLayout, WireFamily, decode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.messaging.rest.app import create_app
 from reliable_channel.runtime.api import channel_config
@@ -118,6 +120,20 @@ def test_the_name_of_the_peers_chooses_what_is_on_the_wire(configured: Settings)
     assert (nim.encryption_layer, plain.encryption_layer) == (EncryptionLayer.INSIDE_SDS, EncryptionLayer.AROUND_SDS)
     # logos-delivery cuts payloads into chunks of this size, and its receivers rely on it.
     assert nim.segmentation.chunk_size() == 102_272
+
+
+def test_participants_write_histories_as_their_peers_read_them() -> None:
+    for peers, layout in (("nim-sds", HistoryLayout.IDS), ("logos-delivery", HistoryLayout.ENTRIES)):
+        config = topic_config(load("local", channels={"content_topics": [{"content_topic": NIM, "peers": peers}]}), NIM)
+        assert (config.sds.wire_family, config.sds.history_layout) == (WireFamily.NIM, layout)
+        alice = SdsChannel("talk", "alice", config.sds)
+        alice.tick(0)
+        wires = [alice.send(text, 10_000).outgoing[0] for text in (b"first", b"second")]
+        data, before = wires[1].data, wires[0].message.message_id
+        if layout is HistoryLayout.IDS:
+            assert list(pb.NimIdsMessage.FromString(data).causal_history) == [before]
+        else:
+            assert [each.message_id for each in pb.NimMessage.FromString(data).causal_history] == [before]
 
 
 def test_a_setting_of_its_own_stands_over_the_name_of_the_peers() -> None:

@@ -24,7 +24,14 @@ from reliable_channel.core.sds.room import largest_sds_header
 from reliable_channel.core.wire import bloom
 from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
 from reliable_channel.core.wire.malformed import Malformed, Reason
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, decode_sds_message, encode_sds_message
+from reliable_channel.core.wire.sds import (
+    HistoryEntry,
+    HistoryLayout,
+    SdsMessage,
+    WireFamily,
+    decode_sds_message,
+    encode_sds_message,
+)
 from tests.support.sds_inside import log_positions
 from tests.unit.sds.sds_network import T0, message, of_type, opened, small_config
 
@@ -57,9 +64,18 @@ def test_what_a_history_names_has_the_limits_of_a_messages_own_fields(
 
 
 @pytest.mark.parametrize("history_size", [2, 20])
-def test_a_message_never_outgrows_the_header_that_a_segment_leaves_room_for(history_size: int) -> None:
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {},
+        *({"wire_family": WireFamily.NIM, "history_layout": layout} for layout in HistoryLayout),
+    ],
+)
+def test_a_message_never_outgrows_the_header_that_a_segment_leaves_room_for(
+    history_size: int, wire: dict[str, object]
+) -> None:
     """Ids, sender ids and hints as long as they may be fill history and repair requests."""
-    channel = opened(causal_history_size=history_size, sync_min_interval_ms=0)
+    channel = opened(causal_history_size=history_size, sync_min_interval_ms=0, **wire)
     room = largest_sds_header(channel.config, channel.channel_id, "alice")
     for number in range(40):
         missing = tuple(HistoryEntry(LONG[:-4] + f"{number:02}{each:02}", None, LONG) for each in range(3))
