@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin
 
 import typer
@@ -45,7 +46,7 @@ def _command(path: tuple[str, ...], command: Any) -> str:
     name = " ".join(path[1:])
     lines = [f"## {name}" if name else "## For all commands", ""]
     if name:
-        lines += [" ".join((command.help or "").replace("``", "`").split()), ""]
+        lines += [" ".join((command.help or "").split()), ""]
     rows = [_parameter(parameter) for parameter in command.params if parameter.name != "help"]
     if rows:
         lines += ["| argument or option | meaning | default |", "|---|---|---|", *rows, ""]
@@ -70,6 +71,8 @@ def _value(parameter: Any) -> str:
     annotation = parameter.type_descriptor.annotation
     if get_origin(annotation) is Literal:
         return f"*{' or '.join(get_args(annotation))}*"
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return f"*{' or '.join(annotation)}*"
     kind = getattr(annotation, "__name__", "text").lower()
     return f"*{'text' if kind == 'str' else kind}*" + (" …" if parameter.multiple else "")
 
@@ -80,6 +83,6 @@ def _default(parameter: Any) -> str:
         return shown
     if parameter.required:
         return "**required**"
-    if parameter.default is None or parameter.default is False or parameter.default == ():
+    if parameter.default is None or parameter.default is False or parameter.default in ((), ""):
         return ""
     return f"`{parameter.default}`"

@@ -62,6 +62,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         status, out, _ = run(capsys, name.replace("_", "-"), "--help")
         assert status == 0
         assert len(out.splitlines()) > 3
+        assert "`" not in out, "a terminal shows no markup"
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Print where a file is that comes with this package: a job for spark-submit, a notebook, a configuration.
 
-        ``spark-submit … "$(reliable-channel files ingest.py)"``
+        For example: spark-submit … "$(reliable-channel files ingest.py)"
         """
         from reliable_channel.core.errors import LocalError
 

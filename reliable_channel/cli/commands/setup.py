@@ -31,7 +31,9 @@ def register(app: typer.Typer) -> None:
 
     @app.command("jars")
     def jars_(context: typer.Context, as_json: JsonOption = False) -> None:
-        """Print the jars that Spark needs, comma separated: ``spark-submit --jars "$(reliable-channel jars)"``."""
+        """Print the jars that Spark needs, comma separated.
+
+        For example: spark-submit --jars "$(reliable-channel jars)" jobs/ingest.py"""
         import json
 
         from reliable_channel.runtime import jars
