@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import pytest
 
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.cli import main
 from reliable_channel.cli.commands.sql import Form, complete, prompt
 from reliable_channel.config import PathSettings
@@ -147,6 +148,15 @@ def test_a_query_finds_nothing_of_the_one_before(sample_tables: Path, tmp_path: 
     with pytest.raises(EnvironmentFault, match="more than"):
         TableSnapshot(paths, patience_s=0.05).select("SELECT sum(range) FROM range(1_000_000_000_000)")
     assert empty.select("SELECT count(*) AS n FROM acks") == [{"n": 0}]
+
+
+def test_sums_of_whole_numbers_are_integers_as_long_as_64_bits_hold_them(tmp_path: Path) -> None:
+    snapshot = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
+    sql = "SELECT sum(n) AS small, sum(n * 3000000000000000000) AS large FROM (SELECT unnest([1, 2, 3]) AS n)"
+    for tables in (snapshot, TableWindow(snapshot)):
+        (row,) = tables.select(sql)
+        assert row == {"small": 6, "large": 18_000_000_000_000_000_000}
+        assert isinstance(row["small"], int)
 
 
 def test_tab_completes_tables_columns_and_keywords() -> None:

@@ -16,7 +16,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
@@ -139,6 +139,15 @@ def read_dataset(table: DeltaTable) -> ds.Dataset:
     return public_dataset(table, repeated)
 
 
+def with_whole_sums(rows: pa.Table) -> pa.Table:
+    """DuckDB sums whole numbers in 128 bits, which Arrow has as decimals: as integers where 64 bits hold them."""
+    for at, field in enumerate(rows.schema):
+        if field.type == pa.decimal128(38, 0):
+            with suppress(pa.ArrowInvalid):
+                rows = rows.set_column(at, field.name, rows.column(at).cast(pa.int64()))
+    return rows
+
+
 class TableSnapshot:
     """The tables under ``paths.data_dir`` as they were when each was first requested. Safe for several threads."""
 
@@ -214,7 +223,7 @@ class TableSnapshot:
                     rows = run_interruptibly(
                         lambda: query(sql, params=dict(parameters or {})).to_arrow_table(), connection.interrupt
                     )
-                    return in_our_time(rows)
+                    return with_whole_sums(in_our_time(rows))
                 finally:
                     timer.cancel()
                     timer.join()  # so that it interrupts no other query of this connection

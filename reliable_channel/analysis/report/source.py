@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.analysis.report.snapshot import TableSnapshot, with_whole_sums
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import in_our_time, unreadable
 from reliable_channel.lake.schema import arrow_schema
@@ -176,10 +176,9 @@ class TableWindow:
     def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of ``sql`` as Python values, as :meth:`TableSnapshot.select` gives them, of this window."""
         self._load_what_is_named(sql)
-        rows: list[dict[str, Any]] = self._run(
-            lambda: self._engine.sql(sql, params=dict(parameters or {})).to_arrow_table().to_pylist()
-        )
-        return rows
+        rows = self._run(lambda: self._engine.sql(sql, params=dict(parameters or {})).to_arrow_table())
+        values: list[dict[str, Any]] = with_whole_sums(rows).to_pylist()
+        return values
 
     def keep(self, name: str, sql: str) -> None:
         """Run ``sql`` once; later queries can refer to its rows as ``name``."""
