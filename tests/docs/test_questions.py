@@ -59,7 +59,7 @@ def test_the_sample_answers_are_those_of_the_sample_tables(tmp_path: Path) -> No
 def test_the_loss_of_a_channel_is_that_of_the_report(lake: TableSnapshot) -> None:
     channels = delivery.by_channel(TableWindow(lake)).dropna(subset="loss")
     reported = {row.channel_id: round(100 * row.loss, 2) for row in channels.itertuples()}
-    assert {row["channel_id"]: row["lost_percent"] for row in answer(lake, 3)} == reported
+    assert {row["channel_id"]: row["loss_percent"] for row in answer(lake, 3)} == reported
 
 
 def test_the_stores_that_disagree_are_those_of_the_report(lake: TableSnapshot) -> None:
