@@ -156,7 +156,7 @@ def equal_text(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """False bytes for the place of the victim's segment, under an id of their own and the victim's name."""
-    segment = _segment(scene.victim)
+    segment = _decode_segment(scene.victim)
     if segment is None:
         return
     counts = [segment.data_count or 1, (segment.data_count or 1) + 1]
@@ -173,7 +173,7 @@ def segment_poison(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
 
 def segment_under_victims_id(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     """A whole message in one segment under the id of the victim's: the victim's set must not count it."""
-    if _segment(scene.victim) is None:
+    if _decode_segment(scene.victim) is None:
         return
     text = f"hostile {scene.text()}".encode()
     false = Segment(keccak256(text), 0, 1, 0, False, text)
@@ -252,7 +252,7 @@ def forgeries(attack: str, scene: Scene) -> list[Forgery]:
     return made
 
 
-def _segment(message: SdsMessage) -> Segment | None:
+def _decode_segment(message: SdsMessage) -> Segment | None:
     """The segment that a message carries; ``None`` for a bare payload and for no content."""
     if message.content is None or message.lamport_timestamp is None:
         return None

@@ -76,16 +76,16 @@ class _Play:
         self._scheduled = 0
         self._next_tick: dict[str, int] = {}
         for name, when in self.journal.joined.items():
-            self._at(when, lambda now, p=self.participants[name]: self._follow(p, p.tick(now), now))  # type: ignore[misc]
+            self._call_at(when, lambda now, p=self.participants[name]: self._follow(p, p.tick(now), now))  # type: ignore[misc]
         for message in plan_messages(plan, scenario.seed):
-            self._at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
+            self._call_at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
 
     def run(self) -> None:
         while self._queue and self._queue[0][0] <= self.end:
             now, _, action = heapq.heappop(self._queue)
             action(now)
 
-    def _at(self, when: int, action: Callable[[int], None]) -> None:
+    def _call_at(self, when: int, action: Callable[[int], None]) -> None:
         self._scheduled += 1
         heapq.heappush(self._queue, (when, self._scheduled, action))
 
@@ -94,7 +94,7 @@ class _Play:
     def _speak(self, message: PlannedMessage, now: int) -> None:
         participant = self.participants[message.sender]
         if (awake := self.pace.awake_at(participant.name, now)) > now:
-            self._at(awake, lambda at: self._speak(message, at))
+            self._call_at(awake, lambda at: self._speak(message, at))
             return
         fault = self.faults.get(message.number)
         sent = participant.send_message(message, now, fault)
@@ -129,14 +129,14 @@ class _Play:
             self._dispatch(outgoing, participant, now)
         for event in step.events:
             if isinstance(event, SendDelivered):
-                self.journal.confirmed[self._message_of(event.send_id)] = now
+                self.journal.confirmed[self._find_message(event.send_id)] = now
             elif isinstance(event, DeliveryError):
-                self.journal.failed[self._message_of(event.send_id)] = now
+                self.journal.failed[self._find_message(event.send_id)] = now
             elif isinstance(event, Delivered):
                 self.journal.delivered[(participant.name, event.message_id)] = now
         self._schedule_tick(participant)
 
-    def _message_of(self, send_id: str) -> int:
+    def _find_message(self, send_id: str) -> int:
         number = self.journal.sds[send_id].message
         if number is None:
             raise AssertionError(f"send {send_id} is no application message")
@@ -162,13 +162,13 @@ class _Play:
         if due is None or self._next_tick.get(participant.name) == due:
             return
         self._next_tick[participant.name] = due
-        self._at(due, lambda now: self._tick(participant, due, now))
+        self._call_at(due, lambda now: self._tick(participant, due, now))
 
     def _tick(self, participant: SimulatedParticipant, due: int, now: int) -> None:
         if self._next_tick.get(participant.name) != due:
             return  # another timer took its place
         if (awake := self.pace.awake_at(participant.name, now)) > now:
-            self._at(awake, lambda at: self._tick(participant, due, at))
+            self._call_at(awake, lambda at: self._tick(participant, due, at))
             return
         del self._next_tick[participant.name]
         self._follow(participant, participant.tick(now), now)
@@ -181,7 +181,7 @@ class _Play:
             return
         at = self.pace.take(participant.name, now)
         if at > now:
-            self._at(at, lambda then: self._send(outgoing, participant, then))
+            self._call_at(at, lambda then: self._send(outgoing, participant, then))
         else:
             self._send(outgoing, participant, now)
 
@@ -201,13 +201,14 @@ class _Play:
         for name in (*self.plan.participants, OBSERVER):
             if name == participant.name:
                 continue
+            # Also while they are separated: what a link draws depends on the number of the envelope, not on partitions.
             delays = self.links[participant.name, name].carry()
             if are_separated(self.plan.partitions, now - self.start, participant.name, name):
                 continue
             if name == OBSERVER:
                 delays = fate.delays_to_observer(delays, self.plan.to_observer.delay_ms)
             for delay in delays:
-                self._at(now + delay, self._arrival(name, envelope, fate))
+                self._call_at(now + delay, self._make_arrival(name, envelope, fate))
         for forgery in self.attackers.overhear(outgoing.message, now):
             self._forged[forgery.data] = forgery
             self._attack(forgery, "", now)
@@ -215,7 +216,7 @@ class _Play:
     def _store(self, outgoing: Outgoing, envelope: Envelope, fate: Treatment, now: int) -> None:
         """Store the envelope at every node that receives it and may keep it."""
         for store, link in self.stores.values():
-            arrives = bool(link.carry())
+            arrives = bool(link.carry())  # also while it is off, as in :meth:`_send`
             off = store.off_ms is not None and 0 <= now - self.start - store.off_ms < store.off_for_ms
             if arrives and not off and fate.stored and outgoing.message.lamport_timestamp is not None:
                 self.journal.stored[store.name][envelope.hash] = Stored(envelope.sds_id, envelope.data)
@@ -223,13 +224,13 @@ class _Play:
     def _attack(self, forgery: Forgery, by: str, now: int) -> None:
         """Deliver a hostile message to the observer and, if the plan says so, to everybody but ``by``. The network
         never loses it, because an attacker can repeat it until it arrives."""
-        value = self.attackers.envelope(forgery, now)
-        self._at(now + forgery.delay_ms, lambda at: self._observe_attack(forgery, value, at))
+        value, arrival = self.attackers.envelope(forgery, now), now + forgery.delay_ms
+        self._call_at(arrival, lambda at: self._observe_attack(forgery, value, at))
         if self.plan.hostile is None or not self.plan.hostile.heard_by_participants:
             return
         for name, participant in self.participants.items():
             if name != by:
-                self._at(now + forgery.delay_ms, lambda at, p=participant: self._receive_attack(p, forgery, value, at))  # type: ignore[misc]
+                self._call_at(arrival, lambda at, p=participant: self._receive_attack(p, forgery, value, at))  # type: ignore[misc]
 
     def _receive_attack(self, participant: SimulatedParticipant, forgery: Forgery, value: bytes, now: int) -> None:
         if now < self.journal.joined[participant.name] or self.pace.awake_at(participant.name, now) > now:
@@ -240,7 +241,7 @@ class _Play:
     def _observe_attack(self, forgery: Forgery, value: bytes, now: int) -> None:
         self.journal.observed.append(record_of(self.plan, now, value, label=forgery.attack, forgery=forgery))
 
-    def _arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
+    def _make_arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
         if name == OBSERVER:
             return lambda now: self._observe(envelope, fate, now)
         return lambda now: self._receive(self.participants[name], envelope, now)
@@ -270,7 +271,7 @@ class _Play:
                 if named not in self._arrived and named not in self._requested:
                     self._requested.add(named)
                     for wait_ms in REFETCH_AFTER_MS:
-                        self._at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
+                        self._call_at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
 
     def _refetch(self, sds_id: str, now: int) -> None:
         """Query the stores for a message that was named and has not arrived; the first that has it returns it."""

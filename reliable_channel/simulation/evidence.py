@@ -26,13 +26,13 @@ def sender_events(journals: Iterable[ChannelJournal]) -> Iterator[dict[str, Any]
     ``rate_limited``, or as ``failed`` (the sender stopped before dispatch). Times in virtual Unix ms."""
     for journal in journals:
         for sent in journal.sds.values():
-            yield _row(journal, sent.sds_id, "queued", sent.made_at_ms)
+            yield _make_row(journal, sent.sds_id, "queued", sent.made_at_ms)
         for dispatch in journal.dispatches:
             if dispatch.by == journal.sds[dispatch.sds_id].sender:
-                yield _row(journal, dispatch.sds_id, "sent", dispatch.at_ms, dispatch.envelope_hash)
+                yield _make_row(journal, dispatch.sds_id, "sent", dispatch.at_ms, dispatch.envelope_hash)
         for dispatch in journal.withheld:
-            event = "rate_limited" if _fault(journal, dispatch) is Fault.RATE_LIMITED else "failed"
-            yield _row(journal, dispatch.sds_id, event, dispatch.at_ms)
+            event = "rate_limited" if _find_fault(journal, dispatch) is Fault.RATE_LIMITED else "failed"
+            yield _make_row(journal, dispatch.sds_id, event, dispatch.at_ms)
 
 
 def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, float], ...], seed: int) -> Iterator[Row]:
@@ -61,12 +61,12 @@ def sightings(records: Iterable[ObserverRecord], vantages: tuple[tuple[str, floa
         }
 
 
-def _fault(journal: ChannelJournal, dispatch: EnvelopeDispatch) -> Fault | None:
+def _find_fault(journal: ChannelJournal, dispatch: EnvelopeDispatch) -> Fault | None:
     number = journal.sds[dispatch.sds_id].message
     return None if number is None else journal.messages[number].fault
 
 
-def _row(
+def _make_row(
     journal: ChannelJournal, sds_id: str, event: str, at_ms: int, envelope_hash: bytes | None = None
 ) -> dict[str, Any]:
     sent = journal.sds[sds_id]

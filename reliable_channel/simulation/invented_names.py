@@ -18,7 +18,7 @@ def early_copy_with_another_history(scene: Scene) -> Iterator[tuple[SdsMessage, 
     victim = scene.victim
     if victim.content is None or victim.lamport_timestamp is None:
         return
-    never = [_never(scene) for _ in range(scene.draw.randrange(1, 4))]
+    never = [_invent_id(scene) for _ in range(scene.draw.randrange(1, 4))]
     for _ in range(scene.draw.choice((1, 1, 2, 3))):
         own = [entry for entry in victim.causal_history if scene.draw.random() < 0.7]
         history = [*own, *(HistoryEntry(each) for each in never if scene.draw.random() < 0.8)]
@@ -26,10 +26,10 @@ def early_copy_with_another_history(scene: Scene) -> Iterator[tuple[SdsMessage, 
         yield replace(victim, causal_history=tuple(history)), BEFORE_MS, Fate.COPY
     for _ in range(scene.draw.choice((0, 0, 1, 3))):
         names = (HistoryEntry(scene.draw.choice(never)),)
-        yield scene.make_message(sender_id=_name(scene), causal_history=names), BEFORE_MS, Fate.ANY
+        yield scene.make_message(sender_id=_invent_sender(scene), causal_history=names), BEFORE_MS, Fate.ANY
 
 
-def _never(scene: Scene) -> str:
+def _invent_id(scene: Scene) -> str:
     """An id that never existed. Some read like a key under which a message waits in a buffer."""
     victim = scene.victim
     number = scene.draw.randrange(4)
@@ -41,7 +41,7 @@ def _never(scene: Scene) -> str:
     return scene.text()
 
 
-def _name(scene: Scene) -> str:
+def _invent_sender(scene: Scene) -> str:
     """The name of a sender that nobody knows."""
     return f"{scene.draw.choice(PREFIXES)}{scene.attacker}-{scene.text()}"
 
@@ -53,7 +53,7 @@ def chain_of_nothing(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     for number, (sds_id, following) in enumerate(zip(ids, [*ids[1:], scene.text()], strict=True)):
         forged = scene.make_message(
             message_id=sds_id,
-            sender_id=scene.attacker if scene.draw.random() < 0.5 else _name(scene),
+            sender_id=scene.attacker if scene.draw.random() < 0.5 else _invent_sender(scene),
             lamport_timestamp=at - number,
             causal_history=(HistoryEntry(following),),
         )
@@ -68,7 +68,7 @@ def invented_losses(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:
     yield claim, scene.draw.choice((BEFORE_MS, AFTER_MS)), Fate.ANY
     for _ in range(scene.draw.randrange(3)):
         named = (HistoryEntry(claim.message_id, b"", claim.sender_id),)
-        yield scene.make_message(sender_id=_name(scene), causal_history=named), AFTER_MS, Fate.ANY
+        yield scene.make_message(sender_id=_invent_sender(scene), causal_history=named), AFTER_MS, Fate.ANY
 
 
 def flood(scene: Scene) -> Iterator[tuple[SdsMessage, int, Fate]]:

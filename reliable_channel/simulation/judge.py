@@ -40,15 +40,15 @@ def judge(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord])
         heard=[],
         presences=[],
         dependencies=[],
-        bad=_bad_records(records),
-        attacks=_attacks(journals, records),
+        bad=_list_bad_records(records),
+        attacks=_list_attacks(journals, records),
     )
     for journal in journals:
         _judge_channel(journal, truth)
     return truth
 
 
-def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
+def _list_bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
     return [
         BadRecord(record=number, label=record.label, reason=record.reason, value=record.value)
         for number, record in enumerate(records)
@@ -56,7 +56,7 @@ def _bad_records(records: Sequence[ObserverRecord]) -> list[BadRecord]:
     ]
 
 
-def _attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
+def _list_attacks(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> list[TrueAttack]:
     """The records of hostile senders. Content under the id of an honest message that is known by then has no effect.
     Ephemeral and sync messages are in no log, so each is identified by its sender and content. Messages that strangers
     send in invented channels do not concern the honest ones."""

@@ -38,12 +38,12 @@ class Link:
         draw = stream(self.seed, "link", *self.name, self._carried)
         self._carried += 1
         lost = draw.random() < self.quality.loss
-        if self._burst_takes_it(draw) or lost:
+        if self._is_lost_in_burst(draw) or lost:
             return []
         copies = 2 if draw.random() < self.quality.duplicate else 1
-        return [self._delay(draw) for _ in range(copies)]
+        return [self._draw_delay(draw) for _ in range(copies)]
 
-    def _burst_takes_it(self, draw: random.Random) -> bool:
+    def _is_lost_in_burst(self, draw: random.Random) -> bool:
         burst = self.quality.burst
         if burst is None:
             return False
@@ -51,7 +51,7 @@ class Link:
         self._bad = turn >= burst.bad_to_good if self._bad else turn < burst.good_to_bad
         return draw.random() < (burst.loss_bad if self._bad else burst.loss_good)
 
-    def _delay(self, draw: random.Random) -> int:
+    def _draw_delay(self, draw: random.Random) -> int:
         quality = self.quality
         jitter = draw.expovariate(1 / quality.jitter_ms) if quality.jitter_ms else 0.0
         held = quality.reorder_ms if draw.random() < quality.reorder else 0

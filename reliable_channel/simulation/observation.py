@@ -56,7 +56,7 @@ def observe(journal: ChannelJournal) -> Observation:
     """The ids whose senders' own histories were seen."""
     for record in journal.observed:
         if seen.first is None and _is_taken(journal, record):
-            seen.first, seen.observed_since = record, min(_lamport(journal, record) or 0, record.at_ms)
+            seen.first, seen.observed_since = record, min(_read_lamport(journal, record) or 0, record.at_ms)
         copied = record.forgery is not None and record.forgery.fate is Fate.COPY
         sds_id = record.forgery.message.message_id if copied and record.forgery else record.sds_id
         if sds_id is None or record.reason is not None:
@@ -85,7 +85,7 @@ def _read_history(journal: ChannelJournal, sent: SentSds, record: ObserverRecord
             seen.named.setdefault(dependency, Naming(record.at_ms, seen.is_before(record, sent.lamport)))
 
 
-def _lamport(journal: ChannelJournal, record: ObserverRecord) -> int | None:
+def _read_lamport(journal: ChannelJournal, record: ObserverRecord) -> int | None:
     if record.forgery is not None:
         return record.forgery.message.lamport_timestamp
     return None if record.sds_id is None else journal.sds[record.sds_id].lamport
@@ -93,7 +93,7 @@ def _lamport(journal: ChannelJournal, record: ObserverRecord) -> int | None:
 
 def _is_taken(journal: ChannelJournal, record: ObserverRecord) -> bool:
     """Whether the channel is observed since this message, were it the first: a stranger may be the first, too."""
-    lamport = _lamport(journal, record)
+    lamport = _read_lamport(journal, record)
     if lamport is None or record.reason is not None or lamport > record.at_ms + TOLERATED_MS:
         return False
     if record.forgery is None:
@@ -113,14 +113,14 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
     if message.fault is Fault.HASH_MISMATCH:
         return
     k = message.data_count
-    sends = _waiting_sends(journal, message, seen)
-    together = {index for each in sends for index in _positions(each, seen)}
-    able = [each for each in sends if min(_positions(each, seen)) < k]
-    if message in able and len(_positions(message, seen)) >= k:
-        whole, known = message, _positions(message, seen)
+    sends = _find_waiting_sends(journal, message, seen)
+    together = {index for each in sends for index in _find_positions(each, seen)}
+    able = [each for each in sends if min(_find_positions(each, seen)) < k]
+    if message in able and len(_find_positions(message, seen)) >= k:
+        whole, known = message, _find_positions(message, seen)
     elif able and len(together) >= k:
         whole = able[0]
-        known = _positions(whole, seen) | {*sorted(together)[:k]}
+        known = _find_positions(whole, seen) | {*sorted(together)[:k]}
     else:
         return
     seen.complete[whole.number] = now
@@ -129,19 +129,19 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
             seen.repaired[sds_id] = now
 
 
-def _waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observation) -> list[SentMessage]:
+def _find_waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observation) -> list[SentMessage]:
     """The incomplete sends of one payload of which a segment arrived, in the order in which they were first seen."""
     same = [
         each
         for each in journal.messages.values()
         if (each.sender, each.payload, each.fault) == (message.sender, message.payload, message.fault)
         and each.number not in seen.complete
-        and _positions(each, seen)
+        and _find_positions(each, seen)
     ]
     order = {sds_id: index for index, sds_id in enumerate(seen.arrived)}
     return sorted(same, key=lambda each: min(order[i] for i in each.sds_ids if i in order))
 
 
-def _positions(message: SentMessage, seen: Observation) -> set[int]:
+def _find_positions(message: SentMessage, seen: Observation) -> set[int]:
     """The positions in the message, data and then parity, of the segments that arrived."""
     return {index for index, sds_id in enumerate(message.sds_ids) if sds_id in seen.arrived}

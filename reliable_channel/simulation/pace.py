@@ -26,16 +26,16 @@ class DispatchTimes:
 
     def has_room(self, name: str, now: int) -> bool:
         """Whether a participant may dispatch now, without a wait."""
-        return self._free(name, now) == now
+        return self._find_free(name, now) == now
 
     def take(self, name: str, now: int) -> int:
         """Take the first free place from ``now`` on; returns its time."""
-        at = self._free(name, now)
+        at = self._find_free(name, now)
         if self._limit is not None:
             self._taken[name, at // self._limit.epoch_ms] += 1
         return at
 
-    def _free(self, name: str, now: int) -> int:
+    def _find_free(self, name: str, now: int) -> int:
         at = self.awake_at(name, now)
         while self._limit is not None and self._taken[name, at // self._limit.epoch_ms] >= self._limit.envelopes:
             at = self.awake_at(name, (at // self._limit.epoch_ms + 1) * self._limit.epoch_ms)

@@ -32,7 +32,7 @@ def write_records(
     (which a ``LogAppendTime`` topic replaces). ``rate`` is records per second, ``None`` as fast as the broker accepts
     them. ``client`` are kafka-python settings: servers, TLS, SASL. Raises :class:`EnvironmentFault` when Kafka does not
     accept a record."""
-    with _producer(client, topic) as producer:
+    with _open_producer(client, topic) as producer:
         futures = [
             producer.send(topic, value=r.value, key=r.key, headers=list(r.headers), timestamp_ms=r.at_ms)
             for r in _pace(records, rate, on_written)
@@ -44,7 +44,7 @@ def write_records(
 def write_events(events: Iterable[Mapping[str, Any]], topic: str, client: Mapping[str, Any]) -> None:
     """Produce the records of senders and bridges (:mod:`reliable_channel.simulation.evidence`) to the evidence topic.
     Raises :class:`EnvironmentFault` when Kafka does not accept one."""
-    with _producer(client, topic) as producer:
+    with _open_producer(client, topic) as producer:
         futures = [
             producer.send(
                 topic, value=json.dumps(event).encode(), key=str(event.get("content_topic", event["kind"])).encode()
@@ -57,7 +57,7 @@ def write_events(events: Iterable[Mapping[str, Any]], topic: str, client: Mappin
 
 
 @contextmanager
-def _producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
+def _open_producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProducer]:
     """A producer for this block. Raises :class:`EnvironmentFault` for Kafka's errors in it."""
     settings: dict[str, Any] = {
         "acks": "all",

@@ -46,12 +46,12 @@ def plan_message(plan: ChannelPlan, seed: int, number: int) -> PlannedMessage:
         number=number,
         sender=present[draw.randrange(len(present))],
         at_ms=at_ms,
-        payload=_payload(plan, seed, number, ephemeral, fault),
+        payload=_make_payload(plan, seed, number, ephemeral, fault),
         ephemeral=ephemeral,
     )
 
 
-def _payload(plan: ChannelPlan, seed: int, number: int, ephemeral: bool, fault: Fault | None) -> bytes:
+def _make_payload(plan: ChannelPlan, seed: int, number: int, ephemeral: bool, fault: Fault | None) -> bytes:
     draw = stream(seed, "payload", plan.channel_id, number)
     kind, again = draw.random(), draw.random() < plan.repeats and fault is None
     if fault in _OF_SEVERAL_SEGMENTS:

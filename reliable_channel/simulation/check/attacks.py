@@ -68,13 +68,13 @@ def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Diffe
     """The tables without the rows that attacks explain, and the differences in those rows."""
     if not truth.attacks:
         return observed, []
-    messages, differences = _messages(truth, observed.messages)
+    messages, differences = _drop_messages(truth, observed.messages)
     claimed = _make_is_claimed(truth)
     rest = dataclasses.replace(
         observed,
         messages=messages,
-        segments=_segments(truth, observed.segments),
-        incomplete=_incomplete(truth, observed.incomplete),
+        segments=_drop_segments(truth, observed.segments),
+        incomplete=_drop_incomplete(truth, observed.incomplete),
         lost=_drop_lost(truth, observed.lost),
         acks=[ack for ack in observed.acks if not claimed(ack)],
         quarantine=_find_quarantined_honest(truth, observed),
@@ -82,7 +82,7 @@ def drop_attacks(truth: Truth, observed: Observed) -> tuple[Observed, list[Diffe
     return rest, differences
 
 
-def _messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[DeliveredMessage], list[Difference]]:
+def _drop_messages(truth: Truth, rows: Iterable[DeliveredMessage]) -> tuple[list[DeliveredMessage], list[Difference]]:
     """Each hostile message that has an id of its own is delivered once, with its payload and the sender it claims."""
     honest = {(m.channel_id, m.first_sds_id, m.sender, m.payload, m.ephemeral) for m in truth.messages}
     allowed = _group(
@@ -121,7 +121,7 @@ def _is_content_of(attack: TrueAttack, row: DeliveredMessage) -> bool:
     return row.payload is not None and keccak256(row.payload).hex() == attack.payload_hash
 
 
-def _segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredSegment]:
+def _drop_segments(truth: Truth, rows: Sequence[DeliveredSegment]) -> list[DeliveredSegment]:
     """Rows of ``deliveries`` under a hostile message's id and claimed sender; of those that are also an honest
     content's, the last is the honest one, because a hostile message after an honest one under its id has no effect."""
     allowed = {(a.channel_id, a.sds_id, a.sender) for a in truth.attacks if a.fate != Fate.NOTHING}
@@ -151,7 +151,7 @@ def _find_arrived_or_rebuilt(truth: Truth) -> dict[tuple[str, str], bool]:
     }
 
 
-def _incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[IncompleteMessage]:
+def _drop_incomplete(truth: Truth, rows: Iterable[IncompleteMessage]) -> list[IncompleteMessage]:
     """Sets that hold a hostile segment may report other places as missing. A set must be reported for each honest
     message of which too few segments arrived."""
     touched = {(a.channel_id, a.sender, a.payload_hash) for a in truth.attacks if a.payload_hash is not None}

@@ -70,7 +70,9 @@ def check_messages(truth: Truth, observed: Observed) -> list[Difference]:
         if message is None:
             continue
         if row.payload != message.payload:
-            out.append(Difference(promise, row.channel_id, _name(message), _bytes_differ(message.payload, row.payload)))
+            out.append(
+                Difference(promise, row.channel_id, _name(message), _describe_bytes(message.payload, row.payload))
+            )
         if row.sender != message.sender:
             out.append(Difference(promise, row.channel_id, _name(message), f"is delivered as from {row.sender!r}"))
         if row.ephemeral != message.ephemeral:
@@ -146,7 +148,7 @@ def check_causal_order(truth: Truth, observed: Observed, lost_after_ms: int = LO
     A rebuilt segment has no causal history here, because parity carries contents, not headers."""
     position = {(row.channel_id, row.sds_id): row.row_seq for row in observed.segments}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
-    patience = _patience(truth, lost_after_ms)
+    patience = _find_deadlines(truth, lost_after_ms)
     out = []
     for (channel, sds_id), seq in position.items():
         segment = segments.get((channel, sds_id))
@@ -171,7 +173,7 @@ def check_message_order(truth: Truth, observed: Observed, lost_after_ms: int = L
     messages = {(m.channel_id, m.number): m for m in truth.messages}
     seq = {(row.channel_id, row.first_sds_id): row.delivery_seq for row in observed.messages}
     last = {(m.channel_id, m.last_sds_id): m for m in truth.messages if not m.ephemeral}
-    until = _patience(truth, lost_after_ms)
+    until = _find_deadlines(truth, lost_after_ms)
     patience: dict[tuple[str, int], int] = {}
     for s in truth.segments:
         end = until.get((s.channel_id, s.sds_id))
@@ -247,7 +249,7 @@ def check_acknowledgements(truth: Truth, observed: Observed, lost_after_ms: int 
     promise = "acknowledgements"
     rows = {(a.channel_id, a.sds_id, a.by) for a in observed.acks if a.certain}
     segments = {(s.channel_id, s.sds_id): s for s in truth.segments}
-    patience = _patience(truth, lost_after_ms)
+    patience = _find_deadlines(truth, lost_after_ms)
     out = []
     for ack in truth.acks:
         key = (ack.channel_id, ack.sds_id)
@@ -314,7 +316,7 @@ def _differ(promise: str, expected: Counter[Key], actual: Counter[Key], absent: 
     return out
 
 
-def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
+def _find_deadlines(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
     """(channel, SDS id) of ids named before they were known → until when (ms) they were waited for. A stranger may name
     an id first, so the wait may have begun with any naming."""
     until = {
@@ -329,7 +331,7 @@ def _patience(truth: Truth, lost_after_ms: int) -> dict[tuple[str, str], int]:
     return until
 
 
-def _bytes_differ(expected: bytes, actual: bytes | None) -> str:
+def _describe_bytes(expected: bytes, actual: bytes | None) -> str:
     if actual is None:
         return "is delivered without its payload"
     if len(actual) != len(expected):

@@ -44,7 +44,7 @@ def read_observed(data_dir: str | Path) -> Observed:
                    FROM deliveries WHERE segment_kind IS NOT NULL AND sds_kind IS DISTINCT FROM 'ephemeral'""",
             )
         ],
-        row_numbers=_tuples(lake, "SELECT channel_id, row_seq FROM deliveries"),
+        row_numbers=_select_tuples(lake, "SELECT channel_id, row_seq FROM deliveries"),
         incomplete=[
             IncompleteMessage(**row | {"missing_data": tuple(row["missing_data"])})
             for row in lake.select(
@@ -54,7 +54,7 @@ def read_observed(data_dir: str | Path) -> Observed:
             )
         ],
         # given up in the end: lost or before observation, and not recovered since
-        lost=_tuples(
+        lost=_select_tuples(
             lake,
             """SELECT channel_id, sds_id, status FROM lost_dependencies l WHERE NOT EXISTS (
                    SELECT 1 FROM lost_dependencies r
@@ -88,7 +88,7 @@ def read_verdicts(data_dir: str | Path) -> list[Judged]:
     return [Judged(**row | {"sds_ids": tuple(row["sds_ids"])}) for row in rows]
 
 
-def _tuples(lake: TableSnapshot, sql: str) -> list[tuple[Any, ...]]:
+def _select_tuples(lake: TableSnapshot, sql: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in lake.select(sql)]
 
 

@@ -37,17 +37,17 @@ def render(
     missing = [m for m in truth.messages if m.outcome != MessageOutcome.DELIVERED]
     verdicts = {(row.channel_id, sds_id): row for row in judged for sds_id in row.sds_ids}
     causes = [(message, verdicts.get((message.channel_id, message.first_sds_id))) for message in missing]
-    console.print(_channels(truth))
+    console.print(_make_channels_table(truth))
     if missing:
-        console.print(_causes(causes))
-        _examples(console, causes)
+        console.print(_make_causes_table(causes))
+        _print_examples(console, causes)
         console.print(
             f"All of them: {command_name()} report --missing --tables {show_path(data_dir)}\n", soft_wrap=True
         )
     if truth.attacks:
-        console.print(_attacks(truth, observed))
-    _facts(console, truth, observed)
-    _agreement(console, differences)
+        console.print(_make_attacks_table(truth, observed))
+    _print_facts(console, truth, observed)
+    _print_agreement(console, differences)
 
 
 def next_steps(data_dir: str) -> str:
@@ -68,7 +68,7 @@ def show_path(data_dir: str) -> str:
     return str(directory.relative_to(Path.cwd())) if directory.is_relative_to(Path.cwd()) else data_dir
 
 
-def _channels(truth: Truth) -> Table:
+def _make_channels_table(truth: Truth) -> Table:
     sent = Counter(m.channel_id for m in truth.messages)
     by = {outcome: Counter(m.channel_id for m in truth.messages if m.outcome == outcome) for outcome in MessageOutcome}
     gone = {channel: sent[channel] - by[MessageOutcome.DELIVERED][channel] for channel in sent}
@@ -92,8 +92,8 @@ def bar(value: float, highest: float) -> str:
     return "█" * (max(1, round(BAR * value / highest)) if value else 0)
 
 
-def _causes(causes: Sequence[tuple[TrueMessage, Judged | None]]) -> Table:
-    counted = Counter(_cause(row) for _, row in causes)
+def _make_causes_table(causes: Sequence[tuple[TrueMessage, Judged | None]]) -> Table:
+    counted = Counter(_name_cause(row) for _, row in causes)
     table = Table(box=None, pad_edge=False, show_header=False, title_justify="left", title_style="bold")
     table.title = "Why"
     table.add_column()
@@ -104,21 +104,21 @@ def _causes(causes: Sequence[tuple[TrueMessage, Judged | None]]) -> Table:
     return table
 
 
-def _cause(row: Judged | None) -> str:
+def _name_cause(row: Judged | None) -> str:
     if row is None:
         return "not judged"
     return text.words(row.cause) if row.cause is not None else "cause unknown"
 
 
-def _examples(console: Console, causes: Sequence[tuple[TrueMessage, Judged | None]]) -> None:
+def _print_examples(console: Console, causes: Sequence[tuple[TrueMessage, Judged | None]]) -> None:
     """One loss of each of the most frequent causes."""
-    counted = Counter(_cause(row) for _, row in causes)
+    counted = Counter(_name_cause(row) for _, row in causes)
     order = sorted(counted, key=lambda cause: (-counted[cause], cause))
-    first = {cause: next(pair for pair in causes if _cause(pair[1]) == cause) for cause in order}
+    first = {cause: next(pair for pair in causes if _name_cause(pair[1]) == cause) for cause in order}
     console.print(Text("\nSuch as", style="bold"))
     for message, row in [*first.values()][:EXAMPLES]:
         detail = f" ({row.detail})" if row is not None and row.detail else ""
-        console.print(Text(f"  {describe(message)}: {_cause(row)}{detail}"), soft_wrap=True)
+        console.print(Text(f"  {describe(message)}: {_name_cause(row)}{detail}"), soft_wrap=True)
 
 
 def describe(message: TrueMessage) -> str:
@@ -127,7 +127,7 @@ def describe(message: TrueMessage) -> str:
     return f"{message.channel_id} #{message.number} from {message.sender}, {len(message.payload)} bytes{kind}"
 
 
-def _attacks(truth: Truth, observed: Observed) -> Table:
+def _make_attacks_table(truth: Truth, observed: Observed) -> Table:
     """The hostile messages sent, and how many of them are delivered under the names they claim."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.title, table.title_justify = "What hostile senders sent", "left"
@@ -147,7 +147,7 @@ def _attacks(truth: Truth, observed: Observed) -> Table:
     return table
 
 
-def _facts(console: Console, truth: Truth, observed: Observed) -> None:
+def _print_facts(console: Console, truth: Truth, observed: Observed) -> None:
     repaired = sum(segment.repaired for segment in observed.segments)
     console.print(
         f"{observed.envelopes} envelopes, {len(observed.segments)} segments in causal order ({repaired} repaired by "
@@ -157,7 +157,7 @@ def _facts(console: Console, truth: Truth, observed: Observed) -> None:
     )
 
 
-def _agreement(console: Console, differences: Sequence[Difference]) -> None:
+def _print_agreement(console: Console, differences: Sequence[Difference]) -> None:
     if not differences:
         console.print("The tables match the truth exactly.", style="bold green")
         return

@@ -57,10 +57,10 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
             ids[segment.channel_id, segment.message].append(segment.sds_id)
     forged = {(attack.channel_id, attack.sds_id) for attack in truth.attacks}
     differences: list[Difference] = []
-    for message in _as_observed(truth):
+    for message in _read_as_observed(truth):
         mine = [row for sds_id in ids[message.channel_id, message.number] for row in rows[message.channel_id, sds_id]]
         mine = list(dict.fromkeys(mine))
-        what = _wrong(message, mine)
+        what = _describe_error(message, mine)
         if what and not _is_explained(message, mine, forged):
             subject = f"message {message.number} of {message.sender}"
             differences.append(Difference(PROMISE, message.channel_id, subject, what))
@@ -82,7 +82,7 @@ def check_verdicts(truth: Truth, judged: list[Judged]) -> list[Difference]:
     return differences
 
 
-def _as_observed(truth: Truth) -> Iterator[TrueMessage]:
+def _read_as_observed(truth: Truth) -> Iterator[TrueMessage]:
     """The messages, without the fault of a cut segment where that was lost on the way."""
     cut = {(s.channel_id, s.message) for s in truth.segments if s.observed_copies and s.arrived_at_ms is None}
     for message in truth.messages:
@@ -93,14 +93,14 @@ def _as_observed(truth: Truth) -> Iterator[TrueMessage]:
 def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[str, str]]) -> bool:
     """Whether verdicts are right except those about hostile messages under ids of an honest one."""
     touched = [row for row in mine if any((row.channel_id, sds_id) in forged for sds_id in row.sds_ids)]
-    if any(_wrong(message, [row]) is None for row in mine):
+    if any(_describe_error(message, [row]) is None for row in mine):
         return len(touched) >= len(mine) - 1
     if not mine or message.outcome == MessageOutcome.DELIVERED or len(touched) < len(mine):
         return False
     return all(row.verdict == DELIVERED or row.cause == UNDECODABLE for row in mine)
 
 
-def _wrong(message: TrueMessage, mine: list[Judged]) -> str | None:
+def _describe_error(message: TrueMessage, mine: list[Judged]) -> str | None:
     said = ", ".join(f"{row.verdict} ({row.cause})" for row in mine)
     if len(mine) != 1:
         return f"has {len(mine)} verdicts: {said}" if mine else "has no verdict"

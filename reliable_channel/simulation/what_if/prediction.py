@@ -43,7 +43,7 @@ class WhatIf:
     def name_changes(self, base: WhatIf) -> str:
         """What differs from other settings, in words; empty if nothing does."""
         own, other = asdict(self), asdict(base)
-        return ", ".join(f"{name} {_in_words(name, own[name])}" for name in own if own[name] != other[name])
+        return ", ".join(f"{name} {_format_value(name, own[name])}" for name in own if own[name] != other[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def measure(journal: ChannelJournal, epoch_ms: int) -> Performance:
             if len(times) >= message.data_count:
                 waits.append(times[message.data_count - 1] - message.sent_at_ms)
     slots = Counter((each.by, each.at_ms // epoch_ms) for each in journal.dispatches)
-    points = quantiles(waits, n=20) if len(waits) > 1 else waits * 19
+    points = quantiles(waits, n=20) if len(waits) > 1 else waits * 19  # of one value, every quantile is itself
     count = max(1, len(messages))
     return Performance(
         delivered=len(waits) / pairs if pairs else 1.0,
@@ -165,6 +165,7 @@ def _play(recording: Recording, settings: WhatIf, seed: int, to_observer: LinkQu
 
 def _count_repeats(recording: Recording, base: WhatIf) -> float:
     """Repeats per segment of a simulation, as an observer sees them who loses as much as the one of the records."""
+    # Always the same seed: with other draws, larger losses could give fewer repeats, and the bisection would go astray.
     journal = _play(recording, base, 0, replace(PERFECT, loss=recording.observer_loss))
     contents = {sds_id for sds_id, sds in journal.sds.items() if sds.message is not None}
     seen = Counter(record.sds_id for record in journal.observed if record.sds_id in contents)
@@ -180,7 +181,7 @@ def _average(outcomes: Sequence[Performance]) -> Performance:
     return Performance(**{**means, "slots": max(columns["slots"])})
 
 
-def _in_words(name: str, value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
     if value is None:
         return "unlimited"
     if isinstance(value, bool):

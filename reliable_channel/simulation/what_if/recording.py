@@ -27,6 +27,8 @@ SEGMENT_OVERHEAD = 45
 LEAST_SEGMENT = 64
 """The least bytes of a payload in a segment that a sender here can be set to."""
 _UNKNOWN_LOSS, _PRIOR = 0.1, 4
+"""The loss of all links if no filter lacks anything, and how many envelopes with the mean loss of all links are added
+to those that a link shows: few say little."""
 _FIRST_ROLES = ("content", "parity", "ephemeral")
 _MESSAGE = "coalesce(hex(entire_message_hash), sds_id)"
 Pair = tuple[str, str]
