@@ -266,6 +266,14 @@ def test_units_are_hardened_and_not_root(unit: Path) -> None:
     } <= lines  # fmt: skip
 
 
+def test_what_runs_for_good_comes_back_after_any_number_of_failures_and_after_a_reboot() -> None:
+    for unit in UNITS:
+        lines = TEXTS[unit].splitlines()
+        assert ("Restart=on-failure" in lines) == ("StartLimitIntervalSec=0" in lines), unit.name
+    # Docker starts no container with on-failure when the machine starts.
+    assert {service["restart"] for service in SERVICES.values() if "restart" in service} == {"unless-stopped"}
+
+
 def test_systemd_understands_the_units(tmp_path: Path) -> None:
     """``verify`` wants programs that exist, so the installed one is replaced by that of this environment."""
     if (verify := shutil.which("systemd-analyze")) is None:
