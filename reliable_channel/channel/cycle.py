@@ -206,10 +206,13 @@ class ChannelCycle:
         return any(isinstance(effect, SdsDispatch) for effect in outcome.effects)
 
     def stop(self) -> None:
-        """Store what has arrived, and forget which envelopes wait or are in flight: the machine still knows them."""
+        """Store what has arrived, and forget which envelopes wait or are in flight: the machine still knows them. With
+        a durable backend the next start sends the segments among them again, so the node gives back what waits."""
         with self.lock:
             try:
                 self._keep_arrivals()
+                if self.journal.keeps:
+                    self.outgoing.withdraw_segments()
             finally:
                 self.outgoing.clear()
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from reliable_channel.channel.encryption import ChannelEncryption
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem, SendingMessage
 from reliable_channel.channel.persistence import ChannelKey
 from reliable_channel.channel.steps import DispatchFailed, SdsDispatch
-from reliable_channel.core.errors import LocalError
+from reliable_channel.core.errors import LocalError, ReliableChannelError
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.sds import Outgoing
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage
@@ -119,6 +120,13 @@ class OutgoingQueue:
         if self._queue:
             return now if self._blocked_until is None else self._blocked_until
         return None
+
+    def withdraw_segments(self) -> None:
+        """Take the segments of own sends back from the node, as far as they wait there."""
+        for request_id, dispatch in self.in_flight.items():
+            if dispatch.send_id is not None and not dispatch.ephemeral:
+                with suppress(ReliableChannelError):  # a node that was closed: it sends nothing any more
+                    self._node.withdraw(request_id)
 
     def clear(self) -> None:
         """Forget queued and in-flight envelopes; the state machine still knows them."""

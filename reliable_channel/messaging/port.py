@@ -93,7 +93,7 @@ class NodePort:
         return self._messaging.submit(message, topic, traffic=traffic, drain=False)
 
     def withdraw(self, request_id: RequestId) -> bool:
-        """Take back a send that waits for the rate limit of the transport."""
+        """Take back a send that waits here or for the rate limit of the transport."""
         return self._messaging.withdraw(request_id)
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:

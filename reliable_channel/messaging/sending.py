@@ -22,7 +22,7 @@ from reliable_channel.core.errors import (
     ReliableChannelError,
 )
 from reliable_channel.core.rate_limit import Traffic
-from reliable_channel.core.wire.waku import WakuMessage, message_hash
+from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META, WakuMessage, message_hash
 from reliable_channel.messaging.config import MessagingConfig
 from reliable_channel.messaging.idempotency import IdempotencyKey
 from reliable_channel.messaging.ledger import Ledger
@@ -176,14 +176,18 @@ class MessageSender:
         return True
 
     def withdraw(self, request_id: str) -> bool:
-        """Cancel a request whose attempt waits for the transport's rate limit, without an event; False for any
-        other."""
+        """Cancel a request that waits here or for the transport's rate limit, without an event; False for one that has
+        ended, or waits in Kafka for a bridge."""
         with self._attempts_lock:
             inner = next((inner for inner, own in self._attempts.items() if own == request_id), None)
-        if inner is None or not self._transport.withdraw(RequestId(inner)):
-            return False
-        with self._attempts_lock:
-            self._attempts.pop(inner, None)
+        if inner is not None and self._transport.withdraw(RequestId(inner)):
+            with self._attempts_lock:
+                self._attempts.pop(inner, None)
+        else:
+            with self._ledger.hold_lock():
+                request = self._service.find(request_id)
+            if request is None or request.state is RequestState.QUEUED:
+                return False
         return self.cancel(request_id, announced=False)
 
     def retry(self, request_id: str) -> bool:
@@ -451,16 +455,21 @@ class MessageSender:
         self._service.reschedule(request.request_id, self._ledger.now(), request.retries - 1, in_doubt)
 
     def _restore(self) -> None:
-        """Continue the requests of an earlier process; requests that were in flight then may have been sent."""
+        """Continue the requests of an earlier process, except those of channels, which send their segments again
+        themselves; requests that were in flight then may have been sent."""
         with self._ledger.step():
             for stored in self._ledger.requests.pending():
+                record = self._ledger.records.by_request_id(stored.request_id)
+                if record is not None and record.message.meta == RELIABLE_CHANNEL_META:
+                    self._ledger.requests.update(stored.request_id, state=RequestState.CANCELLED.value)
+                    self._ledger.update(record, sending=False, queued=False)
+                    continue
                 if stored.retries < 0:
                     self._service.submit(stored.request_id)
                     continue
                 state = self._service.reschedule(
                     stored.request_id, self._ledger.now(), retries=stored.retries - 1, in_doubt=True
                 )
-                record = self._ledger.records.by_request_id(stored.request_id)
                 sending = state is not RequestState.HALTED
                 if record is not None and (record.queued or record.sending != sending):
                     self._ledger.update(record, sending=sending, queued=False)

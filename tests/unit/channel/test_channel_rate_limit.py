@@ -143,6 +143,22 @@ def test_what_waited_for_its_epoch_when_the_channel_closed_is_sent_after_a_resta
     assert [event.sequence for event in bob.of(MessageReceived)] == [1, 2]
 
 
+def test_a_channel_that_closes_takes_back_what_waits_for_an_epoch() -> None:
+    """The node sent it, and sent it again for each time that the channel had been opened."""
+    world = World()
+    at_epoch_start(world)
+    config = limited(1, persistence=MemoryPersistence(keeps_journal=True))
+    alice = world.join("alice", config)  # type: ignore[arg-type]
+    alice.channel.send(b"first")
+    alice.channel.send(b"waiting")
+    for _ in range(3):
+        world.run(1_000)
+        alice.channel.close()
+        alice = world.join("alice", config)  # type: ignore[arg-type]
+    alice.channel.close()
+    assert world.node("alice")._limit.waiting == 0
+
+
 def test_by_the_specified_rule_retransmissions_do_not_count() -> None:
     world = World(lambda *_: ())
     at_epoch_start(world)

@@ -579,3 +579,39 @@ def test_a_channel_whose_node_is_closed_first_keeps_what_it_has_not_sent(world: 
     assert channel.send_state(request_id) is SendState.SENT
     assert len(world.transport.sent) == 1
     channel.close()
+
+
+def test_restarts_of_a_channel_add_no_requests_while_the_node_is_down(world: World, tmp_path: Path) -> None:
+    """Each left its segments pending and sent them once more: ten restarts made 220 requests of 20 messages."""
+    world.node.close()
+    world.database = tmp_path / "messages.db"
+    config = ReliableChannelConfig(history_backend="sqlite", database=tmp_path / "alice.db")
+    world.transport.failing = FailureReason.NO_PEERS
+
+    def restart() -> ReliableChannel:
+        world.node = world.make_node()
+        world.transport._set_health(SICK)
+        return open_channel(world, config)
+
+    channel = restart()
+    sends = [channel.send(b"%d" % number) for number in range(3)]
+    for end in ("channel", "process", "killed"):
+        for _ in range(2):
+            channel.step()
+            world.run(2_000)
+        if end == "killed":  # the channel takes nothing back
+            world.node.close()
+        channel.close()
+        if end == "process":
+            world.node.close()
+        channel = open_channel(world, config) if end == "channel" else restart()
+        channel.step()
+        assert len(world.node.get_pending_requests()) == len(sends), end
+    world.transport.failing = None
+    world.transport._set_health(WELL)
+    for _ in range(4):
+        world.run(500)
+        channel.step()
+    assert {channel.send_state(send) for send in sends} == {SendState.SENT}
+    assert len(world.transport.sent) == len(sends)
+    channel.close()
