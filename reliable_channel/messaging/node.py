@@ -245,9 +245,11 @@ class MessagingNode:
 
     # -- subscriptions ------------------------------------------------------------------------------------------
 
-    def subscribe(self, decoder: Decoder, listener: SubscriptionListener | None = None) -> SubscriptionId:
-        """Listen to the content topic of ``decoder``. Raises ``UnsupportedTopicError`` and
-        ``SubscriptionLimitError``."""
+    def subscribe(
+        self, decoder: Decoder, listener: SubscriptionListener | None = None, *, listed: bool = True
+    ) -> SubscriptionId:
+        """Listen to the content topic of ``decoder``. ``listed``: :meth:`get_active_subscriptions` names it. Raises
+        ``UnsupportedTopicError`` and ``SubscriptionLimitError``."""
         check_read_topic(self.config, decoder.pubsub_topic, "Cannot create subscription.")
         subscription_id = SubscriptionId(str(uuid.uuid4()))
         self._add_subscription(
@@ -258,6 +260,7 @@ class MessagingNode:
                 listens=True,
                 confirms=self.config.store_confirmation,
                 since_ms=self._ledger.now(),
+                listed=listed,
             )
         )
         return subscription_id
@@ -272,7 +275,8 @@ class MessagingNode:
         self._store_worker.wake()
 
     def get_active_subscriptions(self) -> list[SubscriptionId]:
-        """The ids of all active subscriptions, the background confirmation's included; no duplicates."""
+        """The ids of all active subscriptions, the background confirmation's included; no duplicates. Those of channels
+        and of :class:`MessagingClient` are not among them, since whoever ended one would make its owner deaf."""
         return self._subscriptions.ids()
 
     # -- records ----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class TopicSubscriptions:
         if content_topic in self:
             return
         decoder = PlainDecoder(self._messaging.pubsub_topic_for(content_topic), content_topic)
-        own = self._messaging.subscribe(decoder)
+        own = self._messaging.subscribe(decoder, listed=False)
         with self._lock:
             kept = self._ids.setdefault(content_topic, own)
         if kept != own:  # another thread was faster

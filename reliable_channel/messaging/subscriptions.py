@@ -31,7 +31,7 @@ class SubscriptionLimitError(EnvironmentFault):
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One active subscription. ``listens`` asks for messages from the network, ``confirms`` for the recurring store
-    query; ``since_ms`` (Unix ms) is when it began."""
+    query; ``since_ms`` (Unix ms) is when it began; ``listed``: callers see its id."""
 
     subscription_id: SubscriptionId
     decoders: tuple[Decoder, ...]
@@ -39,6 +39,7 @@ class Subscription:
     listens: bool
     confirms: bool
     since_ms: int
+    listed: bool = True
 
     @property
     def topics(self) -> frozenset[TopicPair]:
@@ -73,9 +74,8 @@ class Subscriptions:
             return before - self._list_topics()
 
     def ids(self) -> list[SubscriptionId]:
-        """The ids of all active subscriptions."""
-        with self._lock:
-            return list(self._active)
+        """The ids of all active subscriptions that are listed."""
+        return [one.subscription_id for one in self._list_active() if one.listed]
 
     def _list_active(self) -> tuple[Subscription, ...]:
         """All active subscriptions."""

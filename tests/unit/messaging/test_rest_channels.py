@@ -118,7 +118,7 @@ def test_channels_are_listed_described_and_closed(lobby: Lobby) -> None:
     for _ in range(2):
         assert client.delete(f"/channels/{lobby.alice}").json() == {"status": "ok"}
     assert client.get("/channels").json() == []
-    assert lobby.world.node.get_active_subscriptions() == []
+    assert lobby.world.transport.subscribed == frozenset()
 
 
 def test_the_same_channel_twice_is_409(lobby: Lobby) -> None:

@@ -219,13 +219,28 @@ def test_the_node_port_receives_what_it_subscribed_to(world: World) -> None:
     node.add_listener(events.append)
     node.subscribe([CONTENT, CONTENT])
     node.subscribe([CONTENT])
-    assert len(world.node.get_active_subscriptions()) == 1
     message = world.arrives()
     assert [event.envelope.message for event in events if isinstance(event, Received)] == [message]
     node.unsubscribe([CONTENT, OTHER])
     world.arrives(b"later")
     assert len(events) == 1
     node.remove_listener(events.append)
+
+
+def test_a_caller_who_ends_all_subscriptions_ends_no_others(world: World) -> None:
+    """Channels and clients of LIP-168 heard nothing any more."""
+    heard: list[object] = []
+    world.node.port.add_listener(heard.append)
+    world.node.port.subscribe([CONTENT])
+    client = MessagingClient(world.node)
+    client.message_events.on("message_received", call=heard.append)
+    client.subscribe([CONTENT])
+    own = world.subscribe()
+    assert world.node.get_active_subscriptions() == [own]
+    for subscription_id in world.node.get_active_subscriptions():
+        world.node.unsubscribe(subscription_id)
+    world.arrives()
+    assert len(heard) == 2
 
 
 def test_what_only_the_subscribers_want_does_not_reach_the_port(world: World) -> None:
