@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+BOOTSTRAP_MS = 10_000
+"""How long a client tries to reach the first broker; kafka-python's default is 30 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaClients:

@@ -28,7 +28,7 @@ from kafka.structs import OffsetAndMetadata
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import RecordsGone
-from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, KafkaClients
 from reliable_channel.transport.kafka_producer import make_unreachable_error
 
 _log = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class OffsetReader:
         self._committed: dict[int, int] = {}
         self._renewed = time.monotonic()
         self._options: dict[str, Any] = {
+            "bootstrap_timeout_ms": BOOTSTRAP_MS,
             "group_id": group_id,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",  # positions are always set here: a reset would skip records silently

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError, MessageSizeTooLargeError
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.byte_budget import ByteBudget
+from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS
 from reliable_channel.transport.kafka_records import OutRecord
 
 BUFFER_BYTES = 32 * 1024 * 1024
@@ -46,6 +47,7 @@ class EnvelopeProducer:
         all_options: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
+            "bootstrap_timeout_ms": BOOTSTRAP_MS,
             "linger_ms": 5,
             "batch_size": BATCH_BYTES,
             "max_request_size": MAX_REQUEST_BYTES,

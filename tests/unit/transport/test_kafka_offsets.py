@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -16,8 +17,11 @@ from reliable_channel.channel import (
 )
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.transport import kafka_consumer, kafka_producer
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import envelope_record
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.waiting import WAIT_S
@@ -123,3 +127,23 @@ def test_a_channel_without_a_journal_holds_no_offset_after_it_is_closed(node: Ka
     _take_records(node, 0, 1)
     channel.close()
     assert node._next_offsets() == {0: 2}
+
+
+def test_clients_wait_ten_seconds_for_a_broker_unless_the_configuration_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was kafka-python's half a minute, before a command said that there is no broker."""
+    asked: list[int] = []
+
+    def refuse(**options: int) -> None:
+        asked.append(options["bootstrap_timeout_ms"])
+        raise KafkaTimeoutError
+
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", refuse)
+    monkeypatch.setattr(kafka_consumer, "KafkaConsumer", refuse)
+    for given in ({}, {"bootstrap_timeout_ms": 45_000}):
+        with pytest.raises(EnvironmentFault):
+            EnvelopeProducer(given)
+        with pytest.raises(EnvironmentFault):
+            OffsetReader(KafkaClients(given, given, given), "topic", None)
+    assert asked == [10_000, 10_000, 45_000, 45_000]
