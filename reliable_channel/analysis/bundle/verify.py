@@ -105,7 +105,7 @@ def verify(
             check.completeness(),
             *check.statements(),
         ]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ValidationError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ValidationError) as error:
         raise LocalError(
             f"The bundle does not describe a message: {type(error).__name__} {str(error)[:200]!a}.",
             "Ask for the file again.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|s|min|m|h|d)?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(ms|s|min|m|h|d)?")
 _MS = {"ms": 1.0, "s": 1e3, None: 1e3, "m": 60e3, "min": 60e3, "h": 3600e3, "d": 86_400e3}
 
 

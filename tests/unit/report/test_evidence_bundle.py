@@ -400,6 +400,16 @@ def test_a_bundle_that_describes_nothing_is_refused(data: bytes) -> None:
         check(change(data, lambda m: m.update({"tables/delivery_status.jsonl": b""})))
 
 
+def test_a_bundle_with_a_number_beyond_all_bounds_is_refused(data: bytes) -> None:
+    def delay_for_ever(members: dict[str, bytes]) -> None:
+        about = json.loads(members[ABOUT])
+        about["observer"]["settle_delay_ms"] = float("inf")
+        members[ABOUT] = json.dumps(about).encode()
+
+    with pytest.raises(LocalError, match="does not describe a message"):
+        check(change(data, delay_for_ever))
+
+
 def test_a_member_of_a_later_version_is_named_and_not_judged(data: bytes) -> None:
     def add(members: dict[str, bytes]) -> None:
         members["logs/node-1.txt"] = b"line\n"

@@ -194,6 +194,7 @@ def test_a_channel_that_was_silent_in_the_window_is_no_error(sample_tables: Path
         (["--max-loss", "many"], "'many' is not a share"),
         (["--max-loss", "101%"], "is not a share"),
         (["--max-latency", "soon"], "is not a length of time"),
+        (["--max-latency", "9" * 400], "is not a length of time"),
     ],
 )
 def test_wrong_usage_is_one_sentence_with_a_remedy(sample_tables: Path, options: list[str], cause: str) -> None:
