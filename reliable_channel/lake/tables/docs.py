@@ -21,7 +21,7 @@ schema. Deletion vectors are off, so `deltalake`, DuckDB and Polars read every t
 * **bold** columns form the key: together they are unique.
 
 <figure class="picture">
---8<-- "lineage.svg"
+<img src="assets/lineage.svg" alt="Lineage of the tables: jobs, what they read and what they write">
 <figcaption>Which job writes which table, and what it reads. Every table is a link to its columns.</figcaption>
 </figure>
 """
