@@ -143,8 +143,8 @@ class SubscriptionsError(LocalError):
 
 
 class MessagingClient:
-    """A node's messages and subscriptions by content topic. Its events tell of every send of the node, also of those
-    of reliable channels. Thread-safe."""
+    """A node's messages and subscriptions by content topic. Its events are about every send of the node, also about
+    those of reliable channels. Thread-safe."""
 
     def __init__(self, node: MessagingNode) -> None:
         self._node = node
@@ -212,8 +212,8 @@ class MessagingClient:
             raise SubscriptionsError(tuple(errors))
 
     def _announce_topics(self) -> None:
-        """Tell the health of topics that were subscribed or unsubscribed, in the order of the node's events."""
-        self._node.events.put(self._tell_topic_health)
+        """Report the health of topics that were subscribed or unsubscribed, in the order of the node's events."""
+        self._node.events.put(self._report_topic_health)
         self._node.events.drain()
 
     def _subscribe(self, topic: str) -> None:
@@ -262,9 +262,9 @@ class MessagingClient:
         if status is not self._status:
             self._status = status
             self.health_events.emit(ConnectionStatusChange(status))
-        self._tell_topic_health()
+        self._report_topic_health()
 
-    def _tell_topic_health(self) -> None:
+    def _report_topic_health(self) -> None:
         """Emit what has changed since the last time. Only ever called in the order of the node's events."""
         health = topic_health(self._node.config.mode, self._node.health())
         topics = self._topics.content_topics()

@@ -21,7 +21,7 @@ CONFIRMATION_SUBSCRIPTION_ID = "1692854c-cbde-4afe-901f-1c86ecbd9ea1"
 """The reserved subscription id of the background confirmation (MESSAGING-API, *Acknowledgements*)."""
 
 
-def _multiaddr(value: str) -> str:
+def _check_multiaddr(value: str) -> str:
     """Checks the form only: the node that dials the address validates it."""
     parts = value.split("/")
     if len(parts) < 3 or parts[0] != "" or not all(parts[1:]) or any(character.isspace() for character in value):
@@ -38,16 +38,16 @@ def check_content_topic(value: str) -> str:
     return value
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _check_distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) != len(values):
         raise ValueError("an entry appears twice")
     return values
 
 
-Multiaddr = Annotated[str, Field(max_length=1_024), AfterValidator(_multiaddr)]
+Multiaddr = Annotated[str, Field(max_length=1_024), AfterValidator(_check_multiaddr)]
 ContentTopic = Annotated[str, Field(max_length=1_024), AfterValidator(check_content_topic)]
 Shard = Annotated[int, Field(ge=0, le=1_023)]
-Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValidator(_distinct)]
+Multiaddrs = Annotated[tuple[Multiaddr, ...], Field(max_length=100), AfterValidator(_check_distinct)]
 
 
 ONE_SHARD = {"num_shards_in_cluster": 1}
@@ -67,14 +67,14 @@ class MessagingConfig(BaseModel):
 
     mode: Mode
     cluster_id: int = Field(ge=0, le=65_535)
-    shards: Annotated[tuple[Shard, ...], Field(min_length=1), AfterValidator(_distinct)]
+    shards: Annotated[tuple[Shard, ...], Field(min_length=1), AfterValidator(_check_distinct)]
     bootstrap_nodes: Multiaddrs
     store_nodes: Multiaddrs | None = None
     preferred_service_nodes: Multiaddrs | None = None
     store_confirmation: bool = False
     filter_confirmation: bool = True
     confirm_content_topics: (
-        Annotated[tuple[ContentTopic, ...], Field(max_length=1_000), AfterValidator(_distinct)] | None
+        Annotated[tuple[ContentTopic, ...], Field(max_length=1_000), AfterValidator(_check_distinct)] | None
     ) = None
 
     store_query_interval_ms: int = Field(default=60_000, gt=0, description="ms between two confirmation queries")
@@ -116,8 +116,8 @@ class MessagingConfig(BaseModel):
         camelCase, with its defaults: mode ``core`` in The Waku Network, without its entry nodes, which are the Waku
         node's. ``fields``: settings that LIP-168 does not have. Raises ``ConfigurationError``, also for
         what only the Waku node's own configuration can set."""
-        node = _section("NodeConfig", document, "mode", "protocols_config")
-        protocols = _section(
+        node = _read_section("NodeConfig", document, "mode", "protocols_config")
+        protocols = _read_section(
             "protocols_config",
             node.get("protocols_config", THE_WAKU_NETWORK),
             "entry_nodes",
@@ -125,7 +125,7 @@ class MessagingConfig(BaseModel):
             "cluster_id",
             "auto_sharding_config",
         )
-        sharding = _section(
+        sharding = _read_section(
             "auto_sharding_config", protocols.get("auto_sharding_config", ONE_SHARD), "num_shards_in_cluster"
         )
         mode, count = node.get("mode", "core"), sharding.get("num_shards_in_cluster")
@@ -149,7 +149,7 @@ class MessagingConfig(BaseModel):
         return tuple(f"/waku/2/rs/{self.cluster_id}/{shard}" for shard in self.shards)
 
 
-def _section(name: str, document: object, *known: str) -> dict[str, Any]:
+def _read_section(name: str, document: object, *known: str) -> dict[str, Any]:
     """An object of LIP-168's ``NodeConfig`` under snake_case names; raises ``ConfigurationError`` for another one."""
     if not isinstance(document, Mapping):
         raise ConfigurationError(f"{name} is no object.", f"Known keys: {', '.join(known)}.")

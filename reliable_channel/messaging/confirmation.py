@@ -118,7 +118,7 @@ class Confirmation:
             query = StoreQuery(
                 pubsub_topic=pubsub_topic, content_topics=topics, start_time_ns=start_ns, end_time_ns=end_ns
             )
-            for entry in self._entries(query):
+            for entry in self._read_entries(query):
                 if len(records) >= limit or size >= self._config.max_record_bytes:
                     return _sort_by_time(records)
                 kept = self._keep(entry, pubsub_topic, topics)
@@ -139,7 +139,7 @@ class Confirmation:
             include_data=False,  # without an end time: nodes return the data where one is given
         )
         pages = 0
-        for page in self._pages(query):
+        for page in self._read_pages(query):
             pages += 1
             for entry in page.entries:
                 self._mark_stored(entry.message_hash)
@@ -160,7 +160,7 @@ class Confirmation:
         """Those of ``records`` that the store does not have under their hashes either."""
         by_hash = {record.message_hash: record for record in records}
         for part in _split(list(by_hash), MAX_HASHES):
-            for entry in self._entries(StoreQuery(hashes=tuple(part), include_data=False)):
+            for entry in self._read_entries(StoreQuery(hashes=tuple(part), include_data=False)):
                 if entry.message_hash in by_hash:
                     self._mark_stored(entry.message_hash)
                     del by_hash[entry.message_hash]
@@ -196,12 +196,12 @@ class Confirmation:
         lacking = (record.error or "").startswith(NOT_STORED)
         return self._ledger.update(record, stored=True, error=None if lacking else record.error)
 
-    def _entries(self, query: StoreQuery) -> Iterator[StoreEntry]:
+    def _read_entries(self, query: StoreQuery) -> Iterator[StoreEntry]:
         """All entries of a query, page after page."""
-        for page in self._pages(query):
+        for page in self._read_pages(query):
             yield from page.entries
 
-    def _pages(self, query: StoreQuery) -> Iterator[StorePage]:
+    def _read_pages(self, query: StoreQuery) -> Iterator[StorePage]:
         """The pages of a query, at most ``MAX_PAGES``."""
         for _ in range(MAX_PAGES):
             page = self._transport.query_store(query)
@@ -212,7 +212,7 @@ class Confirmation:
         _log.warning("a store query was cut after %d pages", MAX_PAGES)
 
 
-def background_subscription(
+def make_background_subscription(
     config: MessagingConfig, pubsub_topic_for: Callable[[str], str], now: int
 ) -> Subscription | None:
     """The reserved subscription of ``confirm_content_topics``, where one of the two confirmations is on. A content

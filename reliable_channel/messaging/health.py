@@ -45,12 +45,12 @@ class HealthIndicator:
 
     def would_change(self, report: Health) -> bool:
         """Whether :meth:`observe` would change the state, or the peers that were counted."""
-        return replace(self._with_state(report), detail=self.report.detail) != self.report
+        return replace(self._judge(report), detail=self.report.detail) != self.report
 
     def observe(self, report: Health) -> HealthStatus | None:
         """The new state if this report changes it, else None, so that ``health:change`` is emitted exactly once per
         change."""
-        before, self.report = self.status, self._with_state(report)
+        before, self.report = self.status, self._judge(report)
         if self.status is before:
             return None
         self.change_seq += 1
@@ -60,5 +60,5 @@ class HealthIndicator:
         """Return to an earlier report: the change since then was not stored."""
         self.report = report
 
-    def _with_state(self, report: Health) -> Health:
+    def _judge(self, report: Health) -> Health:
         return replace(report, state=judge(self._mode, report))

@@ -16,7 +16,7 @@ from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message
 from reliable_channel.messaging.config import MessagingConfig
-from reliable_channel.messaging.confirmation import Confirmation, background_subscription
+from reliable_channel.messaging.confirmation import Confirmation, make_background_subscription
 from reliable_channel.messaging.events import EventName, EventSource
 from reliable_channel.messaging.health import HealthIndicator, HealthStatus
 from reliable_channel.messaging.idempotency import IdempotencyKey
@@ -97,7 +97,7 @@ class MessagingNode:
         self._started = False
         self._must_stop = False
         self._must_close = False
-        background = background_subscription(config, self.pubsub_topic_for, self._ledger.now())
+        background = make_background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
 

@@ -6,7 +6,6 @@ MESSAGING-API, *Subscribe*. An exception of a decoder or a listener does not aff
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -15,10 +14,8 @@ from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.subscriptions import Subscription, SubscriptionListener, Subscriptions
 from reliable_channel.transport.base import ReceivedEnvelope
 
-_log = logging.getLogger(__name__)
-
 _running: set[asyncio.Task[object]] = set()
-"""Event loops keep only weak references to tasks."""
+"""Tasks that run, because event loops hold them weakly (https://docs.python.org/3/library/asyncio-task.html)."""
 
 
 class MessageReceiver:

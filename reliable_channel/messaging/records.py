@@ -60,7 +60,7 @@ def events_of(change: RecordChange) -> list[EventName]:
     before, after = change.before, change.after
     was = before or MessageRecord(after.message)
     names = []
-    if before is None or _flags(before) != _flags(after):
+    if before is None or _list_flags(before) != _list_flags(after):
         names.append(EventName.MESSAGE_CHANGE)
     if not was.sent and after.sent:
         names.append(EventName.MESSAGE_SENT)
@@ -73,7 +73,7 @@ def events_of(change: RecordChange) -> list[EventName]:
     return names
 
 
-def _flags(record: MessageRecord) -> tuple[bool, ...]:
+def _list_flags(record: MessageRecord) -> tuple[bool, ...]:
     return record.sending, record.queued, record.sent, record.stored, record.received
 
 

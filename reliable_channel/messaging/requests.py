@@ -18,7 +18,7 @@ PENDING = "pending"
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
     """One row. ``retries`` is -1 before the initial attempt; ``own_stamp``: this node set the timestamp and may renew
-    it. ``resent`` counts how often a store did not have the message; it is sent again the first times."""
+    it. ``resent``: how often no store had the message; the first times (``sending.RESENDS``) it was sent again."""
 
     request_id: str
     record_id: int
@@ -65,7 +65,7 @@ class RequestStore:
                 f"SELECT {_COLUMNS} FROM every_request WHERE request_id = ?",  # noqa: S608
                 (request_id,),
             ).fetchone()
-        return None if row is None else _request(row)
+        return None if row is None else _read_request(row)
 
     def pending(self) -> list[StoredRequest]:
         """Requests that an earlier process left unfinished, oldest first."""
@@ -74,8 +74,8 @@ class RequestStore:
                 f"SELECT {_COLUMNS} FROM every_request WHERE state = ? ORDER BY record_id",  # noqa: S608
                 (PENDING,),
             ).fetchall()
-        return [_request(row) for row in rows]
+        return [_read_request(row) for row in rows]
 
 
-def _request(row: tuple[Any, ...]) -> StoredRequest:
+def _read_request(row: tuple[Any, ...]) -> StoredRequest:
     return StoredRequest(row[0], row[1], row[2], row[3], bool(row[4]), bool(row[5]), row[6], row[7])

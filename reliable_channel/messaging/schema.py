@@ -74,7 +74,7 @@ def lock_database(path: Path | str) -> FileLock | None:
     try:
         return FileLock(Path(path).with_name(f"{Path(path).name}.lock"))
     except OSError as error:
-        raise _fault(path, error) from error
+        raise _make_fault(path, error) from error
 
 
 def open_database(path: Path | str) -> sqlite3.Connection:
@@ -92,11 +92,11 @@ def open_database(path: Path | str) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         if connection is not None:
             connection.close()
-        raise _fault(path, error) from error
+        raise _make_fault(path, error) from error
     return connection
 
 
-def _fault(path: Path | str, error: Exception) -> EnvironmentFault:
+def _make_fault(path: Path | str, error: Exception) -> EnvironmentFault:
     reason = "another node uses it" if isinstance(error, BlockingIOError) else str(error)
     return EnvironmentFault(
         f"The message database {path} cannot be opened: {reason}.",

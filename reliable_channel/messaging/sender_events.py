@@ -33,11 +33,11 @@ class SenderEventKind(StrEnum):
     RESENT = "resent"
     """The store did not have it; it is sent again."""
     NOT_STORED = "not_stored"
-    """Sent twice, and still not in the store."""
+    """Sent again as often as it may be, and no store has it."""
     FAILED = "failed"
     """Never sent: refused, or the retries are used up."""
     DROPPED = "dropped"
-    """The sender cancelled it."""
+    """The sender cancelled it, or it is ephemeral and the rate limit had no room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class LossReport:
     detail: str = ""
 
 
-def sender_event(
+def make_sender_event(
     kind: SenderEventKind,
     now: int,
     request_id: str,

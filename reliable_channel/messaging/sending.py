@@ -31,7 +31,7 @@ from reliable_channel.messaging.pipeline_feed import Feed
 from reliable_channel.messaging.records import NOT_STORED, MessageRecord, shorten
 from reliable_channel.messaging.requests import PENDING, StoredRequest
 from reliable_channel.messaging.send_service import RequestProgress, RequestState, SendService
-from reliable_channel.messaging.sender_events import SenderEventKind, sender_event
+from reliable_channel.messaging.sender_events import SenderEventKind, make_sender_event
 from reliable_channel.transport.base import (
     FailureReason,
     Node,
@@ -258,9 +258,9 @@ class MessageSender:
             if request_id is None:
                 if self._handing_over:
                     self._early.append(event)
-                    self._early_bytes += _size(event)
+                    self._early_bytes += _count_bytes(event)
                     while self._early_bytes > EARLY_BYTES:
-                        self._early_bytes -= _size(self._early.popleft())
+                        self._early_bytes -= _count_bytes(self._early.popleft())
                 return
             if isinstance(event, End):
                 del self._attempts[event.request_id]
@@ -475,7 +475,7 @@ class MessageSender:
                     self._ledger.update(record, sending=sending, queued=False)
 
     def _report(self, kind: SenderEventKind, record: MessageRecord, detail: str = "") -> None:
-        event = sender_event(
+        event = make_sender_event(
             kind,
             self._ledger.now(),
             str(record.request_id),
@@ -487,6 +487,6 @@ class MessageSender:
         self._ledger.run_after(lambda: self._feed.record(event))
 
 
-def _size(event: Queued | SendDelayed | End) -> int:
+def _count_bytes(event: Queued | SendDelayed | End) -> int:
     """Bytes of an event in memory, nearly."""
     return 500 + (event.message.size if isinstance(event, Sent) else 0)

@@ -58,7 +58,7 @@ class NodeClosedError(NodeStoppedError):
     """A call that needs the records of a node that was closed."""
 
 
-def _record(row: Sequence[Any]) -> MessageRecord:
+def _read_record(row: Sequence[Any]) -> MessageRecord:
     return MessageRecord(
         message=WakuMessage(
             payload=row[6],
@@ -84,7 +84,7 @@ def _record(row: Sequence[Any]) -> MessageRecord:
     )
 
 
-def _sending(record: MessageRecord) -> int:
+def _encode_sending(record: MessageRecord) -> int:
     return _QUEUED if record.queued else int(record.sending)
 
 
@@ -105,8 +105,8 @@ class RecordStore:
         except BaseException:
             self._unlock()
             raise
-        self._count, self._bytes = self._totals()
-        self._next_id, self._next_seq = self._numbers()
+        self._count, self._bytes = self._count_totals()
+        self._next_id, self._next_seq = self._read_numbers()
 
     def close(self) -> None:
         """Close the database; closing twice does nothing."""
@@ -140,21 +140,21 @@ class RecordStore:
                         yield self._connection
                 except BaseException:
                     # SQLite has undone the rows, and nothing has undone these.
-                    self._count, self._bytes = self._totals()
-                    self._next_id, self._next_seq = self._numbers()
+                    self._count, self._bytes = self._count_totals()
+                    self._next_id, self._next_seq = self._read_numbers()
                     raise
             except sqlite3.Error as error:
                 raise EnvironmentFault(
                     f"The message database cannot be written: {error}.", "Free some space, or start the node again."
                 ) from error
 
-    def _totals(self) -> tuple[int, int]:
+    def _count_totals(self) -> tuple[int, int]:
         count, size = self._connection.execute(
             f"SELECT count(*), coalesce(sum({_SIZE}), 0) FROM every_record"  # noqa: S608
         ).fetchone()
         return count, size
 
-    def _numbers(self) -> tuple[int, int]:
+    def _read_numbers(self) -> tuple[int, int]:
         record_id, change_seq = self._connection.execute("SELECT record_id, change_seq FROM main.cursor").fetchone()
         return record_id + 1, change_seq + 1
 
@@ -175,7 +175,7 @@ class RecordStore:
             values = (
                 record.record_id, record.change_seq, now, record.message_hash, record.pubsub_topic,
                 message.content_topic, message.payload, message.version, message.timestamp, message.meta,
-                message.rate_limit_proof, message.ephemeral, _sending(record), record.sent, record.stored,
+                message.rate_limit_proof, message.ephemeral, _encode_sending(record), record.sent, record.stored,
                 record.received, record.request_id, record.error,
             )  # fmt: skip
             marks = ", ".join("?" * len(values))
@@ -200,7 +200,7 @@ class RecordStore:
             connection.execute(
                 f"UPDATE {table('record', ephemeral)} SET change_seq=?, message_hash=?, timestamp=?, sending=?, sent=?,"  # noqa: S608
                 " stored=?, received=?, error=? WHERE record_id=?",
-                (after.change_seq, after.message_hash, after.message.timestamp, _sending(after), after.sent,
+                (after.change_seq, after.message_hash, after.message.timestamp, _encode_sending(after), after.sent,
                  after.stored, after.received, after.error, after.record_id),
             )  # fmt: skip
             self._link(connection, after, subscriptions)
@@ -243,16 +243,16 @@ class RecordStore:
 
     def by_request_id(self, request_id: str) -> MessageRecord | None:
         """The record of a send request."""
-        return self._one("request_id = ?", request_id)
+        return self._find_one("request_id = ?", request_id)
 
     def by_hash(self, message_hash: bytes) -> MessageRecord | None:
         """The newest record that has, or had before it was sent anew, this message hash."""
-        return self._one(_BY_HASH, message_hash)
+        return self._find_one(_BY_HASH, message_hash)
 
     def all_by_hash(self, message_hash: bytes) -> list[MessageRecord]:
         """Every record of a message hash: the same envelope may have been sent by several requests."""
-        rows = self._rows(f"SELECT {_COLUMNS} FROM every_record WHERE {_BY_HASH} ORDER BY record_id", (message_hash,))  # noqa: S608
-        return [_record(row) for row in rows]
+        rows = self._query(f"SELECT {_COLUMNS} FROM every_record WHERE {_BY_HASH} ORDER BY record_id", (message_hash,))  # noqa: S608
+        return [_read_record(row) for row in rows]
 
     def keys(
         self,
@@ -276,7 +276,7 @@ class RecordStore:
             where = _CHANGED_BY_TOPIC if is_topic else _CHANGED_BY_SUBSCRIPTION
         else:
             where = _BY_TOPIC if is_topic else _BY_SUBSCRIPTION
-        rows = self._rows(
+        rows = self._query(
             f"SELECT record_id, change_seq FROM every_record WHERE {where} AND change_seq > ?"  # noqa: S608
             f" ORDER BY {order} LIMIT ? OFFSET ?",
             (content_topic if is_topic else subscription_id, -1 if since is None else since, limit, min(skip, _INT64)),
@@ -288,33 +288,33 @@ class RecordStore:
         for begin in range(0, len(keys), BATCH):
             ids = [record_id for record_id, _ in keys[begin : begin + BATCH]]
             marks = ", ".join("?" * len(ids))
-            rows = self._rows(f"SELECT {_COLUMNS} FROM every_record WHERE record_id IN ({marks})", ids)  # noqa: S608
-            by_id = {row[0]: _record(row) for row in rows}
+            rows = self._query(f"SELECT {_COLUMNS} FROM every_record WHERE record_id IN ({marks})", ids)  # noqa: S608
+            by_id = {row[0]: _read_record(row) for row in rows}
             yield from (by_id[record_id] for record_id in ids if record_id in by_id)
 
     def read_unconfirmed(self, content_topics: Collection[str], since_ms: int) -> list[MessageRecord]:
         """Kept records of these topics, added since, that are not ephemeral and not known to be stored. Without their
         payloads: there may be many."""
         marks = ", ".join("?" * len(content_topics))
-        rows = self._rows(
+        rows = self._query(
             f"SELECT {_LIGHT_COLUMNS} FROM main.record"  # noqa: S608
             f" WHERE NOT stored AND created_ms >= ? AND content_topic IN ({marks}) ORDER BY record_id",
             (since_ms, *content_topics),
         )
-        return [_record(row) for row in rows]
+        return [_read_record(row) for row in rows]
 
     def change_seq(self) -> int:
         """The ``change_seq`` of the latest change, 0 before the first."""
         return self._next_seq - 1
 
-    def _one(self, where: str, value: object) -> MessageRecord | None:
-        rows = self._rows(
+    def _find_one(self, where: str, value: object) -> MessageRecord | None:
+        rows = self._query(
             f"SELECT {_COLUMNS} FROM every_record WHERE {where} ORDER BY record_id DESC LIMIT 1",  # noqa: S608
             (value,),
         )
-        return _record(rows[0]) if rows else None
+        return _read_record(rows[0]) if rows else None
 
-    def _rows(self, statement: str, values: Sequence[object]) -> list[Any]:
+    def _query(self, statement: str, values: Sequence[object]) -> list[Any]:
         self.owner.refuse_fork()
         with self._lock:
             self.refuse_closed()

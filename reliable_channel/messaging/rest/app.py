@@ -26,6 +26,7 @@ from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.http.guard import allowed_hosts as host_names
 
 MAX_WAITING = 64
+"""The number of long polls and streams that may wait at once; a further one is answered 429."""
 DEFAULT_MAX_BODY_BYTES = 2 * 1024 * 1024
 """A message of 1 MiB for a reliable channel, in base64."""
 
@@ -69,7 +70,7 @@ def create_app(
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # a redirect has no body, and names the address that the client did not use
-        generate_unique_id_function=lambda route: to_camel(route.name),
+        generate_unique_id_function=lambda route: to_camel(route.name),  # the method's name in a generated client
     )
     errors.install(app)
     # The one added last is asked first: a caller without access has no body read.
@@ -83,11 +84,11 @@ def create_app(
     app.state.poll = poll
     if sessions is not None:
         app.include_router(channel_routes(sessions, poll))
-    app.openapi = lambda: _document(app, token is not None)  # type: ignore[method-assign]
+    app.openapi = lambda: _make_document(app, token is not None)  # type: ignore[method-assign]
     return app
 
 
-def _document(app: FastAPI, secured: bool) -> dict[str, Any]:
+def _make_document(app: FastAPI, secured: bool) -> dict[str, Any]:
     """The OpenAPI document with the server's real status: invalid input is 400 here, not FastAPI's 422."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)

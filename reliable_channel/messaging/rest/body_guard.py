@@ -49,7 +49,7 @@ class BodyGuard:
             return
         headers = Headers(scope=scope)
         try:
-            body = await self._body(headers, receive)
+            body = await self._read_body(headers, receive)
             if scope["method"] in _CHANGING and body:
                 _check_content_type(headers)
                 if has_more_values(body, MAX_VALUES):
@@ -61,7 +61,7 @@ class BodyGuard:
             return
         await self._app(scope, _Replay(body, receive), send)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
         limit = self._max_bytes
         too_large = _RefusedError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {limit} bytes.", {"Connection": "close"}

@@ -35,53 +35,53 @@ class _Event(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-def event_out(event: ChannelEvent | MessageEvent | HealthEvent) -> dict[str, Any]:
+def event_to_json(event: ChannelEvent | MessageEvent | HealthEvent) -> dict[str, Any]:
     """An event as JSON: camelCase names, bytes in base64."""
     plain: dict[str, Any] = to_plain(asdict(event), lambda value: base64.b64encode(value).decode("ascii"), to_camel)
     return {"event": event.name, **plain}
 
 
-def _event_model(kind: type[ChannelEvent]) -> type[BaseModel]:
+def _make_event_model(kind: type[ChannelEvent]) -> type[BaseModel]:
     named: dict[str, Any] = {
         "event": (Literal[kind.name], Field(description="the kind of event")),
         "cursor": (int, Field(description="`since` of a later call", json_schema_extra={"format": "int64"})),
     }
-    return create_model(kind.__name__, __base__=_Event, __doc__=_first_line(kind), **named, **_fields(kind))
+    return create_model(kind.__name__, __base__=_Event, __doc__=_read_summary(kind), **named, **_list_fields(kind))
 
 
-def _fields(kind: type) -> dict[str, Any]:
+def _list_fields(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {one.name: (_json_type(hints[one.name]), Field(description=_MEANINGS.get(one.name))) for one in fields(kind)}
+    return {one.name: (_map_type(hints[one.name]), Field(description=_MEANINGS.get(one.name))) for one in fields(kind)}
 
 
 @cache
-def _part_model(kind: type) -> type[BaseModel]:
-    return create_model(kind.__name__, __base__=_Event, __doc__=_first_line(kind), **_fields(kind))
+def _make_part_model(kind: type) -> type[BaseModel]:
+    return create_model(kind.__name__, __base__=_Event, __doc__=_read_summary(kind), **_list_fields(kind))
 
 
-def _json_type(hint: Any) -> Any:
+def _map_type(hint: Any) -> Any:
     """The type that a field's value has in JSON."""
     if hint is bytes:
         return Base64Text
     if hint is NoneType or hint is None:
         return None
     if is_dataclass(hint):
-        return _part_model(hint)  # type: ignore[arg-type]
+        return _make_part_model(hint)  # type: ignore[arg-type]
     origin, inner = get_origin(hint), get_args(hint)
     if origin is tuple:
         # Pairs of one type become lists, as a JSON reader sees them.
-        return list[_json_type(inner[0])]  # type: ignore[misc]
+        return list[_map_type(inner[0])]  # type: ignore[misc]
     if origin in (Union, UnionType):
-        return Union[tuple(_json_type(one) for one in inner)]  # noqa: UP007
+        return Union[tuple(_map_type(one) for one in inner)]  # noqa: UP007
     return hint
 
 
-def _first_line(kind: type) -> str:
+def _read_summary(kind: type) -> str:
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 
 EventOut: Any = Annotated[
-    Union[tuple(_event_model(kind) for kind in EVENT_CLASSES)],  # noqa: UP007
+    Union[tuple(_make_event_model(kind) for kind in EVENT_CLASSES)],  # noqa: UP007
     Field(discriminator="event"),
 ]
 """Any event of a channel."""

@@ -29,7 +29,7 @@ from reliable_channel.channel.events import ChannelEvent, ChannelProblem
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
-from reliable_channel.messaging.rest.channel_events import EventOut, event_out
+from reliable_channel.messaging.rest.channel_events import EventOut, event_to_json
 from reliable_channel.messaging.rest.errors import ChannelLimitError, SenderInUseError, document_errors, make_not_found
 from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
@@ -169,7 +169,7 @@ class ChannelSessions:
                     f"Sender {sender_id or 'of this server'!r} is in use elsewhere.", "Take another sender id."
                 ) from None
             raise EnvironmentFault("The server cannot keep this channel.", "Its log says why.") from None
-        channel.on(ChannelEvent, self._keeper(log))
+        channel.on(ChannelEvent, self._make_keeper(log))
         evidence = ChannelEvidence(channel, self._node.pubsub_topic_for(content_topic), self._node.feed)
         evidence.follow()
         try:
@@ -204,7 +204,7 @@ class ChannelSessions:
         channel = opened.channel
         scope = json.dumps([channel.channel_id, channel.content_topic, channel.sender_id])
         given = idempotency_key(scope, key, body)
-        payload = bytes(body.payload)  # type: ignore[arg-type]  # the model decodes while it checks
+        payload: bytes = body.payload  # type: ignore[assignment]
         if given is None:
             return self._send(opened, payload, body.ephemeral, None)
         # The label makes the channel remember the key together with the message. Once the node remembers it, and for
@@ -250,9 +250,9 @@ class ChannelSessions:
                 except EnvironmentFault as fault:
                     _log.error("a channel did not close well, and is read from its journal next time: %s", fault)
 
-    def _keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
+    def _make_keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
         def keep(event: ChannelEvent) -> None:
-            log.add(event_out(event), event.kind if isinstance(event, ChannelProblem) else None)
+            log.add(event_to_json(event), event.kind if isinstance(event, ChannelProblem) else None)
             self._poll.notify()
 
         return keep

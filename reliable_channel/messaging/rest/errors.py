@@ -32,7 +32,7 @@ class SenderInUseError(LocalError):
 _MEANINGS = {
     400: "The request is not what is documented.",
     401: "The bearer token is missing or wrong.",
-    403: "This host name is not served.",
+    403: "This host name is not served, or a page of another site asks.",
     404: "Nothing matches, or the topic is not supported.",
     405: "This path has other methods.",
     408: "The body did not arrive in time.",
@@ -43,6 +43,7 @@ _MEANINGS = {
     500: "A fault of the server, in its log.",
     503: "Something the server needs does not answer.",
 }
+# The first class that fits counts, so those that are derived from others come before them.
 _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
     (UnsupportedTopicError, 404),
     (MessageTooLarge, 413),

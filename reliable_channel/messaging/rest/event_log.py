@@ -10,6 +10,7 @@ from typing import Any
 
 MAX_EVENTS = 10_000
 MAX_BYTES = 32 * 1024 * 1024
+"""Bytes of the texts in the events, and 500 for everything else of each."""
 MAX_OF_A_PROBLEM = 100
 """Events of one kind of problem that are kept: strangers can cause any number of them."""
 
@@ -32,7 +33,7 @@ class EventLog:
 
     def add(self, shown: dict[str, Any], problem: str | None = None) -> None:
         """Keep one event, as JSON. One of a kind of ``problem`` replaces an older one of this kind if many are kept."""
-        size = 500 + _text_bytes(shown)
+        size = 500 + _count_text_bytes(shown)
         with self._lock:
             self._last += 1
             if problem is not None:
@@ -61,10 +62,10 @@ class EventLog:
         return events, gone + (not is_own and since > 0), first
 
 
-def _text_bytes(value: Any) -> int:
+def _count_text_bytes(value: Any) -> int:
     """The bytes of the texts in a JSON value."""
     if isinstance(value, dict):
-        return sum(map(_text_bytes, value.values()))
+        return sum(map(_count_text_bytes, value.values()))
     if isinstance(value, list):
-        return sum(map(_text_bytes, value))
+        return sum(map(_count_text_bytes, value))
     return len(value) if isinstance(value, str) else 0

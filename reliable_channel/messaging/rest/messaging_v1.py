@@ -25,7 +25,7 @@ from reliable_channel.messaging.client import (
     MessageSentEvent,
     MessagingClient,
 )
-from reliable_channel.messaging.rest.channel_events import event_out
+from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.errors import document_errors, make_not_found
 from reliable_channel.messaging.rest.event_log import EventLog
 from reliable_channel.messaging.rest.longpoll import LongPoll
@@ -46,6 +46,7 @@ MAX_RECEIVED = 50
 """How many received messages are kept for the next poll, as logos-delivery does."""
 MAX_REQUESTS = 10_000
 MAX_EVENTS_OF_REQUEST = 100
+"""Events wait for a poll that may never come: the oldest requests, and the oldest events of one, are forgotten."""
 
 _OK: dict[int | str, dict[str, Any]] = {
     200: {"description": "`OK`", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -145,7 +146,7 @@ class MessagingEvents:
             match event:
                 case MessageReceivedEvent():
                     self._received.append(
-                        ReceivedMessage(message_hash=event.message_hash, message=_envelope_out(event.message))
+                        ReceivedMessage(message_hash=event.message_hash, message=_make_envelope(event.message))
                     )
                 case _:
                     self._add_send(event)
@@ -167,11 +168,11 @@ class MessagingEvents:
             self._sends.popitem(last=False)
 
     def _keep(self, event: MessageEvent | HealthEvent) -> None:
-        self.log.add(event_out(event))
+        self.log.add(event_to_json(event))
         self._poll.notify()
 
 
-def _envelope_out(message: WakuMessage) -> EnvelopeOut:
+def _make_envelope(message: WakuMessage) -> EnvelopeOut:
     return EnvelopeOut(
         payload=message.payload,
         content_topic=message.content_topic,

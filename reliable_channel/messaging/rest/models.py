@@ -35,7 +35,7 @@ MAX_PAYLOAD_CHARACTERS = 200_000
 MAX_TEXT = 1_024
 
 
-def _text(value: str) -> str:
+def _check_text(value: str) -> str:
     """Refuse half a surrogate pair, which JSON can contain and UTF-8 cannot."""
     try:
         value.encode("utf-8")
@@ -48,8 +48,9 @@ def _decode_base64(value: str) -> bytes:
     return base64.b64decode(value, validate=True)
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_text)]
-Identifier = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_text)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT), AfterValidator(_check_text)]
+Identifier = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_check_text)]
+# Their values are bytes: pydantic checks the base64 text, and a validator decodes it then.
 Payload = Annotated[
     str,
     StringConstraints(pattern=BASE64, max_length=MAX_PAYLOAD_CHARACTERS),
@@ -73,7 +74,7 @@ Meta = Annotated[
 ]
 
 
-def _whole_number(value: object) -> object:
+def _read_whole_number(value: object) -> object:
     """JavaScript's numbers cannot hold Unix ns, so a text of digits is taken as well."""
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         return int(value)
@@ -83,7 +84,7 @@ def _whole_number(value: object) -> object:
 _DIGITS = re.compile(r"-?[0-9]{1,19}")
 Nanoseconds = Annotated[
     StrictInt,
-    BeforeValidator(_whole_number),
+    BeforeValidator(_read_whole_number),
     Field(ge=-(2**63), lt=2**63),
     WithJsonSchema(
         {
@@ -194,7 +195,7 @@ class RecordOut(Wire):
     error: str | None = None
 
 
-def record_out(record: MessageRecord) -> dict[str, Any]:
+def record_to_json(record: MessageRecord) -> dict[str, Any]:
     """A record as the specified JSON."""
     message = record.message
     shown = RecordOut(

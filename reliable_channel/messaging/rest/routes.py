@@ -30,7 +30,7 @@ from reliable_channel.messaging.rest.models import (
     Status,
     SubscribeRequest,
     SubscriptionIdentifier,
-    record_out,
+    record_to_json,
 )
 from reliable_channel.messaging.rest.parameters import (
     ContentTopicKey,
@@ -61,7 +61,7 @@ MAX_HISTORIES = 4
 _CURSOR = {CURSOR_HEADER: {"description": "`since` of the next call", "schema": {"type": "string"}}}
 
 
-def _ok(model: Any) -> dict[int | str, dict[str, Any]]:
+def _describe_ok(model: Any) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": model, "headers": _CURSOR}}
 
 
@@ -81,7 +81,7 @@ def _add_requests(routes: APIRouter, node: MessagingNode) -> None:
     def send(body: SendRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
         """Schedule a message; the answer names the request."""
         topic = body.pubsub_topic or node.pubsub_topic_for(body.content_topic)
-        message = Message(_bytes(body.payload), _bytes_or_none(body.meta), body.timestamp, body.ephemeral)
+        message = Message(body.payload, body.meta, body.timestamp, body.ephemeral)  # type: ignore[arg-type]
         encoder = PlainEncoder(topic, body.content_topic)
         return RequestIdentifier(request_id=node.send(encoder, message, key=idempotency_key("send", key, body)))
 
@@ -126,7 +126,7 @@ def _add_subscriptions(routes: APIRouter, node: MessagingNode) -> None:
 
 
 def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
-    @routes.get("/message", responses={**_ok(RecordOut), **document_errors(404, 429)})
+    @routes.get("/message", responses={**_describe_ok(RecordOut), **document_errors(404, 429)})
     async def message(
         request: Request,
         request_id: RequestKey = None,
@@ -135,7 +135,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         wait: Wait = 0,
     ) -> Response:
         """One record, by ``requestId`` or by ``hash``; with ``wait``, when it appears or has changed since."""
-        name, key = _one_of(requestId=request_id, hash=hash_)
+        name, key = _choose_key(requestId=request_id, hash=hash_)
         look_up: Callable[[str], MessageRecord | None] = (
             node.get_by_request_id if name == "requestId" else node.get_by_hash
         )
@@ -147,9 +147,9 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         )
         if matched is None:
             raise make_not_found(f"Message with {name} '{key}' not found")
-        return JSONResponse(record_out(matched), headers={CURSOR_HEADER: str(matched.change_seq)})
+        return JSONResponse(record_to_json(matched), headers={CURSOR_HEADER: str(matched.change_seq)})
 
-    @routes.get("/messages", responses={**_ok(list[RecordOut]), **document_errors(404, 429)})
+    @routes.get("/messages", responses={**_describe_ok(list[RecordOut]), **document_errors(404, 429)})
     async def messages(
         request: Request,
         content_topic: ContentTopicKey = None,
@@ -160,7 +160,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         wait: Wait = 0,
     ) -> Response:
         """Records of a ``contentTopic`` or a ``subscriptionId``; with ``wait``, when there are any that are new."""
-        name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
+        name, key = _choose_key(contentTopic=content_topic, subscriptionId=subscription_id)
         topic, subscription = (key, None) if name == "contentTopic" else (None, key)
 
         def look() -> tuple[int, list[RecordKey]]:
@@ -172,7 +172,7 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         if since is not None:
             cursor = keys[-1][1] if keys else since
         return StreamingResponse(
-            _json_list(node.records_of(keys)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
+            _write_json_list(node.records_of(keys)), media_type="application/json", headers={CURSOR_HEADER: str(cursor)}
         )
 
     @routes.get("/messages/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
@@ -183,13 +183,13 @@ def _add_records(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None
         last_event_id: LastEventId = None,
     ) -> Response:
         """Server-sent events: every record there is, then each one again whenever it changes."""
-        name, key = _one_of(contentTopic=content_topic, subscriptionId=subscription_id)
+        name, key = _choose_key(contentTopic=content_topic, subscriptionId=subscription_id)
         topic, subscription = (key, None) if name == "contentTopic" else (None, key)
 
         def look(cursor: int | None) -> Iterator[StreamEvent]:
             keys = node.find_keys(topic, subscription, take=MOST_AT_ONCE, since=cursor or 0)
             for record in node.records_of(keys):
-                yield StreamEvent(record.change_seq, record_out(record))
+                yield StreamEvent(record.change_seq, record_to_json(record))
 
         return event_stream(poll, look, start_of(last_event_id, since))
 
@@ -208,11 +208,11 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
             )
         finally:
             histories.release()
-        return StreamingResponse(_json_list(iter(records)), media_type="application/json")
+        return StreamingResponse(_write_json_list(iter(records)), media_type="application/json")
 
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
-    @routes.get("/health", responses={**_ok(HealthAnswer), **document_errors(429)})
+    @routes.get("/health", responses={**_describe_ok(HealthAnswer), **document_errors(429)})
     async def health(request: Request, since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""
         seq, status = await poll.wait_until(
@@ -234,7 +234,7 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
         return event_stream(poll, look, start_of(last_event_id, since))
 
 
-def _one_of(**keys: str | None) -> tuple[str, str]:
+def _choose_key(**keys: str | None) -> tuple[str, str]:
     """The one key of the call, without the quotation marks that the API document puts around a GUID in one place."""
     given = [(name, key) for name, key in keys.items() if key is not None]
     if len(given) != 1:
@@ -243,19 +243,10 @@ def _one_of(**keys: str | None) -> tuple[str, str]:
     return name, key.strip('"')
 
 
-def _json_list(records: Iterator[MessageRecord]) -> Iterator[str]:
+def _write_json_list(records: Iterator[MessageRecord]) -> Iterator[str]:
     """A JSON list, record by record: all records together may be too much for memory."""
     separator = "["
     for record in records:
-        yield separator + json.dumps(record_out(record), separators=(",", ":"))
+        yield separator + json.dumps(record_to_json(record), separators=(",", ":"))
         separator = ","
     yield "]" if separator == "," else "[]"
-
-
-def _bytes(decoded: Any) -> bytes:
-    """The models decode base64 while they check it."""
-    return bytes(decoded)
-
-
-def _bytes_or_none(decoded: Any) -> bytes | None:
-    return None if decoded is None else bytes(decoded)

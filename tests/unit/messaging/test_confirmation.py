@@ -10,7 +10,7 @@ import pytest
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging import CONFIRMATION_SUBSCRIPTION_ID
-from reliable_channel.messaging.confirmation import background_subscription
+from reliable_channel.messaging.confirmation import make_background_subscription
 from reliable_channel.messaging.records import NOT_STORED
 from reliable_channel.messaging.sender_events import SenderEventKind
 from reliable_channel.transport.base import FailureReason, StoreUnavailable
@@ -306,7 +306,7 @@ SHARDED = (CONTENT, "/reliable-channel/1/lobby/proto")
 
 def test_with_several_shards_each_content_topic_is_confirmed_on_its_own() -> None:
     places = Autosharding(1, 8)
-    made = background_subscription(
+    made = make_background_subscription(
         config(shards=tuple(range(8)), confirm_content_topics=SHARDED), places.topic_for, now=0
     )
     assert made is not None
@@ -315,7 +315,7 @@ def test_with_several_shards_each_content_topic_is_confirmed_on_its_own() -> Non
 
 
 def test_a_content_topic_without_a_place_here_is_confirmed_on_every_shard() -> None:
-    made = background_subscription(
+    made = make_background_subscription(
         config(shards=(0, 1), confirm_content_topics=(CONTENT,)), lambda topic: "/waku/2/rs/9/9", now=0
     )
     assert made is not None

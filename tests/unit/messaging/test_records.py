@@ -177,7 +177,7 @@ def test_what_strangers_write_into_the_proof_of_an_envelope_counts_as_bytes() ->
         store.add(record, now=number)
     assert [record.message.payload for record in listed(store, CONTENT, None)] == [b"2", b"3"]
     assert [record.message.size for record in store.read_unconfirmed([CONTENT], 0)] == [0, 0]
-    assert store._totals() == (store._count, store._bytes) == (2, 20)
+    assert store._count_totals() == (store._count, store._bytes) == (2, 20)
     store.close()
 
 

@@ -15,7 +15,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.rest import routes
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.models import record_out
+from reliable_channel.messaging.rest.models import record_to_json
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
@@ -344,9 +344,9 @@ def test_a_history_is_written_record_by_record(world: World, monkeypatch: pytest
     def shown(record: MessageRecord) -> dict[str, Any]:
         nonlocal made
         made += 1
-        return record_out(record)
+        return record_to_json(record)
 
-    monkeypatch.setattr(routes, "record_out", shown)
+    monkeypatch.setattr(routes, "record_to_json", shown)
     monkeypatch.setattr(world.node, "history", lambda *_, **__: [one] * 50)
     app = create_app(world.node, run_node=False)
 

@@ -21,7 +21,7 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.rest import channels as rest_channels
 from reliable_channel.messaging.rest.app import create_app
-from reliable_channel.messaging.rest.channel_events import event_out
+from reliable_channel.messaging.rest.channel_events import event_to_json
 from reliable_channel.messaging.rest.channels import MAX_CHANNELS, ChannelSessions
 from reliable_channel.messaging.rest.errors import ChannelLimitError
 from reliable_channel.messaging.rest.event_log import MAX_OF_A_PROBLEM, EventLog
@@ -186,7 +186,7 @@ def test_the_log_forgets_the_oldest_and_says_how_many() -> None:
         channel_id="c", at=1, message=b"\xff", message_id="m", sender_id="s", content_topic=TOPIC, sequence=1
     )
     for _ in range(5):
-        log.add(event_out(event))
+        log.add(event_to_json(event))
     found, lost, _ = log.read_after(1, None)
     assert ([one["cursor"] for one in found], lost) == ([4, 5], 2)
     assert found[0]["message"] == "/w=="
