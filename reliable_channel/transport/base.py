@@ -45,9 +45,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedEnvelope:
-    """An envelope as it arrived. ``source=sender`` marks a copy of
-    an envelope dispatched by this or another participant on the same Kafka topic. ``hold``: what a listener takes that
-    stores the envelope only later; ``None`` where the node has no offsets."""
+    """An envelope as it arrived. ``source=sender`` marks a copy of an envelope that this or another participant on the
+    same Kafka topic dispatched. ``hold``: what a listener takes that stores the envelope only later; ``None`` where the
+    node has no offsets."""
 
     message: WakuMessage
     pubsub_topic: str

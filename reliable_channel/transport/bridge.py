@@ -1,7 +1,8 @@
 """Runs the bridge between a Waku node and Kafka, or the local loop that replaces it without a node.
 
-Three threads: node → Kafka (``bridge_inbound``), Kafka → node (``bridge_outbound``), open gaps → stores → Kafka
-(``bridge_gaps``). State that must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).
+Four threads: node → Kafka (``bridge_inbound``), Kafka → node (``bridge_outbound``), open gaps → stores → Kafka
+(``bridge_gaps``), the node's health → Kafka (``bridge_health``); with the local loop the second and the last. State
+that must survive a crash is in one state file and in Kafka's offsets (``docs/waku-node.md``).
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class SharedRecent:
 @dataclass(frozen=True, slots=True)
 class BridgeContext:
     """One bridge, as its threads see it. ``vantage`` is its name and ``node`` the address of its Waku node, both empty
-    for the local loop;
-    ``count(name, number)`` adds to the numbers of :class:`~reliable_channel.transport.bridge.BridgeStatus`."""
+    for the local loop; ``count(name, number)`` adds to the numbers of
+    :class:`~reliable_channel.transport.bridge.BridgeStatus`."""
 
     topics: BridgeTopics
     state: BridgeState

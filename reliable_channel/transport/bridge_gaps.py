@@ -27,6 +27,7 @@ IDLE_S = 1.0
 PROBE_MS = 5_000
 """While the bridge's node does not answer, each store is asked this often whether it does."""
 KEPT_PROBES = 10_000
+"""Probes without an answer that are remembered of each store: those of fourteen hours."""
 LONGEST_RETRY = 10
 """The wait between two attempts doubles up to this many times the first."""
 
@@ -38,7 +39,7 @@ ABLE = ("complete", "complete_unverified", "known_content_topics")
 class GapFiller:
     """Fills the gaps of a :class:`BridgeState`. A gap is closed when one store node that can know has returned every
     page of it, or when every node has, and none of them can know; until then it is tried again after ``retry_ms``,
-    twice that, and so on up to ten times that. Counts ``recovered``, ``filled`` and ``unfilled``.
+    twice that, and so on up to ten times that. Counts ``recovered``.
 
     An answer proves presence. It proves absence only if the node could receive what was sent: it is not the bridge's
     own node in a gap in which that was unreachable, it answered the bridge during the gap (as far as the bridge asked),
@@ -78,7 +79,7 @@ class GapFiller:
         if not has_passed(PROBE_MS, self._probed_at, now):
             return
         self._probed_at = now
-        for query in self._queries(BridgeGap(now, now, "probe"))[:1]:
+        for query in self._make_queries(BridgeGap(now, now, "probe"))[:1]:
             small = replace(query, start_time_ns=now * 1_000_000, end_time_ns=now * 1_000_000, include_data=False)
             for node, page in self._stores.walk_each(small):
                 if isinstance(page, StoreNodeError) and page.fault is StoreFault.UNREACHABLE:
@@ -116,7 +117,7 @@ class GapFiller:
             for node, page in self._stores.walk_each(query, nodes):
                 if not isinstance(page, StoreNodeError):
                     _note_answer(outcome, node, page, by_topic=nodes is not None)
-                    held.setdefault(node, set()).update(_hashes_within(page, gap))
+                    held.setdefault(node, set()).update(_list_hashes_within(page, gap))
                     recovered += self._take(page)
                 elif page.fault is StoreFault.NEEDS_CONTENT_TOPICS and topics and nodes is None:
                     strict.append(node)
@@ -124,7 +125,7 @@ class GapFiller:
                     outcome[node] = page.fault.value
             return strict
 
-        for query in self._queries(gap):
+        for query in self._make_queries(gap):
             if strict := ask(query):
                 for lot in _split(topics):
                     ask(replace(query, content_topics=lot), strict)
@@ -141,7 +142,6 @@ class GapFiller:
             _log.warning("no store that can know answered for a gap of %s ms; again later", gap.to_ms - gap.from_ms)
             return False
         self._bridge.state.close_gap(gap)
-        self._bridge.count("filled" if status == "filled" else "unfilled", 1)
         return True
 
     def _find_unable(self, gap: BridgeGap, held: Mapping[str, set[bytes]]) -> dict[str, str]:
@@ -176,7 +176,7 @@ class GapFiller:
         self._bridge.count("recovered", len(new))
         return len(new)
 
-    def _queries(self, gap: BridgeGap) -> list[StoreQuery]:
+    def _make_queries(self, gap: BridgeGap) -> list[StoreQuery]:
         start = max(0, gap.from_ms - self._margin_ms) * 1_000_000
         end = (gap.to_ms + self._margin_ms) * 1_000_000
         queries = []
@@ -196,7 +196,7 @@ def _note_answer(outcome: dict[str, str], node: str, page: StorePage, *, by_topi
         outcome[node] = answer
 
 
-def _hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
+def _list_hashes_within(page: StorePage, gap: BridgeGap) -> set[bytes]:
     """The envelopes of a page that were sent in a gap, by their own timestamps: hashes without ``meta``, which Store v1
     leaves out."""
     since, until = gap.from_ms * 1_000_000, gap.to_ms * 1_000_000

@@ -25,7 +25,7 @@ from reliable_channel.transport.health import Health, HealthState
 INTERVAL_S = 5.0
 
 EXPIRY_MS = 20_000
-"""A bridge that was not heard for this time counts as gone."""
+"""A bridge that has not reported for this time counts as gone."""
 
 MAX_RECORD_BYTES = 2_048
 MAX_NAME = 200
@@ -69,7 +69,7 @@ def read_bridge_health(value: bytes | None) -> BridgeHealth | None:
         bridge, detail = record["bridge"], record["detail"]
         if not isinstance(bridge, str) or not isinstance(detail, str) or len(bridge) > MAX_NAME:
             return None
-        counts = {name: _count(record.get(name)) for name in _COUNTS}
+        counts = {name: _read_count(record.get(name)) for name in _COUNTS}
         health = Health(HealthState(record["state"]), detail[:MAX_DETAIL], **counts)
         return BridgeHealth(bridge, health, int(record["at_ms"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
@@ -113,7 +113,7 @@ class BridgesHealth:
         return replace(best, detail=f"{kafka.detail}; bridge {name}: {best.detail}")
 
 
-def _count(value: object) -> int | None:
+def _read_count(value: object) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 0 <= value < 2**31:

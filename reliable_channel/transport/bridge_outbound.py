@@ -256,14 +256,15 @@ class Outbound:
                     self._waiting_bytes -= len(pending.raw.value or b"")
                 case Delayed(pending, until):
                     self._bridge.count("delayed", 1)
-                    result = self._result(pending, DispatchStatus.DELAYED, until_ms=until)
+                    result = self._make_results(pending, DispatchStatus.DELAYED, until_ms=until)
                     detail = f"held back until {until} ms by the rate limit"
-                    evidence = self._evidence("rate_limited", pending, pending.record.message, "rate_limited", detail)
+                    message = pending.record.message
+                    evidence = self._make_evidence("rate_limited", pending, message, "rate_limited", detail)
                     batch.records += [*result, evidence]
                 case EphemeralDropped(pending, used, limit):
                     self._bridge.count("failed", 1)
                     self._waiting_bytes -= len(pending.raw.value or b"")
-                    batch.records += self._result(
+                    batch.records += self._make_results(
                         pending,
                         DispatchStatus.FAILED,
                         reason=FailureReason.DROPPED,
@@ -292,16 +293,15 @@ class Outbound:
             )
             batch.sent.append((envelope_hash, record.pubsub_topic))
             self._bridge.count("dispatched", 1)
-            said = None if near is None else (near.used, near.limit, near.until)
-            batch.records += self._result(
+            batch.records += self._make_results(
                 pending,
                 DispatchStatus.ACCEPTED,
                 timestamp=message.timestamp,
                 envelope_hash=envelope_hash.hex(),
-                near=said,
+                near=None if near is None else (near.used, near.limit, near.until),
             )
         else:
-            batch.records += self._result(
+            batch.records += self._make_results(
                 pending,
                 DispatchStatus.FAILED,
                 reason=outcome.reason,
@@ -312,7 +312,7 @@ class Outbound:
         batch.done.append(pending.raw)
         return True
 
-    def _result(self, pending: PendingDispatch, status: DispatchStatus, **more: Any) -> list[OutRecord]:
+    def _make_results(self, pending: PendingDispatch, status: DispatchStatus, **more: Any) -> list[OutRecord]:
         """Add the record for the sender, unless the sender did not name its request."""
         if pending.request_id is None:
             return []
@@ -366,7 +366,7 @@ class Outbound:
             final = over or outcome.reason not in RETRIABLE
             if final or (outcome.reason is FailureReason.RATE_LIMITED and not backoff.faults):
                 event = "failed" if final else "rate_limited"
-                batch.records.append(self._evidence(event, pending, message, outcome.reason.value, outcome.detail))
+                batch.records.append(self._make_evidence(event, pending, message, outcome.reason.value, outcome.detail))
             if final:
                 self._bridge.recent.release(envelope_hash)
                 _log.error("an envelope on %s was not dispatched: %s", record.message.content_topic, outcome.reason)
@@ -388,7 +388,7 @@ class Outbound:
                 return False
         return True
 
-    def _evidence(
+    def _make_evidence(
         self, event: str, pending: PendingDispatch, message: WakuMessage, reason: str, detail: str
     ) -> OutRecord:
         pubsub_topic = pending.record.pubsub_topic

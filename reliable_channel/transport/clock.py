@@ -53,6 +53,8 @@ def earliest(*times: int | None) -> int | None:
 
 
 _SET_BACK_NS = 1_000_000_000
+"""A clock that is further (ns) behind the last timestamp was set back. One that is nearer was overtaken by timestamps
+that were taken faster than it ticks."""
 
 
 class Timestamps:

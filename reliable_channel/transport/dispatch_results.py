@@ -68,12 +68,12 @@ def read_result(value: bytes | None) -> DispatchResult | None:
         return None
     try:
         fields = foreign_json.loads(value)
-        return _result(fields) if isinstance(fields, dict) else None
+        return _read_fields(fields) if isinstance(fields, dict) else None
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
 
 
-def _result(fields: dict[str, Any]) -> DispatchResult | None:
+def _read_fields(fields: dict[str, Any]) -> DispatchResult | None:
     request_id, detail = fields["request_id"], fields.get("detail") or ""
     if not isinstance(request_id, str) or not 0 < len(request_id) <= MAX_REQUEST_ID or not isinstance(detail, str):
         return None
@@ -83,14 +83,14 @@ def _result(fields: dict[str, Any]) -> DispatchResult | None:
     result = DispatchResult(
         request_id,
         DispatchStatus(fields["status"]),
-        _integer(fields["at_ms"]),
-        None if fields.get("timestamp") is None else _integer(fields["timestamp"]),
+        _read_integer(fields["at_ms"]),
+        None if fields.get("timestamp") is None else _read_integer(fields["timestamp"]),
         None,
         None if reason is None else FailureReason(reason),
         detail[:MAX_DETAIL],
-        None if fields.get("until_ms") is None else _integer(fields["until_ms"]),
+        None if fields.get("until_ms") is None else _read_integer(fields["until_ms"]),
         min(1.0, max(0.0, float(used))),
-        None if near is None else (_integer(near[0]), _integer(near[1]), _integer(near[2])),
+        None if near is None else (_read_integer(near[0]), _read_integer(near[1]), _read_integer(near[2])),
     )
     complete = {
         DispatchStatus.ACCEPTED: result.timestamp is not None,
@@ -100,7 +100,7 @@ def _result(fields: dict[str, Any]) -> DispatchResult | None:
     return result if complete[result.status] else None
 
 
-def _integer(value: object) -> int:
+def _read_integer(value: object) -> int:
     if type(value) is not int or value not in _INT64:
         raise ValueError
     return value

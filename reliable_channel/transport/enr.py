@@ -23,15 +23,15 @@ def relay_topics(enr: object) -> frozenset[str] | None:
     if data is None:
         return None
     try:
-        (fields,) = _items(data)
-        content = [*_items(fields)]
+        (fields,) = _read_items(data)
+        content = [*_read_items(fields)]
     except ValueError:
         return None
     named = dict(zip(content[2::2], content[3::2], strict=False))  # after signature and sequence number
     return frozenset({*_shards_of_list(named.get(b"rs", b"")), *_shards_of_bits(named.get(b"rsv", b""))})
 
 
-def _items(data: bytes) -> Iterator[bytes]:
+def _read_items(data: bytes) -> Iterator[bytes]:
     """The contents of RLP items one after another, of a list its encoded items. Raises ``ValueError``."""
     # https://ethereum.org/en/developers/docs/data-structures-and-encoding/rlp/: a byte below 0x80 is an item; others
     # begin a text (below 0xC0) or a list, whose size, if it is over 55, follows in so many bytes.

@@ -11,6 +11,7 @@ _FIELDS_BYTES = 256
 """More than tags, lengths, meta, version, timestamp and flag can take on the wire."""
 
 _LARGEST_STAMP = -(2**63)
+"""The timestamp that takes most bytes on the wire, where timestamps are ``sint64``."""
 
 
 def refuse_one_text(content_topics: object) -> None:
@@ -33,7 +34,8 @@ def check_envelope(message: WakuMessage, pubsub_topic: str | None) -> None:
         raise LocalError(f"This is no envelope: {type(error).__name__} in one of its fields.") from None
     if message.meta is not None and len(message.meta) > MAX_META_BYTES:
         raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
-    # Far from the limit the fields' lengths are enough, and a segment is not encoded twice.
+    # Far from the limit the fields' lengths are enough (UTF-8 has four bytes a character at most), and a segment is not
+    # encoded twice.
     size = len(message.payload) + len(message.content_topic) * 4 + _FIELDS_BYTES + len(message.rate_limit_proof or b"")
     if size > MAX_ENVELOPE_BYTES:
         size = len(encode_waku_message(replace(message, timestamp=message.timestamp or _LARGEST_STAMP)))

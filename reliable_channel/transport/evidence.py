@@ -62,7 +62,7 @@ def gap_record(
         "stores": dict(stores or {}),
         "at_ms": at_ms,
     }
-    return (GAP_KEY_PREFIX + gap.name).encode(), _json(value)
+    return (GAP_KEY_PREFIX + gap.name).encode(), _encode(value)
 
 
 def dispatch_record(
@@ -88,7 +88,7 @@ def dispatch_record(
         "envelope_hash": None if envelope_hash is None else envelope_hash.hex(),
         "at_ms": at_ms,
     }
-    return content_topic.encode(), _json(value)
+    return content_topic.encode(), _encode(value)
 
 
 def sightings_record(
@@ -104,9 +104,9 @@ def sightings_record(
         "hashes": [one.hex() for one in hashes],
         "at_ms": at_ms,
     }
-    return f"sightings:{vantage}".encode(), _json(value)
+    return f"sightings:{vantage}".encode(), _encode(value)
 
 
-def _json(value: dict[str, Any]) -> bytes:
+def _encode(value: dict[str, Any]) -> bytes:
     # "replace": the text of a node's error may hold half a surrogate pair, which JSON can and UTF-8 cannot.
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

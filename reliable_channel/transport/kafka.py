@@ -51,6 +51,7 @@ from reliable_channel.transport.unstored import Hold, UnstoredOffsets
 _log = logging.getLogger(__name__)
 
 POLL_MS = 200
+"""How long a poll waits for records, so about how long ``stop`` waits for the readers."""
 CHECK_INTERVAL_S = 10.0
 STOP_TIMEOUT_S = 30.0
 MAX_AWAITED_BYTES = 64 * 1024 * 1024
@@ -73,7 +74,7 @@ class AwaitedResults:
     def expect(self, accepted: Accepted, wait_s: float) -> None:
         """Add a send. Raises ``SendBufferFull`` when no room becomes free within ``wait_s``."""
         try:
-            self._budget.take(_size(accepted), wait_s)
+            self._budget.take(_count_bytes(accepted), wait_s)
         except SendBufferFull:
             raise SendBufferFull(
                 f"{len(self._sends)} envelopes are queued in Kafka, and no bridge takes them.",
@@ -87,7 +88,7 @@ class AwaitedResults:
         with self._lock:
             accepted = self._sends.pop(request_id, None)
         if accepted is not None:
-            self._budget.give_back(_size(accepted))
+            self._budget.give_back(_count_bytes(accepted))
         return accepted
 
     def end(self) -> list[RequestId]:
@@ -95,14 +96,14 @@ class AwaitedResults:
         with self._lock:
             sends, self._sends = self._sends, {}
         for accepted in sends.values():
-            self._budget.give_back(_size(accepted))
+            self._budget.give_back(_count_bytes(accepted))
         return list(sends)
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._sends
 
 
-def _size(accepted: Accepted) -> int:
+def _count_bytes(accepted: Accepted) -> int:
     return accepted.message.size + RECORD_OVERHEAD
 
 

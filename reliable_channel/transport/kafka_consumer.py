@@ -211,8 +211,8 @@ class OffsetReader:
     def rewind(self, count: int) -> None:
         """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
         try:
-            begins = self._begins(self._assigned)
-            for tp, end in self._ends(self._assigned).items():
+            begins = self._find_begins(self._assigned)
+            for tp, end in self._find_ends(self._assigned).items():
                 self._consumer.seek(tp, max(begins[tp], end - count))
         except KafkaError as error:
             raise make_unreachable_error(error) from None
@@ -221,7 +221,8 @@ class OffsetReader:
         """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
         not answer."""
         try:
-            return sum(max(0, end - self._consumer.position(tp)) for tp, end in self._ends(self._assigned).items())
+            ends = self._find_ends(self._assigned)
+            return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
         except KafkaError as error:
             raise make_unreachable_error(error) from None
 
@@ -267,7 +268,7 @@ class OffsetReader:
 
     def _start_over(self, partitions: set[TopicPartition]) -> None:
         """Read a new topic of the same name from its beginning."""
-        begins = self._begins(partitions)  # may fail; then the old partitions stay assigned
+        begins = self._find_begins(partitions)  # may fail; then the old partitions stay assigned
         positions = {tp: self._consumer.position(tp) for tp in self._assigned}
         self._consumer.assign(sorted(partitions))
         for tp, begin in begins.items():
@@ -288,7 +289,7 @@ class OffsetReader:
         marker = self._consumer.committed(self._marker, metadata=True) if self._keeps and self._marker else None
         is_known = bool(self._assigned) or marker is not None or any(stored.values())
         recreated = marker is not None and bool(marker.metadata) and marker.metadata != self._topic_id
-        for tp, begin in self._begins(new).items():
+        for tp, begin in self._find_begins(new).items():
             kept = stored.get(tp)
             if kept is not None:
                 self._continue(tp, kept)
@@ -299,12 +300,12 @@ class OffsetReader:
             elif is_known or new_from == "earliest":
                 self._consumer.seek(tp, begin)
             else:
-                self._consumer.seek(tp, self._ends([tp])[tp])
+                self._consumer.seek(tp, self._find_ends([tp])[tp])
         self._assigned = partitions
 
     def _continue(self, tp: TopicPartition, kept: OffsetAndMetadata) -> None:
         """Continue at a stored offset if it is of this topic and still there."""
-        begin, end = self._begins([tp])[tp], self._ends([tp])[tp]
+        begin, end = self._find_begins([tp])[tp], self._find_ends([tp])[tp]
         other_topic = bool(self._topic_id and kept.metadata) and kept.metadata != self._topic_id
         if begin <= kept.offset <= end and not other_topic:
             self._consumer.seek(tp, kept.offset)
@@ -312,9 +313,9 @@ class OffsetReader:
             self._continue_at_earliest(tp, kept.offset, recreated=other_topic or kept.offset > end)
 
     def _continue_at_earliest(self, tp: TopicPartition, offset: int, recreated: bool | None = None) -> None:
-        begin = self._begins([tp])[tp]
+        begin = self._find_begins([tp])[tp]
         if recreated is None:
-            recreated = offset > self._ends([tp])[tp]
+            recreated = offset > self._find_ends([tp])[tp]
         self._consumer.seek(tp, begin)
         if recreated:
             self._name_gone(tp, offset, offset, _CREATED_ANEW)
@@ -327,11 +328,11 @@ class OffsetReader:
         if self._on_gone is not None:
             self._on_gone(gone)
 
-    def _begins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _find_begins(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The earliest offsets that are kept, in order of the partitions. Raises ``KafkaError``."""
         return _query_offsets(self._consumer.beginning_offsets, partitions)
 
-    def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _find_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offsets after the newest records, in order of the partitions. Raises ``KafkaError``."""
         return _query_offsets(self._consumer.end_offsets, partitions)
 

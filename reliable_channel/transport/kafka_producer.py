@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, MessageSizeTooLargeError
+from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import FailureReason, SendBufferFull
@@ -122,11 +122,9 @@ class EnvelopeProducer:
 
 def reason_of(error: BaseException) -> FailureReason:
     """Kafka's error as a failure reason."""
-    if isinstance(error, MessageSizeTooLargeError) or type(error).__name__ == "RecordListTooLargeError":
+    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
         return FailureReason.TOO_LARGE
-    if isinstance(error, KafkaError) and "Authorization" in type(error).__name__:
-        return FailureReason.REFUSED
-    return FailureReason.UNREACHABLE
+    return FailureReason.REFUSED if isinstance(error, AuthorizationError) else FailureReason.UNREACHABLE
 
 
 def make_unreachable_error(error: BaseException) -> EnvironmentFault:

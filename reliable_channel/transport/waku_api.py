@@ -92,22 +92,22 @@ class WakuApi:
     def relay_subscribe(self, pubsub_topics: Sequence[str]) -> CallRefused | None:
         """Join topics. On go-waku every call adds a queue that must be read: call it once (docs/spec/waku-rest.md
         *Relay*)."""
-        return _refusal(self.http.post("/relay/v1/subscriptions", list(pubsub_topics)))
+        return _read_refusal(self.http.post("/relay/v1/subscriptions", list(pubsub_topics)))
 
     def relay_unsubscribe(self, pubsub_topics: Sequence[str]) -> CallRefused | None:
         """Leave topics."""
-        return _refusal(
+        return _read_refusal(
             self.http.delete("/relay/v1/subscriptions", list(pubsub_topics), timeout_s=UNSUBSCRIBE_TIMEOUT_S)
         )
 
     def relay_publish(self, pubsub_topic: str, message: WakuMessage) -> Published:
         """Publish a message. Success means that the node accepted it, not that anybody received it."""
         response = self.http.post(f"/relay/v1/messages/{segment(pubsub_topic)}", message_to_json(message))
-        return Published() if response.ok else _publish_failure(response)
+        return Published() if response.ok else _read_publish_failure(response)
 
     def relay_read(self, pubsub_topic: str) -> Read:
         """Return the messages since the last read. **Reading removes them from the node.**"""
-        return _read(self.http.get(f"/relay/v1/messages/{segment(pubsub_topic)}"))
+        return _read_messages(self.http.get(f"/relay/v1/messages/{segment(pubsub_topic)}"))
 
     # lightpush
 
@@ -124,11 +124,11 @@ class WakuApi:
             elif response.ok:
                 return _read_lightpush(answer)
             else:
-                return _lightpush_failure(response.status, _description(response), response.retry_after_s)
+                return _read_lightpush_failure(response.status, _describe(response), response.retry_after_s)
         response = self.http.post("/lightpush/v1/message", body)
         if response.status != 404:
             self._lightpush_v1 = True
-        return Published() if response.ok else _publish_failure(response)
+        return Published() if response.ok else _read_publish_failure(response)
 
     # filter
 
@@ -147,19 +147,19 @@ class WakuApi:
         for begin in range(0, len(content_topics), FILTER_TOPICS_PER_CALL):
             part = list(content_topics[begin : begin + FILTER_TOPICS_PER_CALL])
             body = {"requestId": str(uuid.uuid4()), "contentFilters": part, "pubsubTopic": pubsub_topic}
-            refused = _filter_refusal(call("/filter/v2/subscriptions", body))
+            refused = _read_filter_refusal(call("/filter/v2/subscriptions", body))
             if refused is not None:
                 return refused
         return None
 
     def filter_ping(self) -> CallRefused | None:
         """Whether the service node still has the subscription; status 404 means that it has not."""
-        return _filter_refusal(self.http.get(f"/filter/v2/subscriptions/{uuid.uuid4()}"))
+        return _read_filter_refusal(self.http.get(f"/filter/v2/subscriptions/{uuid.uuid4()}"))
 
     def filter_read(self, pubsub_topic: str, content_topic: str) -> Read:
         """Return the messages of this content topic since the last read. **Reading removes them from the node.**"""
         topics = [content_topic] if self.dialect() is NodeDialect.NWAKU else [pubsub_topic, content_topic]
-        return _read(self.http.get("/filter/v2/messages/" + "/".join(segment(topic) for topic in topics)))
+        return _read_messages(self.http.get("/filter/v2/messages/" + "/".join(segment(topic) for topic in topics)))
 
     # about the node
 
@@ -197,7 +197,7 @@ def segment(topic: str) -> str:
     return quote(topic, safe="")
 
 
-def _description(response: HttpResponse) -> str:
+def _describe(response: HttpResponse) -> str:
     """The error text, from any of the fields that nodes use."""
     body = response.json()
     if isinstance(body, dict):
@@ -208,23 +208,23 @@ def _description(response: HttpResponse) -> str:
     return body[:300] if isinstance(body, str) else response.text
 
 
-def _refusal(response: HttpResponse) -> CallRefused | None:
-    return None if response.ok else CallRefused(response.status, _description(response), response.retry_after_s)
+def _read_refusal(response: HttpResponse) -> CallRefused | None:
+    return None if response.ok else CallRefused(response.status, _describe(response), response.retry_after_s)
 
 
-def _filter_refusal(response: HttpResponse) -> CallRefused | None:
-    description = _description(response)
+def _read_filter_refusal(response: HttpResponse) -> CallRefused | None:
+    description = _describe(response)
     if response.ok and description.lower().startswith("can't"):
         return CallRefused(response.status, description)  # a failure with status 200
-    return _refusal(response)
+    return _read_refusal(response)
 
 
-def _read(response: HttpResponse) -> Read:
+def _read_messages(response: HttpResponse) -> Read:
     if response.status in (400, 404):
         return Read((), subscribed=False)
     if not response.ok:
         raise NodeUnreachable(
-            f"Reading messages failed (HTTP {response.status}: {_description(response)}).",
+            f"Reading messages failed (HTTP {response.status}: {_describe(response)}).",
             retry_after_s=response.retry_after_s,
         )
     body = response.json()
@@ -247,11 +247,11 @@ def _read_lightpush(body: Any) -> Published:
         return Published(None if peers else FailureReason.NO_PEERS, "" if peers else "relayed to no peer")
     code = body.get("statusCode", body.get("status_code"))
     if isinstance(code, int) and code != 200:
-        return _lightpush_failure(code, str(body.get("statusDesc") or ""))
+        return _read_lightpush_failure(code, str(body.get("statusDesc") or ""))
     return Published()
 
 
-def _lightpush_failure(status: int, detail: str, retry_after_s: float = 0.0) -> Published:
+def _read_lightpush_failure(status: int, detail: str, retry_after_s: float = 0.0) -> Published:
     """HTTP status = protocol code (docs/spec/waku-rest.md *Lightpush*)."""
     if "duplicate" in detail.lower():
         return Published(FailureReason.DUPLICATE, detail)
@@ -268,10 +268,10 @@ def _lightpush_failure(status: int, detail: str, retry_after_s: float = 0.0) -> 
     return Published(reason, detail or f"HTTP {status}", retry_after_s=retry_after_s)
 
 
-def _publish_failure(response: HttpResponse) -> Published:
+def _read_publish_failure(response: HttpResponse) -> Published:
     """Interpret a failed publish of relay or lightpush v1. The text is more specific than the status, if there is
     one."""
-    detail = _description(response)
+    detail = _describe(response)
     text = detail.lower()
     if "duplicate" in text:
         reason = FailureReason.DUPLICATE

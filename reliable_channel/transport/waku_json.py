@@ -37,29 +37,29 @@ def message_to_json(message: WakuMessage) -> dict[str, Any]:
 def message_from_json(value: Any) -> WakuMessage | Malformed:
     """An envelope from a node's answer: times as numbers or strings, both namings, any base64, ``null`` for absent."""
     if not isinstance(value, dict):
-        return _bad("a message is not an object")
+        return _refuse("a message is not an object")
     content_topic = value.get("contentTopic", value.get("content_topic"))
     if not isinstance(content_topic, str) or not content_topic:
         return Malformed(Reason.EMPTY_CONTENT_TOPIC, "a message has no content topic")
     try:
         content_topic.encode("utf-8")
     except UnicodeEncodeError:
-        return _bad("a content topic is not Unicode")
+        return _refuse("a content topic is not Unicode")
     payload = decode_base64(value.get("payload") or "")
     if payload is None:
-        return _bad("a payload is not base64")
+        return _refuse("a payload is not base64")
     if len(payload) > MAX_PAYLOAD_BYTES:
         return Malformed(Reason.TOO_LARGE, f"a payload is {len(payload)} bytes")
     meta = decode_base64(value.get("meta") or "")
     if meta is None:
-        return _bad("meta is not base64")
+        return _refuse("meta is not base64")
     if len(meta) > MAX_META_BYTES:
         return Malformed(Reason.META_TOO_LONG, f"meta is {len(meta)} bytes")
     timestamp, version = integer(value.get("timestamp")), integer(value.get("version"))
     if timestamp is False or (timestamp is not None and timestamp not in _INT64):
-        return _bad("a timestamp is no 64-bit integer")
+        return _refuse("a timestamp is no 64-bit integer")
     if version is False or (version is not None and version not in _UINT32):
-        return _bad("a version is no 32-bit integer")
+        return _refuse("a version is no 32-bit integer")
     proof = decode_base64(value.get("proof") or value.get("rateLimitProof") or "") or None
     ephemeral = value.get("ephemeral")
     return WakuMessage(
@@ -129,5 +129,5 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _bad(detail: str) -> Malformed:
+def _refuse(detail: str) -> Malformed:
     return Malformed(Reason.MALFORMED_ENVELOPE, detail)

@@ -85,11 +85,11 @@ class WakuReceiver:
             for pubsub_topic, read_topic in reads:
                 read, cause = read_topic()
                 lost, refused = lost or cause, refused + len(read.refused)
-                held = self._fill_level(held, read)
+                held = self._measure_fill(held, read)
                 for message in read.messages:
                     envelope_hash = hash_candidates(pubsub_topic, message)[0]
                     envelopes.append(ReceivedEnvelope(message, pubsub_topic, envelope_hash, source))
-            if held and held >= self._capacity():
+            if held and held >= self._find_capacity():
                 lost = lost or "cache_full"
             if self._refused is not None:
                 raise NodeUnreachable(
@@ -97,8 +97,8 @@ class WakuReceiver:
                     "Check that the node serves the topic.",
                 )
         except NodeUnreachable as error:
-            raise ReadInterrupted(self._classify(error), self._batch(envelopes, lost, refused)) from None
-        return self._batch(envelopes, lost, refused)
+            raise ReadInterrupted(self._classify(error), self._make_batch(envelopes, lost, refused)) from None
+        return self._make_batch(envelopes, lost, refused)
 
     def leave(self) -> None:
         """Remove this object's own subscriptions, as far as the node answers.
@@ -164,12 +164,12 @@ class WakuReceiver:
             self._filtered -= {(pubsub_topic, c) for c in gone}
         return lost
 
-    def _fill_level(self, before: int, read: Read) -> int:
+    def _measure_fill(self, before: int, read: Read) -> int:
         """How full the fullest cache of this round was: nwaku has one for all topics, go-waku one for each."""
         here = len(read.messages) + len(read.refused)
         return before + here if here and self._api.dialect() is NodeDialect.NWAKU else max(before, here)
 
-    def _capacity(self) -> int:
+    def _find_capacity(self) -> int:
         if self._cache is not None:
             return self._cache
         if self._api.dialect() is NodeDialect.NWAKU:
@@ -200,7 +200,7 @@ class WakuReceiver:
         return refused is None
 
     @staticmethod
-    def _batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:
+    def _make_batch(envelopes: list[ReceivedEnvelope], lost: str, refused: int) -> Batch:
         envelopes.sort(key=lambda one: one.message.timestamp or 0)  # stable: the node's order decides between equals
         return Batch(tuple(envelopes), lost, refused)
 

@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
 IDLE_S = 0.1
+"""How long the sending thread waits for an envelope before it looks again whether the rate limit admits one that waits,
+and whether it is to stop."""
 FAULTS_LOGGED = 5
 """After this many failed reads in a row one line in the log says why: the node may be healthy otherwise."""
 FIRST_JOIN_S = 5.0
@@ -153,6 +155,7 @@ class WakuRestNode(NodeBase):
 
     def _take_back(self, accepted: Accepted) -> bool:
         """Remove a send that came too late for :meth:`stop`; returns whether it was still queued."""
+        # ``queue.Queue`` has no call for it. Its lock and its deque have no underscore, and are not documented.
         with self._outgoing.mutex:
             if accepted not in self._outgoing.queue:
                 return False
@@ -251,7 +254,7 @@ class WakuRestNode(NodeBase):
                 self._tried_topics |= {pubsub_topic for pubsub_topic, _ in wanted}
                 self._tried.notify_all()
             self._deliver(batch)
-            health_wait -= max(wait, 0.05)
+            health_wait -= max(wait, 0.05)  # also after a read without a wait: a busy node's health is asked for, too
             # A new subscription ends the wait, unless the node asked for it.
             if wait and (stopping if retry_after_s else self._wake).wait(wait):
                 self._wake.clear()

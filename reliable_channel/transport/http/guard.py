@@ -103,10 +103,10 @@ def allowed_hosts(names: Collection[str]) -> frozenset[str]:
 def _allows_host(hosts: Collection[str], headers: Headers) -> bool:
     """Whether a request names one of these hosts, once."""
     names = headers.getlist("host")
-    return "*" in hosts or (_host_name(names[0]) if len(names) == 1 else "") in hosts
+    return "*" in hosts or (_read_host_name(names[0]) if len(names) == 1 else "") in hosts
 
 
-def _host_name(header: str) -> str:
+def _read_host_name(header: str) -> str:
     """The host of a ``Host`` header without its port, lower case, without the brackets of IPv6."""
     header = header.strip().lower()
     if header.startswith("["):

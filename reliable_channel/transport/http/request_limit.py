@@ -58,7 +58,7 @@ class _RequestSlot:
 
 
 _STOPPING = "The server is stopping."
-_PLACE: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request", default=None)
+_SLOT: ContextVar[_RequestSlot | None] = ContextVar("reliable_channel_request", default=None)
 
 
 @contextmanager
@@ -66,15 +66,15 @@ def release_slot() -> Iterator[None]:
     """Within this block the current request waits for something outside and does not count as running. Outside a server
     it does nothing. A request that continues afterwards may briefly exceed the bound, because it was already
     admitted."""
-    seat = _PLACE.get()
-    if seat is None:
+    slot = _SLOT.get()
+    if slot is None:
         yield
         return
-    seat.wait()
+    slot.wait()
     try:
         yield
     finally:
-        seat.go_on()
+        slot.go_on()
 
 
 class RequestLimit:
@@ -107,18 +107,18 @@ class RequestLimit:
             with release_slot():  # until the client has read what was sent before
                 await send(message)
 
-        seat = _RequestSlot(self._running, client)
-        token = _PLACE.set(seat)
+        slot = _RequestSlot(self._running, client)
+        token = _SLOT.set(slot)
         try:
             await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:
             if not started:
-                await self._refuse(TOOK_LONG if seat.gave_way else _STOPPING)(scope, receive, send)
-            elif not seat.gave_way:  # what gave way ends here, and the server closes its connection
+                await self._refuse(TOOK_LONG if slot.gave_way else _STOPPING)(scope, receive, send)
+            elif not slot.gave_way:  # what gave way ends here, and the server closes its connection
                 raise
         finally:
-            seat.leave()
-            _PLACE.reset(token)
+            slot.leave()
+            _SLOT.reset(token)
 
     def _free_slot(self, client: object) -> bool:
         """Take a slot from the client that holds most, the one whose request runs longest among equals; False if that

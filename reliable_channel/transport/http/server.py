@@ -97,7 +97,7 @@ def serve_in_thread(app: ASGIApp, host: str = "127.0.0.1", port: int = 0, **opti
         server = HttpServer(app, **options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
-        while not server.started:
+        while not server.started:  # uvicorn has no event for it
             if not thread.is_alive():
                 raise EnvironmentFault(f"The server on {host} did not start.", "Read the log.")
             time.sleep(0.005)

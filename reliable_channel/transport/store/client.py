@@ -155,7 +155,7 @@ class StoreClient:
         now = self._monotonic()
         for node in sorted(self._nodes, key=lambda node: self._last_until.get(node, now) > now):
             try:
-                return self._page(node, query)
+                return self._query_page(node, query)
             except StoreNodeError as error:
                 errors.append(error)
                 if self._may_retry(error):  # and was, in vain
@@ -250,7 +250,7 @@ class StoreClient:
         cursors: set[bytes] = set()
         empty = 0
         for _ in range(MAX_PAGES):
-            page = self._page(node, query)
+            page = self._query_page(node, query)
             yield page
             empty = 0 if page.entries else empty + 1
             if empty > MAX_EMPTY_PAGES:
@@ -263,7 +263,7 @@ class StoreClient:
             query = query.after(page.cursor)
         raise StoreNodeError(node.name, StoreFault.PEER_FAILED, f"more than {MAX_PAGES} pages")
 
-    def _page(self, node: StoreNode, query: StoreQuery) -> StorePage:
+    def _query_page(self, node: StoreNode, query: StoreQuery) -> StorePage:
         """One page, with retries."""
         policy = self._retry
         attempt = make_retrying(

@@ -110,7 +110,8 @@ class EnvelopeIndex:
 
             def values() -> Iterator[tuple[int | bytes | None, ...]]:
                 for row in rows:
-                    pubsub, content = self._topic(row.pubsub_topic, topics), self._topic(row.content_topic, topics)
+                    pubsub = self._add_topic(row.pubsub_topic, topics)
+                    content = self._add_topic(row.content_topic, topics)
                     yield row.timestamp_ns, row.message_hash, file, pubsub, content, row.row
 
             # OR IGNORE: a compacted file holds what was received twice.
@@ -167,16 +168,16 @@ class EnvelopeIndex:
     def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         """See ``EnvelopeSource.select``: an ordered walk over one index, or a merge of one per content topic."""
         with self._lock:
-            conditions, values = self._conditions(query, after)
+            conditions, values = self._make_conditions(query, after)
             if query.hashes:
                 marks = ",".join("?" * len(query.hashes))
                 hashes = [f"hash IN ({marks})", *conditions]
                 if query.content_topics:
-                    numbers = [str(i) for i in map(self._topic_id, query.content_topics) if i is not None]
+                    numbers = [str(i) for i in map(self._find_topic, query.content_topics) if i is not None]
                     hashes.append(f"+content IN ({','.join(numbers) or 'NULL'})")
                 walks = [self._walk(hashes, [*query.hashes, *values], query.forward, limit)]
             elif query.content_topics:
-                known = [i for i in map(self._topic_id, dict.fromkeys(query.content_topics)) if i is not None]
+                known = [i for i in map(self._find_topic, dict.fromkeys(query.content_topics)) if i is not None]
                 walks = [self._walk(["content = ?", *conditions], [i, *values], query.forward, limit) for i in known]
             else:
                 walks = [self._walk(conditions, values, query.forward, limit, by_time=query.pubsub_topic is None)]
@@ -189,11 +190,11 @@ class EnvelopeIndex:
         with self._write_lock:
             self._writer.close()
 
-    def _conditions(self, query: StoreQuery, after: Position | None) -> tuple[list[str], list[int | bytes]]:
+    def _make_conditions(self, query: StoreQuery, after: Position | None) -> tuple[list[str], list[int | bytes]]:
         conditions: list[str] = []
         values: list[int | bytes] = []
         if query.pubsub_topic is not None:
-            known = self._topic_id(query.pubsub_topic)
+            known = self._find_topic(query.pubsub_topic)
             # With a plus SQLite does not search by the topic, which all envelopes may have.
             conditions.append("pubsub = ?" if not query.hashes else "+pubsub = ?")
             values.append(-1 if known is None else known)
@@ -237,11 +238,11 @@ class EnvelopeIndex:
         )
         return [Position(timestamp_ns, message_hash) for timestamp_ns, message_hash in rows]
 
-    def _topic_id(self, topic: str) -> int | None:
+    def _find_topic(self, topic: str) -> int | None:
         row = self._db.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
         return None if row is None else int(row[0])
 
-    def _topic(self, name: str, cache: dict[str, int]) -> int:
+    def _add_topic(self, name: str, cache: dict[str, int]) -> int:
         if name not in cache:
             self._writer.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (name,))
             cache[name] = self._writer.execute("SELECT id FROM topics WHERE name = ?", (name,)).fetchone()[0]

@@ -97,22 +97,22 @@ def read_parameters(pairs: Iterable[tuple[str, str]]) -> StoreQuery:
     peer = query.get("peerAddr", "")
     if peer and (problem := problem_of(peer)) is not None:
         raise BadParameter(f"Failed parsing remote peer info: {problem}")
-    include_data = _boolean(query.get("includeData", ""))
+    include_data = _read_boolean(query.get("includeData", ""))
     topics = [topic for topic in query.get("contentTopics", "").split(",") if topic]
     if len(topics) > MAX_CONTENT_TOPICS:
         raise BadParameter(f"too many content topics: {len(topics)}, at most {MAX_CONTENT_TOPICS}")
-    hashes = [_hash(text) for text in query.get("hashes", "").split(",") if text]
+    hashes = [_read_hash(text) for text in query.get("hashes", "").split(",") if text]
     if len(set(hashes)) > MAX_REQUESTED_HASHES:
         raise BadParameter(f"too many hashes: {len(set(hashes))}, at most {MAX_REQUESTED_HASHES}")
     cursor = query.get("cursor", "")
     return StoreQuery(
         pubsub_topic=query.get("pubsubTopic") or None,
         content_topics=tuple(topics),
-        start_time_ns=_time(query.get("startTime", "")),
-        end_time_ns=_time(query.get("endTime", "")),
+        start_time_ns=_read_time(query.get("startTime", "")),
+        end_time_ns=_read_time(query.get("endTime", "")),
         hashes=tuple(dict.fromkeys(hashes)),
-        cursor=_hash(cursor) if cursor else None,
-        page_size=_page_size(query.get("pageSize", "")),
+        cursor=_read_hash(cursor) if cursor else None,
+        page_size=_read_page_size(query.get("pageSize", "")),
         # Only lower-case `true` is forward, as on nwaku; an empty value counts as not given.
         forward=query.get("ascending", "") in ("", "true"),
         include_data=include_data,
@@ -133,7 +133,7 @@ def _select_known(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return query
 
 
-def _boolean(text: str) -> bool:
+def _read_boolean(text: str) -> bool:
     if not text or text.lower() in _FALSE:
         return False
     if text.lower() in _TRUE:
@@ -141,28 +141,28 @@ def _boolean(text: str) -> bool:
     raise BadParameter(f"include data parsing error: cannot interpret as a bool: {text[:40]}")
 
 
-def _integer(text: str, what: str) -> int:
+def _read_integer(text: str, what: str) -> int:
     digits = text.removeprefix("-").removeprefix("+")
     if not (0 < len(digits) <= 19 and digits.isascii() and digits.isdigit()) or int(text) not in _INT64:
         raise BadParameter(f"{what} parsing error: invalid integer: {text[:40]}")
     return int(text)
 
 
-def _time(text: str) -> int | None:
+def _read_time(text: str) -> int | None:
     if not text:
         return None
-    time_ns = _integer(text, "time")
+    time_ns = _read_integer(text, "time")
     return time_ns if time_ns > 0 else None
 
 
-def _page_size(text: str) -> int:
-    size = _integer(text, "page size") if text else 0
+def _read_page_size(text: str) -> int:
+    size = _read_integer(text, "page size") if text else 0
     if size == 0:
         return DEFAULT_PAGE_SIZE
     return size if 0 < size <= MAX_PAGE_SIZE else MAX_PAGE_SIZE
 
 
-def _hash(text: str) -> bytes:
+def _read_hash(text: str) -> bytes:
     digits = text[2:] if text[:2] in ("0x", "0X") else text
     for letter in digits:
         if letter not in _HEX:

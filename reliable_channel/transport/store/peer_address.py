@@ -53,14 +53,14 @@ def _fits(protocol: str, value: str) -> bool:
 
 def is_peer_id(text: str) -> bool:
     """Whether a text is a libp2p peer id: base58 of a multihash, of a key (identity) or of its SHA-256."""
-    decoded = _base58(text) if 40 <= len(text) <= 80 else None
+    decoded = _decode_base58(text) if 40 <= len(text) <= 80 else None
     if decoded is None or len(decoded) < 2:
         return False
     kind, length = decoded[0], decoded[1]
     return kind in (_IDENTITY, _SHA256) and length == len(decoded) - 2 and (kind == _IDENTITY or length == 32)
 
 
-def _base58(text: str) -> bytes | None:
+def _decode_base58(text: str) -> bytes | None:
     number = 0
     for letter in text:
         digit = _BASE58.find(letter)

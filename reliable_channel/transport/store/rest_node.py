@@ -28,6 +28,8 @@ from reliable_channel.transport.waku_json import (
 )
 
 _MAX_TIME_NS = 2**63 - 1
+_MAX_ENTRIES = 2 * MAX_PAGE_SIZE
+"""Entries of an answer that are looked at. No honest node sends as many, and a body may hold a million small ones."""
 _MAX_V1_CURSORS = 1_000
 
 
@@ -91,10 +93,10 @@ class RestStoreNode:
             dialect = self._api.dialect()
             v3_fault: StoreNodeError | None = None
             if not self._v1 and query.cursor not in self._v1_cursors:
-                response = self._http.get("/store/v3/messages", self._parameters(query, dialect))
+                response = self._http.get("/store/v3/messages", self._make_parameters(query, dialect))
                 if not (response.status == 404 or (response.status == 400 and not response.body)):
                     try:
-                        return self._page(query, self._read_body(response))
+                        return self._read_page(query, self._read_body(response))
                     except StoreNodeError as error:
                         if query.hashes or not _v1_may_answer(error, dialect):
                             raise
@@ -110,11 +112,11 @@ class RestStoreNode:
     def _ask_v1(self, query: StoreQuery, v3_fault: StoreNodeError | None) -> StorePage:
         """Query one page by Store v1. If v3 failed as well (``v3_fault``), its error is raised, since it is more
         specific."""
-        response = self._http.get("/store/v1/messages", self._parameters_v1(query))
+        response = self._http.get("/store/v1/messages", self._make_parameters_v1(query))
         if v3_fault is None and response.status != 404:
             self._v1 = True
         try:
-            return self._page_v1(query, self._read_body(response))
+            return self._read_page_v1(query, self._read_body(response))
         except StoreNodeError:
             if v3_fault is not None:
                 raise v3_fault from None
@@ -126,26 +128,26 @@ class RestStoreNode:
 
     # asking
 
-    def _parameters(self, query: StoreQuery, dialect: NodeDialect) -> dict[str, str]:
+    def _make_parameters(self, query: StoreQuery, dialect: NodeDialect) -> dict[str, str]:
         write = hash_to_hex if dialect is NodeDialect.NWAKU else hash_to_urlsafe
         # Times are cut locally, so data is needed where a time is given.
         parameters = {
-            "includeData": _flag(query.include_data or query.end_time_ns is not None),
+            "includeData": _write_flag(query.include_data or query.end_time_ns is not None),
             "pageSize": str(query.page_size),
         }
-        parameters["ascending"] = _flag(query.forward)
+        parameters["ascending"] = _write_flag(query.forward)
         if query.hashes:
             parameters["hashes"] = ",".join(write(h) for h in query.hashes)
             parameters["pageSize"] = str(MAX_PAGE_SIZE)
         else:
-            parameters |= self._filters(query)
+            parameters |= self._make_filters(query)
         if query.cursor is not None:
             parameters["cursor"] = write(query.cursor)
         if self.peer_address is not None:
             parameters["peerAddr"] = self.peer_address
         return parameters
 
-    def _filters(self, query: StoreQuery) -> dict[str, str]:
+    def _make_filters(self, query: StoreQuery) -> dict[str, str]:
         parameters: dict[str, str] = {}
         if query.pubsub_topic is not None:
             parameters["pubsubTopic"] = query.pubsub_topic
@@ -158,8 +160,9 @@ class RestStoreNode:
             parameters["endTime"] = str(min(query.end_time_ns + 1, _MAX_TIME_NS))
         return parameters
 
-    def _parameters_v1(self, query: StoreQuery) -> dict[str, str]:
-        parameters = {"pageSize": str(query.page_size), "ascending": _flag(query.forward), **self._filters(query)}
+    def _make_parameters_v1(self, query: StoreQuery) -> dict[str, str]:
+        parameters = {"pageSize": str(query.page_size), "ascending": _write_flag(query.forward)}
+        parameters |= self._make_filters(query)
         if query.cursor is not None:
             position = self._v1_cursors.get(query.cursor)
             if position is None:
@@ -186,7 +189,7 @@ class RestStoreNode:
         if response.ok:
             code = answer.get("statusCode", answer.get("status_code", 200))
             if code not in (200, None, 0):
-                raise StoreNodeError(self.name, _fault_inside(code), f"status {code} inside HTTP 200: {text}")
+                raise StoreNodeError(self.name, _classify(code), f"status {code} inside HTTP 200: {text}")
             if not isinstance(body, dict):
                 raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the answer is no JSON object")
             return answer
@@ -201,12 +204,12 @@ class RestStoreNode:
             fault = StoreFault.PEER_FAILED if response.status >= 500 or response.status == 412 else StoreFault.REFUSED
         raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}", response.retry_after_s)
 
-    def _page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
-        entries = [self._entry(query, value) for value in as_list(body.get("messages"))[: 2 * MAX_PAGE_SIZE]]
+    def _read_page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
+        entries = [self._read_entry(query, value) for value in as_list(body.get("messages"))[:_MAX_ENTRIES]]
         cursor = hash_from_text(body.get("paginationCursor", body.get("pagination_cursor")))
         return self._sort_page(query, entries, None if query.hashes else cursor)
 
-    def _entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
+    def _read_entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
         """One entry, ``None`` when it does not match the query."""
         if not isinstance(value, dict):
             return None
@@ -227,9 +230,9 @@ class RestStoreNode:
             return StoreEntry(stated_hash, verified=True)
         return StoreEntry(stated_hash, message, pubsub_topic, verified=True)
 
-    def _page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
+    def _read_page_v1(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
         entries: list[StoreEntry | None] = []
-        for value in as_list(body.get("messages"))[: 2 * MAX_PAGE_SIZE]:
+        for value in as_list(body.get("messages"))[:_MAX_ENTRIES]:
             message = message_from_json(value)
             if isinstance(message, Malformed) or query.pubsub_topic is None:
                 entries.append(None)
@@ -274,7 +277,7 @@ def _fits(query: StoreQuery, pubsub_topic: str, message: WakuMessage) -> bool:
     )
 
 
-def _flag(value: bool) -> str:
+def _write_flag(value: bool) -> str:
     return "true" if value else "false"  # Python's `True` would page backward on nwaku
 
 
@@ -291,7 +294,7 @@ def _is_empty_range(query: StoreQuery) -> bool:
     return query.end_time_ns < (query.start_time_ns or 0) or query.end_time_ns < 0
 
 
-def _fault_inside(code: object) -> StoreFault:
+def _classify(code: object) -> StoreFault:
     if code in (429, 503, 504):
         return StoreFault.BUSY
     return StoreFault.REFUSED if code == 400 else StoreFault.PEER_FAILED

@@ -90,14 +90,14 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
     """The answer to a query."""
     try:
         query = read_parameters(request.query_params.multi_items())
-        page = _small_page(source, query)
+        page = _read_small_page(source, query)
         if page is None:
             page = await run_in_threadpool(read_page, source, query)
     except BadParameter as error:
         return PlainTextResponse(str(error), 400)
     except UnknownCursorError:
         if request.query_params.get("peerAddr"):  # for whose archive this server answers
-            return JSONResponse(_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
+            return JSONResponse(_make_response(_PEER_BAD_RESPONSE, UNKNOWN_CURSOR))
         return PlainTextResponse(f"error in handleSelfStoreRequest: {UNKNOWN_CURSOR}", 500)
     except EnvironmentFault as fault:
         # Its text names places of this machine, so it is not for clients. A lasting fault is logged by the source.
@@ -108,7 +108,7 @@ async def _answer(source: EnvelopeSource, request: Request) -> Response:
     return JSONResponse(page_to_json(page))
 
 
-def _small_page(source: EnvelopeSource, query: StoreQuery) -> StorePage | None:
+def _read_small_page(source: EnvelopeSource, query: StoreQuery) -> StorePage | None:
     """A page that needs only a few reads of one index and payloads in memory; None for any other. It is built on the
     request's thread: passing it to another thread and back would take as long again."""
     topics = (query.pubsub_topic is not None) + len(query.content_topics)
@@ -136,13 +136,13 @@ async def _answer_unforeseen(request: Request, error: Exception) -> Response:
 
 def page_to_json(page: StorePage) -> dict[str, Any]:
     """A page in nwaku's format: ``message`` and ``pubsubTopic`` with data only, the cursor only when more follows."""
-    answer = _response(200, "OK", [_entry_to_json(entry) for entry in page.entries])
+    answer = _make_response(200, "OK", [_entry_to_json(entry) for entry in page.entries])
     if page.cursor is not None:
         answer["paginationCursor"] = hash_to_hex(page.cursor)
     return answer
 
 
-def _response(code: int, description: str, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def _make_response(code: int, description: str, messages: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     return {"requestId": uuid.uuid4().hex, "statusCode": code, "statusDesc": description, "messages": messages or []}
 
 

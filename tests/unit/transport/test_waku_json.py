@@ -18,7 +18,7 @@ from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import HttpResponse
 from reliable_channel.transport.recent import RecentHashes
 from reliable_channel.transport.sharding import Autosharding
-from reliable_channel.transport.waku_api import _lightpush_failure, _publish_failure, _read_lightpush
+from reliable_channel.transport.waku_api import _read_lightpush, _read_lightpush_failure, _read_publish_failure
 from reliable_channel.transport.waku_json import (
     hash_from_text,
     hash_to_hex,
@@ -124,7 +124,7 @@ def test_what_is_no_hash_is_none(text: Any) -> None:
 def test_a_recorded_refusal_has_its_reason(recording: str, reason: FailureReason) -> None:
     found = next(r for r in [*VECTORS["gowaku"], *VECTORS["nwaku_documented"]] if r["name"] == recording)
     text = found.get("response", found.get("response_startswith", ""))
-    published = _publish_failure(HttpResponse(found["status"], str(text).encode()))
+    published = _read_publish_failure(HttpResponse(found["status"], str(text).encode()))
     assert published.reason is reason
 
 
@@ -145,7 +145,7 @@ def test_a_recorded_refusal_has_its_reason(recording: str, reason: FailureReason
     ],
 )
 def test_a_protocol_code_of_lightpush_v3_has_its_reason(status: int, detail: str, reason: FailureReason) -> None:
-    assert _lightpush_failure(status, detail).reason is reason
+    assert _read_lightpush_failure(status, detail).reason is reason
 
 
 def test_a_push_that_reached_no_relay_peer_is_no_success() -> None:
