@@ -27,7 +27,7 @@ class AlertSettings(Section):
 
     @field_validator("webhook_url")
     @classmethod
-    def _is_http(cls, url: SecretStr | None) -> SecretStr | None:
+    def _check_scheme(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("it must begin with http:// or https://")
         return url

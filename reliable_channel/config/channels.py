@@ -100,14 +100,14 @@ class ParticipantSettings(Section):
     max_journal_bytes: Bytes = 16 * 1024 * 1024
 
 
-def _topic(value: Any) -> Any:
+def _read_topic(value: Any) -> Any:
     return {"content_topic": value} if isinstance(value, str) else value
 
 
 class ChannelsSettings(Section):
     """The channels of this installation; the first entry that matches a content topic counts."""
 
-    content_topics: tuple[Annotated[ChannelTopic, BeforeValidator(_topic)], ...] = (
+    content_topics: tuple[Annotated[ChannelTopic, BeforeValidator(_read_topic)], ...] = (
         ChannelTopic(content_topic="/reliable-channel/1/*/proto"),
     )
     participant_id: str | None = Field(

@@ -1,8 +1,8 @@
 """Configures the Kafka brokers, authentication and topics (docs/howto/kafka.md).
 
 One set of TLS and SASL settings serves both clients: ``clients()`` for kafka-python, ``spark_options()`` for the Kafka
-source and sink of Spark. Options that these do not cover are passed on unchanged: to kafka-python through ``client``
-(all kinds of clients), ``consumer``, ``producer`` and ``admin``, to Spark through ``spark``.
+source and sink of Spark. Options that these do not cover are passed on: to the kafka-python clients that have them
+through ``client``, to Spark through ``spark``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Port = Annotated[int, Field(gt=0, lt=65536)]
 TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
-def _text(value: Any) -> Any:
+def _write_text(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, bool | int | float) else value
 
 
-PassThrough = Annotated[SecretStr, BeforeValidator(_text)]
+PassThrough = Annotated[SecretStr, BeforeValidator(_write_text)]
 """A value that is passed on unread; it is masked, because it may be a secret."""
 
 
@@ -50,7 +50,7 @@ class TopicSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _differ(self) -> TopicSettings:
+    def _refuse_one_topic(self) -> TopicSettings:
         if len({self.envelopes, self.outgoing, self.dispatched}) < 3:
             # A bridge would send what it received, again and again.
             raise ValueError("envelopes, outgoing and dispatched must be three topics")
@@ -69,7 +69,7 @@ class SecuritySettings(Section):
     ssl_key_password: SecretStr | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> SecuritySettings:
+    def _check_completeness(self) -> SecuritySettings:
         if self.protocol.startswith("SASL") and not (self.sasl_mechanism and self.sasl_username and self.sasl_password):
             raise ValueError(f"{self.protocol} needs sasl_mechanism, sasl_username and sasl_password")
         if not self.protocol.startswith("SASL") and self.sasl_mechanism:
@@ -116,6 +116,7 @@ class KafkaSettings(Section):
     def clients(self) -> KafkaClients:
         """The options of each kind of kafka-python client, secrets in clear: never print them."""
         kinds = {kind: self._common_options() for kind in ("consumer", "producer", "admin")}
+        # kafka-python's default delivers the records of aborted transactions (docs/howto/kafka.md, *What is read*).
         kinds["consumer"]["isolation_level"] = "read_committed"
         if self.client:
             given = {key: _parse(value.get_secret_value()) for key, value in self.client.items()}

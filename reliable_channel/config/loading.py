@@ -162,26 +162,26 @@ def _is_ours(variable: str) -> bool:
 
 def _explain(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
     """All wrong keys with where they were set; values are shown only if they are certainly not secret."""
-    return ConfigurationError("; ".join(_sentences(error, file, from_file)) + ".", _remedy(error))
+    return ConfigurationError("; ".join(_list_sentences(error, file, from_file)) + ".", _find_remedy(error))
 
 
-def _sentences(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> Iterable[str]:
+def _list_sentences(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> Iterable[str]:
     for item in error.errors(include_url=False, include_context=False):
         if item["type"] == "default_factory_not_called":  # follows from another error of this list
             continue
         path = [str(part) for part in item["loc"]]
         key = ".".join(path)
         if item["type"] in _UNKNOWN:
-            yield f"{_origin(path, file, from_file)}: unknown key {key}"
+            yield f"{_find_origin(path, file, from_file)}: unknown key {key}"
         else:
             reason = item["msg"].removeprefix("Value error, ")
             # An address with an @ may have a password in it.
-            hidden = _secret(path) or isinstance(item["input"], (dict, list)) or "@" in str(item["input"])
+            hidden = _is_secret(path) or isinstance(item["input"], (dict, list)) or "@" in str(item["input"])
             got = "" if hidden else f", got {item['input']!r}"
-            yield f"{_origin(path, file, from_file)}: {key}: {reason}{got}"
+            yield f"{_find_origin(path, file, from_file)}: {key}: {reason}{got}"
 
 
-def _origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> str:
+def _find_origin(path: list[str], file: Traversable, from_file: dict[str, Any]) -> str:
     """The environment variable that set this key (or its section), else the file, else the caller."""
     names = {variable.upper(): variable for variable in os.environ}
     for length in range(len(path), 0, -1):
@@ -208,7 +208,7 @@ def _locate(cause: str, file: Traversable) -> str:
     return str(file)
 
 
-def _annotation(path: list[str]) -> Any:
+def _find_type(path: list[str]) -> Any:
     """The declared type of a key: a section (model or dataclass), a plain type, or None when nothing is known."""
     declared: Any = Settings
     for part in path:
@@ -233,7 +233,7 @@ def _section_of(declared: Any) -> Any:
 
 def _takes_json(path: list[str]) -> bool:
     """Whether a variable gives this key as JSON: a section, list or mapping. What is inside a mapping is text."""
-    return _section_of(_annotation(path[:-1])) is not None and _is_compound(_annotation(path))
+    return _section_of(_find_type(path[:-1])) is not None and _is_compound(_find_type(path))
 
 
 def _is_compound(declared: Any) -> bool:
@@ -242,26 +242,26 @@ def _is_compound(declared: Any) -> bool:
     return _section_of(declared) is not None or get_origin(declared) in (dict, list, tuple, frozenset)
 
 
-def _secret(path: list[str]) -> bool:
+def _is_secret(path: list[str]) -> bool:
     """Whether the value of a key may hold a secret: it is declared or named so, or a section, or nothing is known about
     it."""
-    declared, is_named = _annotation(path), SECRET_NAME.search(".".join(path)) is not None
+    declared, is_named = _find_type(path), SECRET_NAME.search(".".join(path)) is not None
     return declared is None or is_named or _section_of(declared) is not None or "Secret" in str(declared)
 
 
-def _remedy(error: ValidationError) -> str:
+def _find_remedy(error: ValidationError) -> str:
     """The remedy: for unknown keys, the list of existing ones; for wrong values, to correct them."""
     known: dict[str, str] = {}
     for item in error.errors():
         if item["type"] in _UNKNOWN:
             path = [str(part) for part in item["loc"][:-1]]
-            if keys := [key for key in _keys(_annotation(path)) if ".".join([*path, key]) not in FIXED]:
+            if keys := [key for key in _list_keys(_find_type(path)) if ".".join([*path, key]) not in FIXED]:
                 where = f"Keys of {'.'.join(path)}" if path else "Sections"
                 known[".".join(path)] = f"{where} are {', '.join(keys)}."
     return " ".join(known.values()) or "Correct the value."
 
 
-def _keys(section: Any) -> list[str]:
+def _list_keys(section: Any) -> list[str]:
     """The keys of a section, empty inside lists and mappings."""
     if is_dataclass(section):
         return [field.name for field in fields(section)]

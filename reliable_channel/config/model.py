@@ -37,7 +37,7 @@ def default_cache_dir() -> str:
     return str(root / "reliable-channel")
 
 
-def _absolute(directory: str) -> str:
+def _make_absolute(directory: str) -> str:
     """A URI unchanged, a path made absolute: Spark, executors and delta-rs have other working directories."""
     return directory if "://" in directory else str(Path(directory).expanduser().resolve())
 
@@ -63,17 +63,17 @@ class PathSettings(Section):
         for key in ("run_dir", "cache_dir"):
             if "://" in str(given.get(key) or ""):
                 raise ValueError(f"{key} must be a local directory, not a URI")
-        run = _absolute(str(given.get("run_dir") or "run"))
+        run = _make_absolute(str(given.get("run_dir") or "run"))
         defaults = {
             "run_dir": run,
             "data_dir": str(Path(run) / "tables"),
             "checkpoint_dir": str(Path(run) / "checkpoints"),
             "cache_dir": default_cache_dir(),
         }
-        return {**given, **{k: _absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
+        return {**given, **{k: _make_absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
 
     @model_validator(mode="after")
-    def _differ(self) -> PathSettings:
+    def _refuse_one_directory(self) -> PathSettings:
         if self.data_dir.rstrip("/") == self.checkpoint_dir.rstrip("/"):
             # `ack` would be a checkpoint among tables, and a rebuild moves both folders aside.
             raise ValueError("data_dir and checkpoint_dir must be two directories")

@@ -10,7 +10,7 @@ from reliable_channel.config.kafka import TopicName
 from reliable_channel.config.section import Bytes, Count, Milliseconds, PositiveMilliseconds, Section
 
 
-def _address(url: str) -> str:
+def _check_address(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if scheme not in ("http", "https") or not separator or not rest or any(c.isspace() for c in url):
         raise ValueError("not an address such as http://127.0.0.1:8645")
@@ -19,7 +19,7 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
-Address = Annotated[str, Field(max_length=2_000), AfterValidator(_address)]
+Address = Annotated[str, Field(max_length=2_000), AfterValidator(_check_address)]
 DialectName = Literal["auto", "nwaku", "go-waku"]
 
 

@@ -22,14 +22,14 @@ def apply_preset(given: dict[str, Any]) -> dict[str, Any]:
     if name not in list(Preset):
         return given
     merged = dict(given)
-    for section, values in _sections(Preset(name)).items():
+    for section, values in _list_sections(Preset(name)).items():
         own = given.get(section, {})
         if isinstance(own, dict):
             merged[section] = {**values, **own}
     return merged
 
 
-def _sections(preset: Preset) -> dict[str, dict[str, Any]]:
+def _list_sections(preset: Preset) -> dict[str, dict[str, Any]]:
     """What a preset has other than the default, by section of the configuration file."""
     # Only who names a preset pays for loading the channels.
     from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
@@ -39,17 +39,17 @@ def _sections(preset: Preset) -> dict[str, dict[str, Any]]:
         Preset.MARCH_2026: ReliableChannelConfig.of_march_2026,
         Preset.FIRST_REVISION: ReliableChannelOptions().config,
     }[preset]()
-    changed = _changes(config, ReliableChannelConfig())
+    changed = _find_changes(config, ReliableChannelConfig())
     sections: dict[str, dict[str, Any]] = {
         name: changed.pop(name) for name in ("sds", "rate_limit", "segmentation") if name in changed
     }
     return {**sections, "participant": changed}
 
 
-def _changes(config: Any, default: Any) -> dict[str, Any]:
+def _find_changes(config: Any, default: Any) -> dict[str, Any]:
     changes = {}
     for field in fields(config):
         value, usual = getattr(config, field.name), getattr(default, field.name)
         if value != usual:
-            changes[field.name] = _changes(value, usual) if is_dataclass(value) else value
+            changes[field.name] = _find_changes(value, usual) if is_dataclass(value) else value
     return changes

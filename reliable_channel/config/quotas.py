@@ -28,7 +28,7 @@ class Quota(Section):
         return Quota(**{name: value * senders for name, value in self.model_dump().items()})
 
 
-def _share(name: str) -> Callable[[dict[str, Any]], Quota]:
+def _make_default(name: str) -> Callable[[dict[str, Any]], Quota]:
     """The default of a shared quota, from the fields before it."""
     return lambda given: given.get("sender", Quota()).times(FULL_SENDERS[name])
 
@@ -44,7 +44,7 @@ class QuotaSettings(Section):
 
     window_ms: PositiveMilliseconds = 600_000
     sender: Quota = Quota()
-    channel: Quota = Field(default_factory=_share("channel"))
-    content_topic: Quota = Field(default_factory=_share("content_topic"))
-    pattern: Quota = Field(default_factory=_share("pattern"))
-    pubsub_topic: Quota = Field(default_factory=_share("pubsub_topic"))
+    channel: Quota = Field(default_factory=_make_default("channel"))
+    content_topic: Quota = Field(default_factory=_make_default("content_topic"))
+    pattern: Quota = Field(default_factory=_make_default("pattern"))
+    pubsub_topic: Quota = Field(default_factory=_make_default("pubsub_topic"))

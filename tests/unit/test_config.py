@@ -14,7 +14,7 @@ import yaml
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
 from reliable_channel.config.fixed import FIXED, REPLACED
-from reliable_channel.config.loading import _annotation, _keys
+from reliable_channel.config.loading import _find_type, _list_keys
 from reliable_channel.config.presets import Preset
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
@@ -346,7 +346,7 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
         "messaging": MessagingConfig,
         "channels.content_topics": ChannelTopic,
     }.get(".".join(sections))
-    assert last in _keys(section or _annotation(sections))
+    assert last in _list_keys(section or _find_type(sections))
 
 
 @pytest.mark.parametrize(("key", "remedy"), REPLACED.items())
