@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, defaultdict, deque
-from itertools import islice
+from itertools import takewhile
 from typing import Any
 
 MAX_EVENTS = 10_000
@@ -53,10 +53,10 @@ class EventLog:
         with self._lock:
             is_own = self._begin <= since <= self._last
             start = since if is_own else self._begin
-            later = (event for number, (event, _) in self._events.items() if number > start)
-            events = list(islice(later, take))
-            following = next(later, None)
-            end = self._last if following is None else following["cursor"] - 1
+            # From the newest on: each of the calls that wait looks at every event, and most have seen all but that one.
+            later = [*takewhile(lambda number: number > start, reversed(self._events))][::-1]
+            events = [self._events[number][0] for number in later[:take]]
+            end = self._last if len(events) == len(later) else later[len(events)] - 1
         first, last = (events[0]["cursor"] - 1, events[-1]["cursor"]) if events else (end, end)
         gone = last - start - len(events)
         return events, gone + (not is_own and since > 0), first
