@@ -68,7 +68,7 @@ def _check_send(message: bytes, label: str | None = None) -> bytes:
     return payload
 
 
-def _check_names(*kinds: str | type[ChannelEvent]) -> None:
+def _check_kinds(*kinds: str | type[ChannelEvent]) -> None:
     for kind in kinds:
         if isinstance(kind, str) and kind not in EVENT_NAMES:
             raise LocalError(f"There is no event {kind!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
@@ -264,7 +264,7 @@ class ReliableChannel:
         run one at a time on the channel's thread; one that raises affects no other. Raises ``LocalError`` for an
         unknown name and for a coroutine function, which nobody would await."""
         self._owner.refuse_fork()
-        _check_names(event)
+        _check_kinds(event)
         return self.message_events.on(event, call=callback)
 
     def on_message_received(self, callback: Callable[[MessageReceived], object]) -> Callable[[], None]:
@@ -303,7 +303,7 @@ class ReliableChannel:
         kind is named. A reader more than ``limit`` events behind loses the oldest. Raises ``LocalError`` for an unknown
         name."""
         self._owner.refuse_fork()
-        _check_names(*kinds)
+        _check_kinds(*kinds)
         stream: EventStream[Any] = EventStream(self.message_events, kinds, limit)
         with self._state:
             if self._closed:

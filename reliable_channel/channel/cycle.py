@@ -122,8 +122,10 @@ class ChannelCycle:
         self._planned_bytes = 0
         self._last_processing = 0
         self._draining = False
+        """Whether more has arrived than one cycle takes, so that the next one follows without a pause."""
         self._no_timers_until = 0
         self._rewound = False
+        """Whether a snapshot is due because the journal was replayed: the next fault would replay it again."""
         # The state in which the last process left the channel, and the events that it had not recorded as reported.
         self._report_queue.restore(self.journal.restore())
 

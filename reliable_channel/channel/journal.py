@@ -139,8 +139,11 @@ class Journal:
         """Whether a later process reads this journal."""
         self.fingerprint = config.fingerprint(machine.segmentation)
         self._sequence = 0
+        """The number of the last message that is recorded as reported."""
         self._numbered = 0
+        """The number of the last message that has one."""
         self._known: set[str] = set()
+        """The keys of the events that the inputs of the journal make, which a replay makes again."""
         self._entries = 0
         self._bytes = 0
         self._enough = config.max_journal_bytes

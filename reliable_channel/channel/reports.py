@@ -75,7 +75,9 @@ class ReportQueue:
         self._undelivered = UndeliveredEvents()
         self._listener_added = True
         self._current: Report | None = None
+        """The one whose callbacks run now."""
         self._reported: list[Report] = []
+        """Those that are not recorded yet."""
         self.closed = False
         """Whether nothing is reported and recorded any more."""
         listeners.on_listener_added = self._on_listener_added

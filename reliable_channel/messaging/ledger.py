@@ -33,7 +33,9 @@ class Ledger:
         self._clock = clock
         self._lock = threading.RLock()
         self._pending: list[Task] | None = None
+        """What runs after the open step; ``None`` outside a step."""
         self._if_lost: list[Task] = []
+        """What runs if it is not stored."""
 
     def now(self) -> int:
         """Unix time in ms."""

@@ -96,7 +96,10 @@ class SendService:
         self._requests: dict[str, RequestProgress] = {}
         self._fresh: deque[str] = deque()
         self._timers: list[tuple[int, int, str]] = []
+        """A heap of scheduled retries: when (ms), the number of the scheduling, the request. The latest number of a
+        request counts, since a heap cannot remove."""
         self._due: list[tuple[int, str]] = []
+        """A heap of those whose time has come, by negated number: the most recently scheduled first."""
         self._in_flight: dict[str, RequestProgress] = {}
         self._scheduled = 0
         self._now = 0
@@ -221,7 +224,7 @@ class SendService:
     def _schedule(self, request: RequestProgress, due_ms: int) -> None:
         self._scheduled += 1
         request.scheduled = self._scheduled
-        # heapq cannot remove: timers of requests that ended would stay until they are due.
+        # Timers of requests that ended would stay until they are due.
         if len(self._timers) > 2 * len(self._requests) + 1_000:
             self._timers = [timer for timer in self._timers if timer[2] in self._requests]
             heapq.heapify(self._timers)

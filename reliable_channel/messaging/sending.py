@@ -90,11 +90,14 @@ class MessageSender:
         self._announce = announce
         self._service = SendService(config.max_in_flight, config.attempt_timeout_ms)
         self._attempts: dict[str, str] = {}
+        """The transport's ids of the attempts under way → the request ids of this node."""
         self._early: deque[Queued | SendDelayed | End] = deque()
         """Reports that arrived while the transport's ``send`` ran, of which one may have returned their ids."""
         self._early_bytes = 0
         self._handing_over = 0
+        """How many threads are in the transport's ``send``."""
         self._traffic: dict[str, Traffic] = {}
+        """Of pending requests, where it is not the usual one; a restart forgets it."""
         self._attempts_lock = threading.Lock()
         self._taken: deque[tuple[RequestProgress, MessageRecord]] = deque()
         """Attempts that are recorded and not yet handed to the transport."""

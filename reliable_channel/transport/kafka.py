@@ -149,10 +149,12 @@ class KafkaNode(NodeBase):
         self._threads: list[threading.Thread] = []
         self._awaited = AwaitedResults(MAX_AWAITED_BYTES)
         self._kafka = self._health
+        """That of Kafka alone."""
         self._judging = threading.Lock()
         self._bridges = BridgesHealth(now_ms(self._clock))
         self._recent = RecentHashes()
         self._read: dict[int, int] = {}
+        """The offset to read next, by partition."""
         self._unstored = UnstoredOffsets()
         self._behind: dict[int, int] = {}
         """The partitions whose records were not all stored at the last check, and their offsets to continue from."""

@@ -58,6 +58,7 @@ class WakuReceiver:
         self._ours: set[str] = set()
         """Pubsub topics that the node did not serve before this object joined them."""
         self._filtered: set[tuple[str, str]] = set()
+        """The filter subscriptions held at the node: pubsub topic and content topic."""
         self._pinged_ms = 0
         self._refused: CallRefused | None = None
         self._refused_ms = 0
