@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -56,6 +57,9 @@ WORKER_PATH = Path(__file__).parent / "worker_path"
 instead of the source in Spark's zip file."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+ENDED_BY_SIGTERM = {128 + signal.SIGTERM, -signal.SIGTERM}
+"""Exit codes of a JVM that got the signal: it ends by itself, or before it can."""
 
 SOCKET_PATH = 103
 """The longest path (bytes) of a Unix socket that every system accepts."""
@@ -218,6 +222,12 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
     except Exception as error:
         of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
         if (of_spark or isinstance(error, OSError)) and (code := jvm_exit_code()) is not None:
+            if code in ENDED_BY_SIGTERM:
+                raise EnvironmentFault(
+                    "Spark's JVM was ended by SIGTERM.",
+                    "To stop a run, send the signal to Python alone, which lets the micro-batch end first (systemd:"
+                    " KillMode=mixed); nothing is lost.",
+                ) from error
             raise EnvironmentFault(
                 f"Spark's JVM was killed or crashed (exit code {code}).",
                 "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"

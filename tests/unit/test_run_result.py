@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+import signal
 import threading
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from reliable_channel.analysis.alerts.heartbeat import find_stopped
 from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.tables import PIPELINE_METRICS
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 
@@ -127,6 +134,28 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails() -> 
     assert said[0] == "refetch: No store answers."
     assert said[1].startswith("refetch: The disk is full writing /tables.")
     assert said[2:] == ["asked"]
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["by a signal", "by itself"])
+def test_a_run_whose_jvm_is_gone_was_to_go_on_unless_a_signal_came_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_signal: bool
+) -> None:
+    """A signal to all its processes ends the JVM, too."""
+
+    def run_continuously(*_: Any, **__: Any) -> None:
+        if by_signal:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise ConnectionRefusedError
+
+    settings = load("local", paths={"run_dir": str(tmp_path)})
+    create_tables(settings.paths, (PIPELINE_METRICS,))
+    monkeypatch.setattr("reliable_channel.pipeline.runner.run.run_continuously", run_continuously)
+    recorded = nullcontext(PrometheusMetrics())
+    monkeypatch.setattr("reliable_channel.pipeline.runner.metrics.record_metrics", lambda *_, **__: recorded)
+    with pytest.raises(ConnectionRefusedError):
+        run.serve(cast(Any, NoSpark()), settings, list[str]().append)
+    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+    assert bool(find_stopped(TableSnapshot(settings.paths).table, tomorrow)) is not by_signal
 
 
 def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:

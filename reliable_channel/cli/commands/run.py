@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -200,11 +201,14 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
             try:
                 run_continuously(spark, settings, stop, on_progress=say)
             finally:
+                in_order = stop.is_set()  # not after a fault: the run was to go on
                 stop.set()
                 if judge.is_alive():
-                    spark.sparkContext.cancelJobGroup(VERDICTS)
+                    with suppress(Exception):  # a signal to all processes of the run has ended the JVM, too
+                        spark.sparkContext.cancelJobGroup(VERDICTS)
                     judge.join(LAST_ROUND_S)
-            heartbeat.record(0)  # not after a fault: the run was to go on
+                if in_order:
+                    heartbeat.record(0)
 
 
 def register(app: typer.Typer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from types import SimpleNamespace
 
@@ -137,14 +138,23 @@ def test_an_error_of_arrow_in_the_driver_is_one_sentence() -> None:
     )
 
 
-def test_a_jvm_that_was_killed_is_one_sentence(jvm: Jvm, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (signal.SIGKILL, pattern_of("A JVM that was killed")),
+        (signal.SIGTERM, pattern_of("A JVM that was ended by a signal")),
+    ],
+)
+def test_a_jvm_that_was_killed_is_one_sentence(
+    jvm: Jvm, monkeypatch: pytest.MonkeyPatch, number: int, sentence: re.Pattern[str]
+) -> None:
     """Whatever the call that found it gone raises."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        process.kill()
+        process.send_signal(number)
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
         with pytest.raises(EnvironmentFault) as fault, spark.spark_session(load("local")):
             raise ConnectionRefusedError(111, "Connection refused")
-    assert pattern_of("A JVM that was killed").fullmatch(str(fault.value))
+    assert sentence.fullmatch(str(fault.value))
 
 
 def test_a_commit_that_conflicted_is_no_table_that_cannot_be_read() -> None:
