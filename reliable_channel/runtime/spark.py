@@ -76,6 +76,12 @@ start needs the last two. With Spark's default, 100, every file that RocksDB com
 micro-batches is kept: several times the state itself if the state is large (docs/measurements-history.md, *20 000
 channels held*)."""
 
+CHECK_STALE_FILES = "spark.sql.streaming.stateStore.rocksdb.checkStaleReusedFilesInSnapshot"
+"""Whether each upload of state, once a minute, copies all files older than `MICRO_BATCHES_KEPT` to the checkpoint
+again. Spark does so by default, in case the partition has moved and its former executor has deleted them
+(https://github.com/apache/spark/pull/54697). With one executor no partition moves, and a large state would be copied as
+a whole every minute (docs/measurements-history.md, *20 000 channels held*)."""
+
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 """``transformWithState`` requires it; Spark's default keeps all state in the memory of the JVM."""
 
@@ -131,6 +137,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
     if spark.master.startswith("local"):
         # Loopback: by default Spark listens on the address of the machine's name, which need not even resolve.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
+        conf[CHECK_STALE_FILES] = "false"
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
         if takes_unix_sockets(run / "spark") and _JAVA_OPTIONS not in spark.conf:

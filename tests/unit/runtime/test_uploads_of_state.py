@@ -1,0 +1,27 @@
+"""Whether the files of state are copied to the checkpoint once, or once a minute."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pyspark
+
+from reliable_channel.config import load
+from reliable_channel.runtime.spark import CHECK_STALE_FILES, local_conf
+
+CLASS = "org/apache/spark/sql/execution/streaming/state/RocksDBConf$.class"
+
+
+def test_only_a_session_with_one_executor_trusts_the_files_that_it_has_uploaded(tmp_path: Path) -> None:
+    here = load("local", paths={"run_dir": str(tmp_path)})
+    cluster = load("local", paths={"run_dir": str(tmp_path)}, spark={"master": "spark://127.0.0.1:7077"})
+    assert local_conf(here)[CHECK_STALE_FILES] == "false"
+    assert CHECK_STALE_FILES not in local_conf(cluster)
+
+
+def test_the_installed_spark_has_the_option() -> None:
+    """Spark takes any option without a word, so a new name of this one would go unnoticed."""
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_2*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        assert CHECK_STALE_FILES.rpartition(".")[2].encode() in classes.read(CLASS)
