@@ -271,6 +271,8 @@ class SdsReceiver:
             missing = self._remove_missing(message_id, waiting.repaired, now, events)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
+            for dependency in dependencies.not_causal:
+                self._refuse(message, RefusalReason.NOT_CAUSAL, dependency, now, events)
             given_up = self._report(message, dependencies, now, events)
             waiting.lost = dependencies.lost
             waiting.before_observation = tuple(dependencies.before_observation)
@@ -466,13 +468,11 @@ class SdsReceiver:
     def _report(
         self, message: SdsMessage, dependencies: Dependencies, now: int, events: list[SdsEvent]
     ) -> dict[str, str]:
-        """Report new missing ids, once each, and dependencies that are refused or before observation. Returns the
-        missing ids that were declared lost because too many are missing, with the sender they were charged to; those
-        that this message names are added to its lost dependencies."""
+        """Report new missing ids, once each, and dependencies before observation. Returns the missing ids that were
+        declared lost because too many are missing, with the sender they were charged to; those that this message names
+        are added to its lost dependencies."""
         state = self._state
         incoming = state.incoming
-        for dependency in dependencies.not_causal:
-            self._refuse(message, RefusalReason.NOT_CAUSAL, dependency, now, events)
         sender_id = message.sender_id
         for dependency in dependencies.new_before_observation:
             incoming.before_observation.add(dependency, sender_id)

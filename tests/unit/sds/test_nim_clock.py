@@ -35,6 +35,21 @@ def message(sds_id: str, lamport: int, *history: str, sender_id: str = "nim") ->
     return SdsMessage(sender_id, sds_id, "talk", lamport, named, None, (), b"text " + sds_id.encode())
 
 
+def test_a_sync_that_acknowledges_content_dated_ahead_is_refused_by_nobody() -> None:
+    """Who is an hour ahead is acknowledged by name, at a lower timestamp; a sync waits for nothing, so it closes no
+    cycle."""
+    alice, bob = opened("alice"), opened("bob")
+    first, before, ahead = message("m0", T0_S), message("m1", T0_S + 3_599), message("m2", T0_S + 3_600, "m1")
+    for each in (first, before, ahead):
+        bob.receive(each, T0 + 1_000)
+    for each in (first, ahead):
+        alice.receive(each, T0 + 1_000)
+    (sync,) = bob.tick(T0 + 5_000).outgoing
+    assert [entry.message_id for entry in sync.message.causal_history] == ["m0", "m1", "m2"]
+    assert (sync.message.lamport_timestamp or 0) < T0_S + 60
+    assert not refused(alice.receive(sync.message, T0 + 6_000).events)
+
+
 def refused(events: tuple[SdsEvent, ...]) -> bool:
     return any(isinstance(event, MessageRefused) for event in events)
 
