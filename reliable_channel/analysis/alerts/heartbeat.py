@@ -27,15 +27,30 @@ OF_MICRO_BATCHES = f"metric NOT IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')"
 CLOCK_MS = 15 * 60 * 1000
 """A running pipeline writes the recorded clock more often than this, even if no record comes."""
 
+_IS_START = "batch_id = 0 AND value > 0"
+"""The condition for the declaration of a run that starts; the others are of its rounds and its end."""
+
+# A run that dies again and again declares at each start that its first round is due in some minutes, and would put that
+# off for ever. So the first start since the last round counts.
 _LAST = f"""
-    SELECT recorded_at AS at, value AS due_ms, min(recorded_at) OVER (PARTITION BY run_id) AS started
-    FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
+    SELECT at, due_ms FROM (
+        SELECT recorded_at AS at, value AS due_ms, batch_id AS number, {_IS_START} AS is_start,
+            max(CASE WHEN {_IS_START} THEN NULL ELSE recorded_at END) OVER () AS round
+        FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
+    ) WHERE round IS NULL OR at > round OR (at = round AND NOT is_start)
+    ORDER BY is_start DESC, at, number DESC LIMIT 1
+"""  # noqa: S608 - names of our own
+
+_IS_LIVE = f"""
+    SELECT value AS is_live FROM pipeline_metrics WHERE query = 'ingest' AND metric = '{CONTINUOUS}'
     ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
-_READING = f"""
-    SELECT recorded_at AS started, value FROM pipeline_metrics WHERE query = 'ingest' AND metric = '{CONTINUOUS}'
-    ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
+_READ = f"""
+    WITH written AS (SELECT max(recorded_at) AS at FROM clock)
+    SELECT written.at, min(started.recorded_at) AS started_since FROM written LEFT JOIN pipeline_metrics AS started
+    ON started.recorded_at > written.at AND {_IS_START} AND metric IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')
+    GROUP BY written.at
 """  # noqa: S608 - names of our own
 
 
@@ -80,17 +95,15 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     metrics, clocks = table(PIPELINE_METRICS.name), table(CLOCK.name)
     if metrics is None:
         return []
-    parts, live = [], []
+    parts, is_live = [], any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
     for last in select(_LAST, pipeline_metrics=metrics):
-        if not last["due_ms"]:
-            continue
-        live.append(last["started"])
-        if now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
+        is_live |= bool(last["due_ms"])
+        if last["due_ms"] and now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
             effect = "Since then no verdict was given and no alert could be raised or cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
-    live += [row["started"] for row in select(_READING, pipeline_metrics=metrics) if row["value"]]
-    clock = None if clocks is None else select("SELECT max(recorded_at) AS at FROM clock", clock=clocks)[0]["at"]
-    if live and clock is not None and now > max(clock, *live) + dt.timedelta(milliseconds=CLOCK_MS):
-        effect = "What arrived since then is in no table, and no alert about it can be raised."
-        parts.append(StoppedPart("Reading Kafka", clock, effect))
+    for clock in select(_READ, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else ():
+        since = clock["started_since"] or clock["at"]
+        if since is not None and now > since + dt.timedelta(milliseconds=CLOCK_MS):
+            effect = "What arrived since then is in no table, and no alert about it can be raised."
+            parts.append(StoppedPart("Reading Kafka", clock["at"], effect))
     return parts

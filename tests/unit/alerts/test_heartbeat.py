@@ -89,6 +89,29 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
     assert (part.part, part.since) == ("Reading Kafka", START)
 
 
+def start_and_die(paths: PathSettings, kind: str, at: dt.datetime) -> None:
+    if kind == "run":
+        Heartbeat(paths).record(360_000, at)
+    else:
+        declare(paths, "ingest", f"{at}", True, at)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stopped"), [("run", ["The check of verdicts and alerts", "Reading Kafka"]), ("job", ["Reading Kafka"])]
+)
+def test_what_dies_at_every_start_stopped_however_often_it_is_started(
+    paths: PathSettings, kind: str, stopped: list[str]
+) -> None:
+    """Its newest start is always of this minute."""
+    Heartbeat(paths).record(0, START)
+    write_clock(paths, START)
+    starts = [START + number * 60 * SECOND for number in range(1, 18)]
+    for at in starts:
+        start_and_die(paths, kind, at)
+    found = find_stopped(TableSnapshot(paths).table, starts[-1] + SECOND)
+    assert [part.part for part in found] == stopped
+
+
 def test_a_job_of_its_own_that_died_stopped_and_one_that_ended_did_not(paths: PathSettings) -> None:
     late = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     declare(paths, "ingest", "one", True, START)
