@@ -29,7 +29,7 @@ configuration, secrets masked. An unknown key, a wrong type or a value out of ra
 the file or variable and the key ([errors](../errors.md)).
 
 Times are ms and sizes bytes unless the name says otherwise. `conf/cluster.yaml` is a second file to start from
-([own Kafka](../howto/kafka.md), [scaling out](../scale-out.md)).
+([own Kafka](../howto/kafka.md), [own cluster](../scale-out.md)).
 """
 _MASKED = "(secret)"
 

@@ -41,3 +41,17 @@ def test_the_chat_of_the_tutorial_has_thirty_lines() -> None:
     chat = blocks_of(ROOT / "docs" / "tutorial.md")[1]
     assert chat.language == "python"
     assert len([line for line in chat.text.splitlines() if line.strip()]) <= 30
+
+
+def test_the_first_page_of_the_site_leads_to_every_page() -> None:
+    """Directly, or by a page that it links to."""
+    docs = ROOT / "docs"
+    links = {
+        page: {
+            (page.parent / link).resolve()
+            for link in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
+        }
+        for page in docs.rglob("*.md")
+    }
+    near = links[docs / "index.md"] | {docs / "index.md"}
+    assert links.keys() - near.union(*(links.get(page, set()) for page in near)) == set()
