@@ -199,7 +199,7 @@ class ReliableChannel:
             # What is done stays done: every send is looked at until it is, and then no more.
             while open_sends and self.send_state(open_sends[-1]) in enough:
                 open_sends.pop()
-            return not open_sends or self._fault is not None or self._gone.is_set()
+            return not open_sends or not self._is_running
 
         self._wait_for(is_over, timeout_s)
         return not open_sends
@@ -211,9 +211,9 @@ class ReliableChannel:
 
         def is_over() -> bool:
             with self._cycle.lock:
-                return self._fault is not None or not (self._cycle.backlog or self._cycle.outgoing.in_flight)
+                return not self._is_running or not (self._cycle.backlog or self._cycle.outgoing.in_flight)
 
-        return self._wait_for(is_over, timeout_s) and self._fault is None
+        return self._wait_for(is_over, timeout_s) and self._is_running
 
     def _wait_for(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
         with self._settled:  # another lock than the cycle's, which must go on meanwhile
@@ -247,9 +247,7 @@ class ReliableChannel:
             return
         limit, timeout = self._config.max_queued_bytes, self._config.send_timeout_ms / 1_000
         with self._cycle.space:
-            room = self._cycle.space.wait_for(
-                lambda: self._cycle.backlog < limit or not self._started or self._fault is not None, timeout
-            )
+            room = self._cycle.space.wait_for(lambda: self._cycle.backlog < limit or not self._is_running, timeout)
         if not room:
             raise SendBufferFull(
                 f"{limit} bytes of channel {self.channel_id!r} wait for the node since {timeout:g} s.",
@@ -322,6 +320,11 @@ class ReliableChannel:
         """Whether the handle was closed."""
         return self._closed
 
+    @property
+    def _is_running(self) -> bool:
+        """Whether the channel is started, and neither a fault nor the end of the handle has stopped it."""
+        return self._started and self._fault is None and not self._gone.is_set()
+
     def start(self) -> None:
         """Subscribe, resend unacknowledged messages, query a store for missed ones, run the timers. Starting twice does
         nothing. In a process that was forked from the one that opened the channel, this and every other call but
@@ -373,6 +376,8 @@ class ReliableChannel:
             self._node.remove_listener(self._cycle.on_node_event)
             worker, self._worker = self._worker, None
             self._cycle.work.set()
+        with self._settled:
+            self._settled.notify_all()  # who waits for sends waits in vain from now on
         self._cycle.retrieval.stop()
         if worker is not None:
             join(worker)
@@ -429,7 +434,7 @@ class ReliableChannel:
         with self._cycle.lock:
             return {
                 **self._cycle.machine.summary(),
-                "started": self._started and self._fault is None,
+                "started": self._is_running,
                 "queued_envelopes": self._cycle.outgoing.queued,
                 "lost_envelopes": self._cycle.arrivals.lost,
             }

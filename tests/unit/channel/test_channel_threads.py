@@ -301,17 +301,22 @@ def test_a_full_node_is_asked_again_and_never_waited_for(pumped: Pumped) -> None
     assert asked == [0, 0, 0]
 
 
-def test_waiting_ends_when_another_thread_closes(pumped: Pumped) -> None:
+@pytest.mark.parametrize("end", ["stop", "close"])
+def test_waiting_ends_without_success_when_another_thread_ends_the_channel(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """After a stop ``wait`` never returned; ``flush`` said that what the node had not taken was sent."""
     alice = pumped.channel("alice")
-    request_id = alice.send(b"nobody acknowledges this")
-    assert alice.wait([request_id], timeout_s=WAIT_S)
+    monkeypatch.setattr(pumped.network.node("alice"), "send", fail_with(SendBufferFull("The buffer is full.")))
+    request_id = alice.send(b"no node takes this")
     ended: queue.Queue[bool] = queue.Queue()
-    waiting = threading.Thread(target=lambda: ended.put(alice.wait([request_id], delivered=True)), daemon=True)
-    waiting.start()
-    waiting.join(0.1)
-    assert ended.empty()
+    for call in (lambda: alice.wait([request_id]), alice.flush):
+        threading.Thread(target=lambda call=call: ended.put(call()), daemon=True).start()  # type: ignore[misc]
+    with pytest.raises(queue.Empty):
+        ended.get(timeout=0.1)
+    getattr(alice, end)()
+    assert [ended.get(timeout=WAIT_S) for _ in range(2)] == [False, False]
     alice.close()
-    assert ended.get(timeout=10) is False
 
 
 def test_waiting_ends_without_success_when_the_channel_stops_on_a_full_disk(
