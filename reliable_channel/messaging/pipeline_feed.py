@@ -113,7 +113,10 @@ class KafkaFeed(Feed):
             self._on_settled(FailureReason.UNREACHABLE, error.cause)
 
     def _on_settled(self, reason: FailureReason | None, detail: str) -> None:
-        self._wait_s = None if reason is None else 0
-        if reason is not None:
-            self.lost += 1
-            _log.warning("a row for the pipeline was lost (%s: %s)", reason, detail)
+        if reason is None:
+            self._wait_s = None
+            return
+        self.lost += 1
+        if self._wait_s is None:  # once until Kafka takes a row again: there may be thousands, in an outage of hours
+            _log.warning("rows for the pipeline are lost (%s: %s)", reason, detail)
+        self._wait_s = 0

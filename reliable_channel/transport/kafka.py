@@ -334,6 +334,7 @@ class KafkaNode(NodeBase):
 
     def _follow_results(self, reader: OffsetReader, stopping: threading.Event) -> None:
         """Read the bridges' reports of their health and of this process's envelopes."""
+        is_failing = False
         try:
             while not stopping.is_set():
                 try:
@@ -345,8 +346,11 @@ class KafkaNode(NodeBase):
                             self._emit(event)
                     if not stopping.is_set():
                         self._judge()  # a bridge may be new, or gone
+                    is_failing = False
                 except EnvironmentFault as fault:
-                    _log.warning("results of dispatches are not read: %s", fault.cause)
+                    if not is_failing:  # once, of what is tried every second
+                        _log.warning("results of dispatches are not read: %s", fault.cause)
+                    is_failing = True
                     stopping.wait(1.0)
         finally:
             reader.close()

@@ -152,3 +152,12 @@ def test_a_dead_broker_is_waited_for_once_and_not_by_every_envelope(producer: Fa
         kept.record(row())
     assert producer.waits == [None, 0, 0, 0, 0, None]
     assert kept.lost == 4
+
+
+def test_an_outage_of_kafka_is_logged_once(producer: FakeProducer, caplog: pytest.LogCaptureFixture) -> None:
+    """Each row was a line of the log."""
+    made = feed(producer)
+    for fault in (FailureReason.UNREACHABLE,) * 3 + (None, FailureReason.UNREACHABLE):
+        producer.fault = fault
+        made.record(row())
+    assert (made.lost, len(caplog.records)) == (4, 2)
