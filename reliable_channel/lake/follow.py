@@ -93,6 +93,15 @@ def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, vers
     return added if version <= opened.version() else None
 
 
+def list_next_files(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[str]:
+    """The paths of the files of the first commit from ``version`` on that appends rows; empty if there is none."""
+    files, root = filesystem(paths.table(table.name))
+    for number in range(version, opened.version() + 1):
+        if appended := _list_appended(table, _read_commit(files, root, number) or []):
+            return [file.path for file in appended]
+    return []
+
+
 def read_files(
     paths: PathSettings,
     table: Table,

@@ -20,6 +20,10 @@ from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, EPOCH, TopicPartition
 
+WALL_CLOCK_GRACE_US = 10_000_000
+"""How far the time of a partition without records stays behind the wall clock, because brokers' clocks may differ from
+ours."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -48,6 +52,21 @@ class IngestClock:
         earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
         self.reached = _find_latest(rows.filter(earlier))
         return True
+
+    def find_quiet(
+        self, reached: dict[TopicPartition, Progress], ingest_us: int, interval_us: int
+    ) -> dict[TopicPartition, Progress]:
+        """Partitions without records in a micro-batch that ``reached`` something in others: advanced to the latest
+        event time there, unless that is less than ``interval_us`` further, so that timers of their channels run.
+
+        They had been read to their end when the micro-batch was planned: Spark reads at least one offset of every
+        partition that has more. ``ingest_us``: the ingest clock, µs."""
+        at_us = min(max(at.event_time_us for at in reached.values()), ingest_us - WALL_CLOCK_GRACE_US)
+        return {
+            topic_partition: Progress(at_us, at.next_offset)
+            for topic_partition, at in self.reached.items()
+            if topic_partition not in reached and at.event_time_us + interval_us <= at_us
+        }
 
     def record(self, sink: BatchSink, reached: dict[TopicPartition, Progress]) -> None:
         """Record the positions that this micro-batch reached."""

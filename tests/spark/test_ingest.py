@@ -95,6 +95,22 @@ def test_good_bad_and_plain_records_each_have_their_place(
     assert gaps == [(6, 8)]
 
 
+def test_a_quiet_partition_of_a_busy_topic_has_ticks(spark: SparkSession, configured: Settings, tmp_path: Path) -> None:
+    """So that what is missing in it is asked for, and in the end lost, however long the others have records."""
+    log = KafkaLog(spark, tmp_path / "log")
+    log.produce([Record(envelope(n), 0, START_MS, partition=n) for n in range(2)])
+    for minute in (1, 2):
+        log.produce([Record(envelope(2), minute, START_MS + minute * 60_000, partition=1)])
+    log.produce([Record(envelope(3), 1, START_MS)])
+    run_ingest(spark, configured, log)
+    found = [r for r in rows(configured, tables.SDS_MESSAGES) if r["kafka_partition"] == 0]
+    found.sort(key=lambda r: (r["kafka_offset"], r["event_time"], r["sds_kind"] == "tick"))  # type: ignore[comparison-overlap]
+    minutes = [(int(r["event_time"].timestamp() * 1000) - START_MS) // 60_000 for r in found]  # type: ignore[attr-defined]
+    kinds = [(r["kafka_offset"], r["sds_kind"]) for r in found]
+    assert kinds == [(0, "content"), (0, "tick"), (0, "tick"), (0, "tick"), (1, "content"), (1, "tick")]
+    assert minutes == [0, 0, 1, 2, 2, 2]
+
+
 def test_a_second_run_goes_on_with_clock_and_quotas_and_what_is_above_one_waits_until_it_is_raised(
     spark: SparkSession, configured: Settings, tmp_path: Path
 ) -> None:

@@ -149,6 +149,8 @@ class IngestWriter:
                 for topic_partition, part in result.parts.items()
             }
             clock_us = max((part.ingest_us for part in result.parts.values()), default=None)
+            if clock_us is not None:
+                reached |= self.clock.find_quiet(reached, clock_us, self._settings.pipeline.clock_interval_ms * 1000)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
             missing = find_missing_offsets(result.parts, self.clock.reached, self._read_starts(sink, result))
             gaps = gap_rows(self._find_lost(missing), result.parts)

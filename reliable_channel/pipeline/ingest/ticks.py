@@ -1,7 +1,7 @@
 """Advances the recorded clock while no records arrive, so that timers of silent channels run (docs/pipeline.md,
 *Time*).
 
-Every ingest micro-batch writes a tick. This module adds the others: wall-clock ticks while the topic is idle, and the
+Every ingest micro-batch writes ticks. This module adds the others: wall-clock ticks while the topic is idle, and the
 closing tick at the end of a back-fill. They are recorded in ``clock`` first, so no later record gets an earlier event
 time.
 """
@@ -21,7 +21,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.pipeline.clock import IngestClock, last_batch, read_progress
+from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, last_batch, read_progress
 from reliable_channel.pipeline.ingest.recreated_topic import find_recreation
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
@@ -31,9 +31,6 @@ _LOG = logging.getLogger(__name__)
 MOST_INTERVALS = 6
 """The longest distance between two idle ticks, in intervals of ``pipeline.clock_interval_ms``: each tick costs a
 micro-batch in two jobs (docs/measurements-history.md, *At 100 records/s, and without records*)."""
-
-WALL_CLOCK_GRACE_US = 10_000_000
-"""How far idle ticks stay behind the wall clock, because brokers' clocks may differ from ours."""
 
 CATCH_UP = 0.1
 """How fast the time of idle ticks follows a wall clock that was set forward: seconds in a second."""

@@ -24,12 +24,12 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow, file_schema
-from reliable_channel.lake.tables import EPOCH, Table
-from reliable_channel.pipeline.clock import read_progress
+from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import count_undelivered, find_affected
+from reliable_channel.pipeline.verdict.as_of import find_as_of
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_silence, open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
@@ -54,13 +54,13 @@ def run(spark: SparkSession, settings: Settings) -> int:
     """Judge messages with new evidence and unsettled ones, and replace their verdicts in ``delivery_status``; returns
     how many. Without verdicts, all evidence is new; without the position of an earlier round, judge all messages.
 
-    Verdicts are computed against the recorded clock, so the same tables give the same verdicts."""
+    Verdicts are computed as of an event time that the jobs have reached, so the same tables and positions give the same
+    verdicts."""
     paths = settings.paths
     create_tables(paths, (*TABLES_READ, tables.DELIVERY_STATUS))
-    as_of_us = max((reached.event_time_us for reached in read_progress(paths).values()), default=None)
-    if as_of_us is None:
+    as_of = find_as_of(paths)
+    if as_of is None:
         return 0
-    as_of = EPOCH + dt.timedelta(microseconds=as_of_us)
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
     opened = open_evidence(paths)  # before anything is read: rows that come later are new in the next round

@@ -1,4 +1,4 @@
-"""A machine's clock that is set back, or that was ahead for a while: event time never goes back."""
+"""Event time never goes back, whatever the machine's clock does, and goes on in partitions without records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from reliable_channel.lake.append import BatchSink
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
-from reliable_channel.pipeline.clock import IngestClock, Progress, read_progress
-from reliable_channel.pipeline.ingest.ticks import WALL_CLOCK_GRACE_US, SteadyClock, advance
+from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, Progress, read_progress
+from reliable_channel.pipeline.ingest.ticks import SteadyClock, advance
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -55,3 +55,24 @@ def test_a_clock_set_back_gives_no_tick_and_moves_nothing_back(
     monkeypatch.setattr(time, "time_ns", lambda: (NOW_US + HOUR_US) * 1000)
     assert tick(paths, again)
     assert read_progress(paths) == {PLACE: Progress(NOW_US + HOUR_US - WALL_CLOCK_GRACE_US, 5)}
+
+
+QUIET, OTHER = ("waku.envelopes", 1), ("waku.envelopes", 2)
+
+
+@pytest.mark.parametrize(
+    ("quiet_us", "others_us", "expected_us"),
+    [
+        (NOW_US - HOUR_US, NOW_US - HOUR_US // 2, NOW_US - HOUR_US // 2),
+        (NOW_US - HOUR_US, NOW_US + HOUR_US, NOW_US - WALL_CLOCK_GRACE_US),  # their producer's clock is ahead
+        (NOW_US - HOUR_US, NOW_US - HOUR_US + 4_999_999, None),
+        (NOW_US, NOW_US - HOUR_US, None),
+    ],
+)
+def test_a_partition_without_records_follows_those_with_records(
+    paths: PathSettings, quiet_us: int, others_us: int, expected_us: int | None
+) -> None:
+    clock = IngestClock(paths, {PLACE: Progress(0, 3), OTHER: Progress(0, 5), QUIET: Progress(quiet_us, 7)})
+    reached = {PLACE: Progress(others_us, 4), OTHER: Progress(others_us - 1, 6)}
+    expected = {} if expected_us is None else {QUIET: Progress(expected_us, 7)}
+    assert clock.find_quiet(reached, NOW_US, 5_000_000) == expected

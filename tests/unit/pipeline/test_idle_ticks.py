@@ -5,13 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.pipeline.ingest.ticks import (
-    CATCH_UP,
-    MOST_INTERVALS,
-    WALL_CLOCK_GRACE_US,
-    IdleIntervals,
-    SteadyClock,
-)
+from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US
+from reliable_channel.pipeline.ingest.ticks import CATCH_UP, MOST_INTERVALS, IdleIntervals, SteadyClock
 
 
 def ticks(intervals: IdleIntervals, last_batch: int, count: int) -> list[int]:
