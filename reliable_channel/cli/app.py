@@ -123,14 +123,14 @@ def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(143)
 
 
-def _prepare_output() -> None:
+def _prepare_streams() -> None:
     """Make standard output and error take every text: one that was closed (``>&-``) discards it, and one that is not
-    UTF-8 gets escapes for what it cannot represent."""
-    for name in ("stdout", "stderr"):
+    UTF-8 gets escapes for what it cannot represent. A standard input that was closed (``<&-``) is empty."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -151,7 +151,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
     signal.signal(signal.SIGTERM, _raise_on_terminate)
-    _prepare_output()
+    _prepare_streams()
     show_own_logs()
     if debug:
         tame_kafka()

@@ -144,12 +144,13 @@ def test_what_the_terminal_cannot_represent_is_printed_as_escapes(encoding: str)
     assert done.stdout.splitlines() == [dots + b" of a name that is not UTF-8: \\udcff"]
 
 
-def test_a_standard_output_that_is_closed_is_no_fault() -> None:
+def test_standard_streams_that_are_closed_are_no_fault() -> None:
     code = (
-        "import sys; sys.stdout = sys.stderr = None\n"  # as with >&- 2>&-
+        "import sys; sys.stdin = sys.stdout = sys.stderr = None\n"  # as with <&- >&- 2>&-
         "import reliable_channel.cli.app as cli\n"
         "def app(_command):\n"
         "    sys.stdout.isatty(), sys.stderr.isatty(), print('seen by nobody')\n"
+        "    assert not sys.stdin.isatty() and sys.stdin.buffer.read() == b''\n"
         "    raise SystemExit(0)\n"
         "cli.build = app; cli.run(['status'])"
     )
