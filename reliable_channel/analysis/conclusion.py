@@ -28,7 +28,7 @@ def conclusion(
     if not missing:
         return f"All {settled:,} settled messages were delivered."
     sentences = [f"{text.percent(missing / settled)} of {settled:,} settled messages are missing."]
-    if worst := _worst(channels, missing, settled):
+    if worst := _find_worst(channels, missing, settled):
         name, loss, others = worst
         sentences.append(f"The channel {name} misses {text.percent(loss)}, all others {text.percent(others)}.")
     of_missing = [row for row in causes if row["verdict"] == "missing"]
@@ -39,7 +39,7 @@ def conclusion(
     return " ".join(sentences)
 
 
-def _worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:
+def _find_worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:
     """Name and loss of the channel whose loss is much larger than that of the others, and the loss of the others."""
     enough = [row for row in channels if row["missing"] and row["missing"] + row["delivered"] >= FEWEST]
     worst = max(enough, key=lambda row: row["missing"] / (row["missing"] + row["delivered"]), default=None)

@@ -53,25 +53,27 @@ def collect(settings: Settings, newest: Newest | None = None) -> dict[str, Any]:
     opened = open_tables(settings.paths)
     by_id = {str(table.metadata().id): name for name, table in opened.items()}
     known = {
-        "open_sets": _open_sets(settings.paths, checkpoints),
-        "quarantine": _quarantine(opened.get(QUARANTINE.name)),
-        "missing_dependencies": _missing_dependencies(opened),
+        "open_sets": _count_open_sets(settings.paths, checkpoints),
+        "quarantine": _count_quarantined(opened.get(QUARANTINE.name)),
+        "missing_dependencies": _find_missing_dependencies(opened),
     }
     return {
         "data_dir": settings.paths.data_dir,
         "checkpoint_dir": settings.paths.checkpoint_dir,
-        "tables": [_table(name, table) for name, table in opened.items()],
+        "tables": [_describe_table(name, table) for name, table in opened.items()],
         "stopped": [
             {"part": part.part, "since": part.since.isoformat(timespec="seconds"), "effect": part.effect}
             for part in find_stopped(opened.get)
         ],
         "missing_tables": [table.name for table in TABLES if table.name not in opened],
-        "jobs": [_job(c, opened, by_id, broker_offsets) for c in checkpoints],  # when Kafka has had time to answer
+        "jobs": [
+            _describe_job(c, opened, by_id, broker_offsets) for c in checkpoints
+        ],  # when Kafka has had time to answer
         **known,
     }
 
 
-def _table(name: str, table: DeltaTable) -> dict[str, Any]:
+def _describe_table(name: str, table: DeltaTable) -> dict[str, Any]:
     actions = table.get_add_actions(flatten=True)
     last = table.history(1)
     return {
@@ -80,11 +82,11 @@ def _table(name: str, table: DeltaTable) -> dict[str, Any]:
         "files": actions.num_rows,
         "bytes": sum(actions.column("size_bytes").to_pylist()),
         "version": table.version(),
-        "last_write": _iso(last[0].get("timestamp")) if last else None,
+        "last_write": _to_iso(last[0].get("timestamp")) if last else None,
     }
 
 
-def _job(
+def _describe_job(
     checkpoint: Checkpoint, opened: Mapping[str, DeltaTable], by_id: Mapping[str, str], broker_offsets: _BrokerOffsets
 ) -> dict[str, Any]:
     sources: list[dict[str, Any]] = []
@@ -96,7 +98,7 @@ def _job(
         behind = read_unread(opened[name], next_version, HISTORY_LIMIT)
         rows = [commit.rows for commit in behind]
         known = sum(r for r in rows if r is not None) if None not in rows else None
-        since = _iso(behind[0].time_ms) if behind else None
+        since = _to_iso(behind[0].time_ms) if behind else None
         sources.append({"source": name, "behind": known, "unit": "rows", "commits": len(behind), "since": since})
     for topic, offsets in checkpoint.offsets.kafka.items():
         end = broker_offsets.answer(topic)
@@ -105,13 +107,13 @@ def _job(
     return {
         "job": checkpoint.query,
         "micro_batch": checkpoint.committed,
-        "at": _iso(checkpoint.offsets.batch_time_ms),
+        "at": _to_iso(checkpoint.offsets.batch_time_ms),
         "interrupted": checkpoint.interrupted,
         "sources": sources,
     }
 
 
-def _open_sets(paths: PathSettings, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
+def _count_open_sets(paths: PathSettings, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """The number of open sets of segments, by payload hash, and the earliest timer of one."""
     committed = next((c.committed for c in checkpoints if c.query == JOB and c.committed is not None), -1)
     try:
@@ -119,10 +121,10 @@ def _open_sets(paths: PathSettings, checkpoints: Sequence[Checkpoint]) -> dict[s
     except EnvironmentFault:  # of another version of this program, or removed since by the running job
         open_hashes = OpenHashes()
     due_us = open_hashes.next_due_us
-    return {"count": open_hashes.count, "next_due": _iso(due_us and due_us // 1000)}
+    return {"count": open_hashes.count, "next_due": _to_iso(due_us and due_us // 1000)}
 
 
-def _quarantine(table: DeltaTable | None) -> dict[str, int]:
+def _count_quarantined(table: DeltaTable | None) -> dict[str, int]:
     """Reason → rows, most frequent first."""
     if table is None:
         return {}
@@ -130,7 +132,7 @@ def _quarantine(table: DeltaTable | None) -> dict[str, int]:
     return {str(row["reason"]): row["rows"] for row in sorted(counts, key=lambda r: (-r["rows"], str(r["reason"])))}
 
 
-def _missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
+def _find_missing_dependencies(opened: Mapping[str, DeltaTable]) -> dict[str, Any]:
     """Requested dependencies that neither arrived nor were given up: how many, and the oldest."""
     if REFETCH_REQUESTS.name not in opened:
         return {"count": 0, "oldest": None}
@@ -175,5 +177,5 @@ class _BrokerOffsets:
         return self._answers.get(topic)
 
 
-def _iso(unix_ms: int | None) -> str | None:
+def _to_iso(unix_ms: int | None) -> str | None:
     return None if not unix_ms else dt.datetime.fromtimestamp(unix_ms / 1000, dt.UTC).isoformat(timespec="seconds")

@@ -29,7 +29,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         ),
         "",
         "Jobs",
-        *[f"  {line}" for job in report["jobs"] for line in _job(job)],
+        *[f"  {line}" for job in report["jobs"] for line in _format_job(job)],
         *(
             [f"  no job has started yet with checkpoints under {report['checkpoint_dir']}"]
             if not report["jobs"]
@@ -39,7 +39,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         "Waiting",
         f"  {report['open_sets']['count']:,} open sets of segments"
         + (f", next timer {report['open_sets']['next_due']}" if report["open_sets"]["next_due"] else ""),
-        f"  {_missing(report['missing_dependencies'])}",
+        f"  {_format_missing(report['missing_dependencies'])}",
         "",
         "Quarantine",
         *[f"  {printable(reason)}: {count:,}" for reason, count in report["quarantine"].items()],
@@ -47,14 +47,17 @@ def lines(report: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _job(job: Mapping[str, Any]) -> list[str]:
+def _format_job(job: Mapping[str, Any]) -> list[str]:
     state = "has not finished a micro-batch" if job["micro_batch"] is None else f"micro-batch {job['micro_batch']}"
     when = f" of {job['at']}" if job["at"] else ""
     again = "; the next one runs, or was interrupted and runs again at the next start" if job["interrupted"] else ""
-    return [f"{printable(job['job'])}: {state}{when}{again}", *[f"  {_source(source)}" for source in job["sources"]]]
+    return [
+        f"{printable(job['job'])}: {state}{when}{again}",
+        *[f"  {_format_source(source)}" for source in job["sources"]],
+    ]
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _format_source(source: Mapping[str, Any]) -> str:
     name, behind = printable(source["source"]), source["behind"]
     if behind is None and not source.get("commits"):
         return f"{name}: lag unknown"
@@ -64,7 +67,7 @@ def _source(source: Mapping[str, Any]) -> str:
     return f"{name}: {count} behind" + (f", since {source['since']}" if source.get("since") else "")
 
 
-def _missing(missing: Mapping[str, Any]) -> str:
+def _format_missing(missing: Mapping[str, Any]) -> str:
     if not missing["count"]:
         return "no dependency is missing"
     oldest = missing["oldest"]

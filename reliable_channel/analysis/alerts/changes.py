@@ -64,12 +64,12 @@ def changes(
             else []
         )
         changed += [
-            _change(rule, reading.subject, AlertState.RAISED, reading.value, reading.detail)
+            _make_change(rule, reading.subject, AlertState.RAISED, reading.value, reading.detail)
             for reading in new[:room] + (others if open_others is None else [])
         ]
         if open_others is not None and not others:
             detail = "all that are above the threshold have alerts of their own"
-            changed.append(_change(rule, OTHERS, AlertState.CLEARED, None, detail))
+            changed.append(_make_change(rule, OTHERS, AlertState.CLEARED, None, detail))
     removed = [old for (alert, _), old in sorted(open_alerts.items()) if alert not in known]
     why = "the rule was removed"
     return changed + [replace(old, state=AlertState.CLEARED, value=None, threshold=None, detail=why) for old in removed]
@@ -77,9 +77,9 @@ def changes(
 
 def _clear_alert(old: AlertChange, reading: Reading | None, rule: Rule) -> AlertChange:
     if reading is None:
-        return _change(rule, old.subject, AlertState.CLEARED, None, "there is nothing to measure any more")
-    return _change(rule, old.subject, AlertState.CLEARED, reading.value, reading.detail)
+        return _make_change(rule, old.subject, AlertState.CLEARED, None, "there is nothing to measure any more")
+    return _make_change(rule, old.subject, AlertState.CLEARED, reading.value, reading.detail)
 
 
-def _change(rule: Rule, subject: str, state: AlertState, value: float | None, detail: str) -> AlertChange:
+def _make_change(rule: Rule, subject: str, state: AlertState, value: float | None, detail: str) -> AlertChange:
     return AlertChange(rule.alert, rule.kind, subject, state, rule.severity, value, rule.threshold, detail)

@@ -51,7 +51,7 @@ def check(
     lake.require_any()
     clock = as_of(lake)
     measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
-    # What was measured stays as it is; only what another run appended meanwhile is read again.
+    # What was measured stays as it is; only what another run appended meanwhile is read again (:mod:`.log`).
     for _ in range(_ATTEMPTS):
         log = AlertLog(settings.paths)
         changed = changes(log.open_alerts(), measured, settings.alerts.most_open)

@@ -48,14 +48,14 @@ class AlertLog:
 
     def open_alerts(self) -> dict[Key, AlertChange]:
         """The alerts that are raised and not cleared."""
-        rows = (_change(row) for row in self._lake.select(OPEN))
+        rows = (_make_change(row) for row in self._lake.select(OPEN))
         return {(change.alert, change.subject): change for change in rows}
 
     def append(self, changes: Sequence[AlertChange], as_of: dt.datetime | None, now: dt.datetime) -> bool:
         """Append all or none; False when another run appended since this snapshot."""
         if not changes:  # the usual check commits nothing
             return True
-        last = self._last()
+        last = self._read_last()
         rows = [
             {**asdict(change), "sequence": last + n, "as_of": as_of, "recorded_at": now}
             for n, change in enumerate(changes, 1)
@@ -77,7 +77,7 @@ class AlertLog:
         """Record that the changes up to ``sequence`` were sent. A concurrent run that records the same wins."""
         self._commit(as_arrow([], ALERTS), _SENT_TO_WEBHOOK, sequence)
 
-    def _last(self) -> int:
+    def _read_last(self) -> int:
         # Rows go by retention, the number of the last one does not.
         newest = self._lake.select("SELECT max(sequence) AS last FROM alerts")[0]["last"]
         return max(newest or 0, self._table.transaction_version(_CHANGES) or 0)
@@ -90,6 +90,6 @@ class AlertLog:
         return True
 
 
-def _change(row: dict[str, Any]) -> AlertChange:
+def _make_change(row: dict[str, Any]) -> AlertChange:
     values = {field.name: row[field.name] for field in fields(AlertChange)}
     return AlertChange(**values | {"state": AlertState(row["state"])})

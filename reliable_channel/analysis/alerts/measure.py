@@ -61,16 +61,16 @@ def as_of(lake: TableSnapshot) -> dt.datetime | None:
 def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
     """Measure a rule: one reading per subject, largest value first; empty when there is nothing to measure."""
     if isinstance(rule, ClockStopped):
-        return _clock_stopped(lake, now)
+        return _measure_clock(lake, now)
     if isinstance(rule, Metric):
-        return _metric(lake, rule)
+        return _read_metric(lake, rule)
     if clock is None:
         return []
     measure: Callable[..., list[Reading]] = _MEASURES[type(rule)]
     return measure(lake, rule, {"since": clock - dt.timedelta(milliseconds=rule.window_ms), "until": clock})
 
 
-def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
+def _measure_loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> list[Reading]:
     # By the newest verdicts. Messages that are not settled may still arrive. The window has no end, because the first
     # trace of a message that only its sender recorded may be later than everything that was read.
     key = ", ".join(CHANNEL_KEY)
@@ -85,7 +85,7 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
     )
     return [
         Reading(
-            _channel(row) if rule.per == "channel" else PIPELINE,
+            _name_channel(row) if rule.per == "channel" else PIPELINE,
             row["loss"],
             f"{row['missing']} of {row['judged']} settled messages are missing",
         )
@@ -93,7 +93,7 @@ def _loss_rate(lake: TableSnapshot, rule: LossRate, window: dict[str, Any]) -> l
     ]
 
 
-def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
+def _measure_quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str, Any]) -> list[Reading]:
     counted = f"{CAME} AND ($every OR list_contains($reasons::VARCHAR[], reason))"
     row = lake.select(
         f"SELECT {drops(counted)} AS refused, {records(CAME)} AS came",
@@ -107,7 +107,7 @@ def _quarantine_rate(lake: TableSnapshot, rule: QuarantineRate, window: dict[str
     ]
 
 
-def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, Any]) -> list[Reading]:
+def _measure_silence(lake: TableSnapshot, rule: SilentChannel, window: dict[str, Any]) -> list[Reading]:
     # Each channel by the clock of its own partition: another one may be ahead of what was read of this one.
     rows = lake.select(
         f"""
@@ -125,7 +125,7 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
     )
     return [
         Reading(
-            _channel(row),
+            _name_channel(row),
             float(row["silent_ms"]),
             f"nothing for {text.duration(row['silent_ms'])}, after {row['messages']} SDS messages",
         )
@@ -133,7 +133,7 @@ def _silent_channel(lake: TableSnapshot, rule: SilentChannel, window: dict[str, 
     ]
 
 
-def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
+def _count_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: dict[str, Any]) -> list[Reading]:
     rows = lake.select(
         f"""
         SELECT content_topic, max(partitions) AS partitions FROM (
@@ -149,7 +149,7 @@ def _topic_in_partitions(lake: TableSnapshot, rule: TopicInPartitions, window: d
     ]
 
 
-def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[Reading]:
+def _measure_budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[Reading]:
     # The busiest epoch of any sender counts. The detail does not name the sender: anybody can send in its name.
     rows = lake.select(
         f"""
@@ -164,7 +164,7 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
     what = "envelopes" if rule.of == "all" else "envelopes of control traffic"
     return [
         Reading(
-            _channel(row),
+            _name_channel(row),
             row["used"] / rule.messages_per_epoch,
             f"a sender used {row['used']} of {rule.messages_per_epoch} {what} in an epoch of"
             f" {text.duration(rule.epoch_size_ms)}",
@@ -173,7 +173,7 @@ def _budget(lake: TableSnapshot, rule: Budget, window: dict[str, Any]) -> list[R
     ]
 
 
-def _split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> list[Reading]:
+def _measure_split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> list[Reading]:
     until = window["until"]
     now_ms = until.timestamp() * 1000
     readings = []
@@ -184,11 +184,11 @@ def _split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, Any]) -> l
             since = dt.datetime.fromtimestamp(split.since_ms / 1000, dt.UTC)
             sizes = " and ".join(str(len(group)) for group in split.groups)
             detail = f"groups of {sizes} participants lack each other's messages since {since:%Y-%m-%d %H:%M:%S}"
-            readings.append(Reading(_channel(key._asdict()), now_ms - split.since_ms, detail))
+            readings.append(Reading(_name_channel(key._asdict()), now_ms - split.since_ms, detail))
     return sorted(readings, key=lambda reading: -reading.value)
 
 
-def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, Any]) -> list[Reading]:
+def _count_mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, Any]) -> list[Reading]:
     key = ", ".join(CHANNEL_KEY)
     rows = lake.select(
         f"""
@@ -205,7 +205,7 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
     )
     by_channel: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        by_channel.setdefault(_channel(row), []).append(row)
+        by_channel.setdefault(_name_channel(row), []).append(row)
     return [
         Reading(
             channel,
@@ -220,7 +220,7 @@ def _mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict[str, 
     ]
 
 
-def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
+def _read_metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
     rows = lake.select(
         f"""
@@ -243,7 +243,7 @@ def _metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     ]
 
 
-def _clock_stopped(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
+def _measure_clock(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
     last = lake.select("SELECT max(recorded_at) AS at FROM clock")[0]["at"]
     if last is None:
         return []
@@ -252,17 +252,17 @@ def _clock_stopped(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
 
 
 _MEASURES: dict[type, Callable[..., list[Reading]]] = {
-    LossRate: _loss_rate,
-    QuarantineRate: _quarantine_rate,
-    SilentChannel: _silent_channel,
-    TopicInPartitions: _topic_in_partitions,
-    Budget: _budget,
-    SplitChannel: _split,
-    MixedFamilies: _mixed_families,
+    LossRate: _measure_loss_rate,
+    QuarantineRate: _measure_quarantine_rate,
+    SilentChannel: _measure_silence,
+    TopicInPartitions: _count_partitions,
+    Budget: _measure_budget,
+    SplitChannel: _measure_split,
+    MixedFamilies: _count_mixed_families,
 }
 
 
-def _channel(row: dict[str, Any]) -> str:
+def _name_channel(row: dict[str, Any]) -> str:
     return _shorten(json.dumps([row[name] for name in CHANNEL_KEY], ensure_ascii=False))
 
 

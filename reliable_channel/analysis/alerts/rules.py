@@ -180,7 +180,7 @@ def parse_rules(text: str | bytes, file: str) -> tuple[Rule, ...]:
         raise ConfigurationError(f"{file}: there must be one key, rules, with a list.", "See conf/alerts.yaml.")
     if len(content["rules"]) > MOST_RULES:
         raise ConfigurationError(f"{file} has more than {MOST_RULES} rules.", "Leave some out.")
-    rules = tuple(_rule(given, number, file) for number, given in enumerate(content["rules"], 1))
+    rules = tuple(_validate_rule(given, number, file) for number, given in enumerate(content["rules"], 1))
     names = [rule.alert for rule in rules]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -188,17 +188,17 @@ def parse_rules(text: str | bytes, file: str) -> tuple[Rule, ...]:
     return rules
 
 
-def _rule(given: Any, number: int, file: str) -> Rule:
+def _validate_rule(given: Any, number: int, file: str) -> Rule:
     name = given.get("alert") if isinstance(given, dict) else None
     which = f"rule {name!r}" if isinstance(name, str) else f"rule number {number}"
     try:
         return _ADAPTER.validate_python(given)
     except ValidationError as error:
-        wrong = "; ".join(_sentence(item) for item in error.errors(include_url=False, include_context=True))
+        wrong = "; ".join(_describe_error(item) for item in error.errors(include_url=False, include_context=True))
         raise ConfigurationError(f"{file}: {which}: {wrong}.", "docs/alerts.md has the kinds and their keys.") from None
 
 
-def _sentence(item: Any) -> str:
+def _describe_error(item: Any) -> str:
     if item["type"] == "union_tag_not_found":
         return "kind is missing"
     if item["type"] == "union_tag_invalid":

@@ -18,8 +18,8 @@ def lines(outcome: CheckResult) -> list[str]:
         f"{len(outcome.open_alerts)} {'alert is' if len(outcome.open_alerts) == 1 else 'alerts are'} raised ({clock})"
     ]
     parts += [f"  {part}" for part in outcome.stopped]
-    parts += [f"  {_line(change)}" for change in outcome.open_alerts]
-    parts += ["Changed now:", *(f"  {change.state}: {_line(change)}" for change in outcome.changed)] * bool(
+    parts += [f"  {_format_change(change)}" for change in outcome.open_alerts]
+    parts += ["Changed now:", *(f"  {change.state}: {_format_change(change)}" for change in outcome.changed)] * bool(
         outcome.changed
     )
     return parts + ([f"{outcome.sent} changes were sent to the webhook."] if outcome.sent else [])
@@ -45,7 +45,7 @@ def as_values(outcome: CheckResult) -> dict[str, Any]:
     }
 
 
-def _line(change: AlertChange) -> str:
+def _format_change(change: AlertChange) -> str:
     return f"{change.severity:8} {change.alert}  {_describe_subject(change.subject)}: {change.detail}"
 
 

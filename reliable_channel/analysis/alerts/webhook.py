@@ -25,6 +25,7 @@ from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
 PAGE = 100
 """Changes in one request."""
 _TEMPORARY = {408, 425, 429}
+"""Too slow, too early, too many: of all others below 500 a repetition would get the same answer."""
 _LONGEST_PAUSE_S = 15.0
 """A receiver that asks for a longer one is left to the next run: rounds of verdicts wait for this one."""
 

@@ -113,7 +113,8 @@ def _unpack(data: bytes) -> dict[str, bytes]:
     """The members by name. Their sizes add up to less than the file's, so they overlap nowhere and none expands."""
     if len(data) > MAX_FILE_BYTES:
         raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
-    # The directory's length, which bounds what zipfile reads of it. Bundles have no comment and need no ZIP64.
+    # The directory's length, which bounds what zipfile reads of it. Bundles have no comment and need no ZIP64: the
+    # record at the end has 22 bytes, and a locator for ZIP64 would be the 20 before it (APPNOTE.TXT, 4.3.15, 4.3.16).
     end, length = data[-22:], int.from_bytes(data[-10:-6], "little")
     if end[:4] != b"PK\5\6" or end[-2:] != bytes(2) or data[-42:-38] == b"PK\6\7" or length > 200 * MAX_MEMBERS:
         raise ValueError("it has no directory as bundles have it")
@@ -140,11 +141,11 @@ def _find_altered(members: Mapping[str, bytes]) -> list[str]:
 
 
 def _write_rows(rows: pa.Table) -> bytes:
-    lines = [json.dumps(row, default=_plain, ensure_ascii=True) for row in rows.to_pylist()]
+    lines = [json.dumps(row, default=_to_plain, ensure_ascii=True) for row in rows.to_pylist()]
     return "".join(f"{line}\n" for line in sorted(lines)).encode()
 
 
-def _plain(value: Any) -> str:
+def _to_plain(value: Any) -> str:
     if isinstance(value, bytes):
         return value.hex()
     assert isinstance(value, dt.datetime)  # noqa: S101 - the tables have no other type
@@ -166,10 +167,10 @@ def _read_rows(content: bytes, table: Table) -> pa.Table:
 def _read_row(line: bytes, types: Mapping[str, str]) -> dict[str, Any]:
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"a row has more than {MAX_LINE_BYTES} bytes")
-    return {name: _value(value, types[name]) for name, value in json.loads(line.decode("ascii")).items()}
+    return {name: _parse_value(value, types[name]) for name, value in json.loads(line.decode("ascii")).items()}
 
 
-def _value(value: Any, kind: str) -> Any:
+def _parse_value(value: Any, kind: str) -> Any:
     """A value of a column of a type; raises ``ValueError`` and others for one of another type."""
     if value is None:
         return None
@@ -179,9 +180,9 @@ def _value(value: Any, kind: str) -> Any:
         return dt.datetime.fromisoformat(value)
     if kind == HISTORY_TYPE:
         names = {"sds_id": "STRING", "retrieval_hint": "BINARY", "sender_id": "STRING"}
-        return [{name: _value(entry[name], of) for name, of in names.items()} for entry in value]
+        return [{name: _parse_value(entry[name], of) for name, of in names.items()} for entry in value]
     if kind.startswith("ARRAY<"):
-        return [_value(each, kind[len("ARRAY<") : -1]) for each in value]
+        return [_parse_value(each, kind[len("ARRAY<") : -1]) for each in value]
     if not isinstance(value, _KINDS[kind]):
         raise ValueError(f"{type(value).__name__} is no {kind}")
     return value

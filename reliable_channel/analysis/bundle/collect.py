@@ -54,7 +54,7 @@ def collect(settings: Settings, wanted: str) -> bytes:
     newest = TableSnapshot(settings.paths)
     newest.require_any()
     lake = _open_round(newest)
-    status = _find(lake, wanted)
+    status = _find_status(lake, wanted)
     silent = _find_silence(settings, lake, (status["pubsub_topic"], status["content_topic"]))
     rows_by_table = _read_rows(settings.paths, lake, status, bool(silent))
     envelopes = _pack_envelopes(
@@ -70,11 +70,11 @@ def collect(settings: Settings, wanted: str) -> bytes:
             if (opened := lake.table(table.name)) is not None
         },
         "observer": observer,
-        "envelopes_left_out": len({*_of(rows_by_table[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
+        "envelopes_left_out": len({*_list_values(rows_by_table[tables.ENVELOPES], "message_hash")} - envelopes.keys()),
     }
     topic = observer["topic"]
     blank = BLANK if topic and topic["keyed"] else (*BLANK, *FROM_PLAINTEXT)
-    return write_bundle(about, {table: _without(rows, blank) for table, rows in rows_by_table.items()}, envelopes)
+    return write_bundle(about, {table: _leave_empty(rows, blank) for table, rows in rows_by_table.items()}, envelopes)
 
 
 def _open_round(lake: TableSnapshot) -> TableSnapshot:
@@ -95,7 +95,7 @@ def _open_round(lake: TableSnapshot) -> TableSnapshot:
     return lake
 
 
-def _find(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
+def _find_status(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
     """The row of ``delivery_status``."""
     first, *others = find_judged(lake, wanted)
     if others and first.message_key != wanted:
@@ -166,13 +166,13 @@ def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, An
     payloads = {*filter(None, [status["entire_message_hash"]])}
     rows_by_table = read_related(read, find_naming, ids, payloads)
     chain = {
-        *_of(rows_by_table[tables.SDS_MESSAGES], "sds_id"),
-        *_of(rows_by_table[tables.ACKS], "evidence_sds_id"),
+        *_list_values(rows_by_table[tables.SDS_MESSAGES], "sds_id"),
+        *_list_values(rows_by_table[tables.ACKS], "evidence_sds_id"),
         *ids,
     }
     chain |= {*ids_in(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
     if in_gaps:
-        namers = {*_of(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
+        namers = {*_list_values(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
         order = iterate_messages(("sds_id", "sds_kind", "sender_id", "lamport_timestamp", *CHANNEL_KEY))
         content = of_channel & (pc.field("sds_kind") == "content")
         chain |= _list_previous((row for rows in order for row in rows.filter(content).to_pylist()), namers)
@@ -180,9 +180,12 @@ def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, An
     for table in (tables.REFETCH_REQUESTS, tables.CHANNEL_EVENTS):
         rows_by_table[table] = about(table, "sds_id", ids)
     rows_by_table[tables.DELIVERED_MESSAGES] = about(tables.DELIVERED_MESSAGES, "entire_message_hash", payloads)
-    hashes = {*_of(messages, "envelope_hash"), *_of(rows_by_table[tables.SENDER_EVENTS], "envelope_hash")}
+    hashes = {
+        *_list_values(messages, "envelope_hash"),
+        *_list_values(rows_by_table[tables.SENDER_EVENTS], "envelope_hash"),
+    }
     refused = rows_by_table[tables.QUARANTINE] = _read_refused(lake, hashes, ids)
-    hashes |= {*_of(refused, "message_hash")}
+    hashes |= {*_list_values(refused, "message_hash")}
     rows_by_table[tables.SIGHTINGS] = about(tables.SIGHTINGS, "message_hash", hashes)
     rows_by_table[tables.ENVELOPES] = about(tables.ENVELOPES, "message_hash", hashes).sort_by(
         [(n, "ascending") for n in RECORD_KEY]
@@ -220,7 +223,7 @@ def _list_previous(messages: Iterable[Mapping[str, Any]], namers: Set[str]) -> s
 def _pack_envelopes(envelopes: pa.Table, messages: pa.Table, ids: Set[str]) -> dict[bytes, bytes]:
     """Raw envelopes by message hash, those of the SDS messages ``ids`` first. Of copies that differ only in what the
     hash does not cover, the first one."""
-    own = {*_of(messages.filter(is_among("sds_id", ids)), "envelope_hash")}
+    own = {*_list_values(messages.filter(is_among("sds_id", ids)), "envelope_hash")}
     rows = zip(envelopes["message_hash"].to_pylist(), envelopes["value"].to_pylist(), strict=True)
     packed: dict[bytes, bytes] = {}
     room = MAX_ENVELOPE_BYTES
@@ -230,13 +233,13 @@ def _pack_envelopes(envelopes: pa.Table, messages: pa.Table, ids: Set[str]) -> d
     return packed
 
 
-def _of(rows: pa.Table, column: str) -> list[Any]:
+def _list_values(rows: pa.Table, column: str) -> list[Any]:
     """The values of a column, without nulls."""
     values: list[Any] = rows[column].drop_null().to_pylist()
     return values
 
 
-def _without(rows: pa.Table, columns: Collection[str]) -> pa.Table:
+def _leave_empty(rows: pa.Table, columns: Collection[str]) -> pa.Table:
     """``rows`` with these columns empty."""
     for at, field in enumerate(rows.schema):
         if field.name in columns:

@@ -173,11 +173,11 @@ class _Verification:
         yield _report_differing("members: bytes (SHA256SUMS)", altered, self._bundle.members)
         if unknown:
             why = f"{', '.join(unknown[:NAMED])}: this version does not know what it is"
-            yield _cannot(f"{len(unknown)} other members", why)
+            yield _make_unknown(f"{len(unknown)} other members", why)
         written = self._bundle.about["program"]
         if written != f"reliable-channel {__version__}":
             why = f"{written} wrote the bundle, this is {__version__}; what differs may be the program"
-            yield _cannot("version of the program", why)
+            yield _make_unknown("version of the program", why)
 
     def envelopes(self) -> EvidenceCheck:
         """Recompute the hash of every envelope, from its bytes and the pubsub topic of its record."""
@@ -203,7 +203,7 @@ class _Verification:
         if absent := sum(decoded is None for _, decoded in self._decoded):
             keyed = self._topic and self._topic["keyed"]
             why = "encrypted, and no key given opens them (--key-file)" if keyed else "their envelopes are not here"
-            yield _cannot(f"{absent} SDS messages: decoding", why)
+            yield _make_unknown(f"{absent} SDS messages: decoding", why)
         refused = [
             (row, None if row["stage"] == "quota" or row["disposition"] == "requeued" else self._decode(row))
             for row in self._rows(tables.QUARANTINE)
@@ -216,7 +216,7 @@ class _Verification:
             yield _report_differing("quarantined records: reason", wrong, checked)
             if checked < len(refused):
                 why = "encrypted, not whole, above a quota, or requeued since"
-                yield _cannot(f"{len(refused) - checked} quarantined records", why)
+                yield _make_unknown(f"{len(refused) - checked} quarantined records", why)
 
     def payload(self) -> EvidenceCheck:
         """Rebuild the message from its segments, and compare its hash, and whether it can be rebuilt, with what the
@@ -241,11 +241,11 @@ class _Verification:
             why = f"the tables have another size ({sizes}), or say that a segment is missing" if refuted else ""
             return _conclude(f"{what}: Keccak-256, {len(payload)} bytes", why)
         if len(here) < len(mine):
-            return _cannot("message: Keccak-256", "its segments are encrypted, or not all here")
+            return _make_unknown("message: Keccak-256", "its segments are encrypted, or not all here")
         if self._status["verdict"] != "delivered":
             return EvidenceCheck(what.replace("rebuilt", "cannot be rebuilt"), CheckOutcome.OK)
-        if why := self._why_forgotten():
-            return _cannot(what, why)
+        if why := self._explain_forgotten():
+            return _make_unknown(what, why)
         return _conclude(what, "they are not enough")
 
     def _rebuild(self, segments: Iterable[tuple[dict[str, Any], bytes]]) -> bytes | None:
@@ -268,7 +268,7 @@ class _Verification:
                     return payload
         return None
 
-    def _why_forgotten(self) -> str:
+    def _explain_forgotten(self) -> str:
         since = self._observer["evidence_since"]
         if self._status["first_seen"] >= dt.datetime.fromisoformat(since):
             return ""
@@ -306,14 +306,14 @@ class _Verification:
         yield _report_differing(what, outcomes[CheckOutcome.DIFFERS], len(rows) - len(outcomes[CheckOutcome.UNKNOWN]))
         if unknown := outcomes[CheckOutcome.UNKNOWN]:
             why = f"the message or filter that shows it is not here or not readable: {', '.join(unknown[:NAMED])}"
-            yield _cannot(f"{len(unknown)} acknowledgements", why)
+            yield _make_unknown(f"{len(unknown)} acknowledgements", why)
 
     def verdict(self) -> EvidenceCheck:
         """Derive the verdict from the rows again, as the verdict job does."""
         status = self._status
-        what = f"verdict {_sentence(status)}"
-        if why := self._why_forgotten():
-            return _cannot(what, why)
+        what = f"verdict {_describe_verdict(status)}"
+        if why := self._explain_forgotten():
+            return _make_unknown(what, why)
         suspected = {name for row in self._rows(tables.QUARANTINE) for name in ids_within(row["stage"], row["raw"])}
         silent = [Span(*map(dt.datetime.fromisoformat, span)) for span in self._observer["silent"]]
         values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
@@ -328,7 +328,7 @@ class _Verification:
         asks = bool(self._observer["asks_stores"])
         derived = judge_message(rows[0], status["as_of"], settle_ms, silent, followed, asks)
         wrong = [name for name, value in status.items() if derived[name] != value]
-        detail = f"{', '.join(wrong)}; it follows: {_sentence(derived)}" if wrong else ""
+        detail = f"{', '.join(wrong)}; it follows: {_describe_verdict(derived)}" if wrong else ""
         return _conclude(f"{what}: derived again", detail)
 
     def completeness(self) -> EvidenceCheck:
@@ -340,20 +340,20 @@ class _Verification:
         versions = "whoever has the tables at the versions in bundle.json gets the same file from them"
         if not absent:
             why = f"all {len(named)} SDS messages that it consists of or names are here, and {versions}"
-            return _cannot("that nothing was left out", why)
+            return _make_unknown("that nothing was left out", why)
         why = f"{len(absent)} of {len(named)} SDS messages that it consists of or names are not here"
-        return _cannot("that nothing was left out", f"{why} ({', '.join(absent[:NAMED])}); {versions}")
+        return _make_unknown("that nothing was left out", f"{why} ({', '.join(absent[:NAMED])}); {versions}")
 
     def statements(self) -> Iterator[EvidenceCheck]:
         """List the rows that only their authors can confirm."""
         counts = {who: len(self._rows(table)) for table, who in _STATEMENTS.items()}
         said = ", ".join(f"{count} of {who}" for who, count in counts.items() if count)
         if said:
-            yield _cannot(f"statements ({said})", "only those who made them can confirm them")
+            yield _make_unknown(f"statements ({said})", "only those who made them can confirm them")
         if left_out := self._bundle.about["envelopes_left_out"]:
-            yield _cannot(f"{int(left_out)} envelopes", "left out, because bundles are bounded")
+            yield _make_unknown(f"{int(left_out)} envelopes", "left out, because bundles are bounded")
         times = "times of reception, settings and silence of the observer"
-        yield _cannot(times, "only the observer has seen them")
+        yield _make_unknown(times, "only the observer has seen them")
 
 
 def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -361,10 +361,10 @@ def _key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_same(row: Mapping[str, Any], decoded: Decoded, columns: Iterable[str]) -> bool:
-    return all(_plain(getattr(decoded, name)) == _plain(row[name]) for name in columns if name in row)
+    return all(_to_plain(getattr(decoded, name)) == _to_plain(row[name]) for name in columns if name in row)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A decoded value as a row has it: entries of a history are structs there, and an empty list is null or not."""
     if isinstance(value, list | tuple):
         return [
@@ -389,7 +389,7 @@ def _find_shown(ids: set[str], copy: Mapping[str, Any], decoded: Decoded | None,
     return None if absent is None else ids.difference(absent)
 
 
-def _sentence(status: Mapping[str, Any]) -> str:
+def _describe_verdict(status: Mapping[str, Any]) -> str:
     cause = f" ({status['cause']})" if status["cause"] else ""
     acknowledged = f", acknowledged by {', '.join(status['acknowledged_by'])}" if status["acknowledged_by"] else ""
     return f"{status['verdict']}{cause}" + (f", {status['detail']}" if status["detail"] else "") + acknowledged
@@ -400,7 +400,7 @@ def _report_differing(what: str, wrong: Sequence[str], checked: int) -> Evidence
     return _conclude(f"{checked} {what}", detail)
 
 
-def _cannot(what: str, why: str) -> EvidenceCheck:
+def _make_unknown(what: str, why: str) -> EvidenceCheck:
     return EvidenceCheck(what, CheckOutcome.UNKNOWN, why)
 
 

@@ -77,7 +77,7 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
         return chart(pd.DataFrame(bins), binned["seconds"], window.now)
 
     total = sum(row["messages"] for row in bins)
-    return _figure(
+    return _make_figure(
         "Verdicts over time",
         f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
         ("first seen (UTC)", "verdict and cause", "messages"),
@@ -98,7 +98,7 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
         return chart(frame)
 
     rows = [(text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False)]
-    return _figure(
+    return _make_figure(
         "Messages delivered",
         f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
         ("delivered (UTC)", "channel", "messages"),
@@ -121,7 +121,7 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
         (text.moment(row.time)[:19], text.name(row.query), int(row.lag), row.unit)
         for row in newest.itertuples(index=False)
     ]
-    return _figure(
+    return _make_figure(
         "Lag",
         "Lines per query: what was unread when each micro-batch ended.",
         ("micro-batch ended (UTC)", "query", "behind", "unit"),
@@ -150,7 +150,7 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
         )
         for row in frame.itertuples(index=False)
     ]
-    return _figure(
+    return _make_figure(
         "Time line",
         f"Marks in lanes over time: {len(frame)} events of this message.",
         ("time (UTC)", "lane", "what", "who", "detail", "SDS id"),
@@ -183,7 +183,7 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
         for node in graph.nodes
     ]
     absent = sum(not node.known for node in graph.nodes)
-    return _figure(
+    return _make_figure(
         "Causal graph",
         f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not arrive.",
         ("step", "SDS id", "sender", "state", "names"),
@@ -210,7 +210,7 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
         return chart(pd.DataFrame(columns, columns=["time", "participant", "known", "settled"]), seconds, window.now)
 
     participants = len({row["participant"] for row in rows})
-    figure = _figure(
+    figure = _make_figure(
         "Share of the channel known",
         f"Marks of {participants} participants over time, by the share of the others' messages known.",
         ("time (UTC)", "participant", "known", "of"),
@@ -270,7 +270,7 @@ def svg(figure: Figure, dark: bool, width: str = "wide") -> bytes:
     config.setdefault("title", {}).update(color=ink, subtitleColor=faint)
     config.setdefault("legend", {}).update(labelColor=ink, titleColor=ink, columnPadding=26)
     if width == "narrow":
-        _one_column(spec)
+        _put_legends_in_one_column(spec)
     config.setdefault("header", {}).update(labelColor=ink, titleColor=ink)
     config.setdefault("text", {}).update(color=ink)
     return add_tooltips(drawn(spec)).encode()
@@ -289,15 +289,15 @@ def _prepare(value: Any, colours: Mapping[str, str]) -> Any:
     return value
 
 
-def _one_column(value: Any) -> None:
+def _put_legends_in_one_column(value: Any) -> None:
     """Legends of one column, for narrow pages."""
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _one_column(inner)
+        _put_legends_in_one_column(inner)
     if isinstance(value, dict) and isinstance(value.get("legend"), dict):
         value["legend"]["columns"] = 1
 
 
-def _figure(
+def _make_figure(
     title: str,
     alt: str,
     columns: tuple[str, ...],

@@ -29,7 +29,7 @@ def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict
     }
 
 
-def _parameters(message: MessageFacts) -> dict[str, Any]:
+def _make_parameters(message: MessageFacts) -> dict[str, Any]:
     return {**message.channel.parameters, "ids": list(message.sds_ids)}
 
 
@@ -56,7 +56,7 @@ def segments(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]
         FROM named n LEFT JOIN seen s USING (sds_id) LEFT JOIN came c USING (sds_id)
         ORDER BY segment_kind, segment_index, n.sds_id LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of columns; values are bound
-        _parameters(message),
+        _make_parameters(message),
     )
 
 
@@ -83,7 +83,7 @@ def places(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, Any]]:
         FROM message_logs WHERE {message.channel.where()} AND message_key = $key
         ORDER BY is_log, vantage LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of columns; values are bound
-        {**_parameters(message), "key": message.message_key},
+        {**_make_parameters(message), "key": message.message_key},
     )
 
 
@@ -99,5 +99,5 @@ def confirmations(lake: TableSnapshot, message: MessageFacts) -> list[dict[str, 
         FROM acks WHERE {here} AND list_contains($ids, sds_id)
         GROUP BY acknowledged_by ORDER BY first_at, acknowledged_by LIMIT {MOST_ROWS}
         """,  # noqa: S608 - names of columns; values are bound
-        _parameters(message),
+        _make_parameters(message),
     )

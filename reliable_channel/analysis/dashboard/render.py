@@ -105,12 +105,12 @@ def _channel_address(row: Any, **more: Any) -> str:
 
 def _message_address(row: Any, key: str | None = None) -> str:
     """The page of a message: of the row's ``message_key``, or of ``key`` in the row's channel."""
-    return address("/message", key=_of(row, "message_key") if key is None else key, **_channel_of(row))
+    return address("/message", key=_get(row, "message_key") if key is None else key, **_channel_of(row))
 
 
 def _channel_of(row: Any) -> dict[str, Any]:
-    return {name: _of(row, name) for name in ChannelFilter._fields}
+    return {name: _get(row, name) for name in ChannelFilter._fields}
 
 
-def _of(row: Any, name: str) -> Any:
+def _get(row: Any, name: str) -> Any:
     return row[name] if isinstance(row, Mapping) else getattr(row, name)

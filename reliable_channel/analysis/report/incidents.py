@@ -29,7 +29,7 @@ def list_splits(source: TableWindow) -> pd.DataFrame:
     rows = []
     for key, _, splits in _read_channels(source):
         for split in splits:
-            since, healed = _time(split.since_ms), _time(split.healed_ms or split.shown_ms)
+            since, healed = _to_time(split.since_ms), _to_time(split.healed_ms or split.shown_ms)
             missing = source.query(
                 f"""SELECT count(*) AS missing FROM delivery_status WHERE {key.where()} AND verdict = 'missing'
                     AND first_seen BETWEEN $since AND $healed""",  # noqa: S608 - names of columns; values are bound
@@ -60,7 +60,7 @@ def _read_channels(source: TableWindow) -> Channels:
     return _read_contacts(source.snapshot, source.window)
 
 
-@lru_cache(maxsize=1)  # each cell of a notebook asks for it
+@lru_cache(maxsize=1)  # each cell of a notebook asks for it; of several snapshots, only the last is held in memory
 def _read_contacts(lake: TableSnapshot, window: Window) -> Channels:
     contacts = read_contacts(lake, *window.where(), EVERY_MS)
     return [(key, rows, find_splits(lake, key, rows, EVERY_MS)) for key, rows in contacts.items()]
@@ -131,5 +131,5 @@ def describe(source: TableWindow) -> str:
     return "\n".join(sentences) or "No split, no outage of a store and no flood in this window."
 
 
-def _time(ms: int) -> dt.datetime:
+def _to_time(ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)

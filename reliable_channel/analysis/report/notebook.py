@@ -136,10 +136,13 @@ def html(frame: pd.DataFrame) -> str:
     shown = frame.head(MOST_ROWS)
     index = frame.index.dtype == object
     names = [str(name) for name in shown.columns]
-    writers = [_writer(name, shown[column]) for name, column in zip(names, shown.columns, strict=True)]
+    writers = [_choose_writer(name, shown[column]) for name, column in zip(names, shown.columns, strict=True)]
     headings = [name.removesuffix("_ms").replace("_", " ") for name in names]
     rows = [
-        [*([str(label)] if index else []), *(write(_plain(value)) for write, value in zip(writers, row, strict=True))]
+        [
+            *([str(label)] if index else []),
+            *(write(_to_plain(value)) for write, value in zip(writers, row, strict=True)),
+        ]
         for label, row in zip(shown.index, shown.itertuples(index=False, name=None), strict=True)
     ]
     head = "".join(f"<th>{escape(heading)}</th>" for heading in ([""] if index else []) + headings)
@@ -149,7 +152,7 @@ def html(frame: pd.DataFrame) -> str:
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _writer(name: str, values: pd.Series) -> Callable[[Any], str]:
+def _choose_writer(name: str, values: pd.Series) -> Callable[[Any], str]:
     """How the cells of a column are written, by its name and type."""
     if name.endswith("_ms"):
         return text.duration
@@ -161,16 +164,16 @@ def _writer(name: str, values: pd.Series) -> Callable[[Any], str]:
         return text.time
     if pd.api.types.is_bool_dtype(values):
         return str
-    return text.number if pd.api.types.is_numeric_dtype(values) else _word
+    return text.number if pd.api.types.is_numeric_dtype(values) else _write_word
 
 
-def _word(value: Any) -> str:
+def _write_word(value: Any) -> str:
     if isinstance(value, (list, tuple, np.ndarray)):
         return ", ".join(text.name(one) for one in value) or text.DASH
     return text.number(value) if isinstance(value, (int, float)) else text.name(value)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, np.ndarray)):
         return value
     return None if pd.isna(value) else value

@@ -99,6 +99,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -
 def _connect() -> duckdb.DuckDBPyConnection:
     """A connection that knows the functions of views, and can reach nothing."""
     connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
+    # Without replacements, else an unknown table is looked for among the variables of the calling Python code.
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     create_views(connection, ())
     # Last: a user's query may be any SELECT, which must neither read a file or address nor undo this.
@@ -245,7 +246,7 @@ class TableSnapshot:
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query that a user typed. Raises ``LocalError`` with the error in it, and ``EnvironmentFault``
         as :meth:`select`."""
-        connection = duckdb.connect()
+        connection = duckdb.connect()  # to parse only: it has no table
         try:
             statements = connection.extract_statements(sql)
         except duckdb.Error as error:

@@ -135,7 +135,7 @@ def _update(split: Split | None, contacts: _Contacts, now_ms: int) -> Split | No
     if groups:
         most = max(groups, split.groups, key=lambda several: sum(map(len, several)))
         return replace(split, groups=most, shown_ms=now_ms)
-    has_healed = any(_touch(contacts, split.since_ms)(*pair) for pair in combinations(split.groups, 2))
+    has_healed = any(_make_touch_test(contacts, split.since_ms)(*pair) for pair in combinations(split.groups, 2))
     return replace(split, healed_ms=now_ms) if has_healed else split
 
 
@@ -153,14 +153,14 @@ def _find_groups(contacts: _Contacts, apart: dict[Group, tuple[int, int]]) -> tu
     """Two or more groups, or none if there is no split."""
     if not apart:
         return ()
-    in_touch = _join([frozenset({who}) for who in contacts], _touch(contacts, max(map(max, apart.values()))))
+    in_touch = _join([frozenset({who}) for who in contacts], _make_touch_test(contacts, max(map(max, apart.values()))))
     # Those of whom nothing is proven are in no group; groups that nobody is known to be apart from stay together.
     known = [group for group in in_touch if any(group & pair for pair in apart)]
     groups = _join(known, lambda here, there: not any(pair & here and pair & there for pair in apart))
     return tuple(sorted(groups, key=sorted)) if len(groups) > 1 else ()
 
 
-def _touch(contacts: _Contacts, since_ms: int) -> Callable[[Group, Group], bool]:
+def _make_touch_test(contacts: _Contacts, since_ms: int) -> Callable[[Group, Group], bool]:
     """Whether anybody of one group has a message that anybody of the other made at that time or later."""
 
     def are_in_touch(here: Group, there: Group) -> bool:

@@ -52,21 +52,21 @@ SECTIONS = (*_FRAMES,)
 
 def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
     """The report about the window of ``source``, without thresholds."""
-    totals = _row(delivery.totals(source))
+    totals = _take_row(delivery.totals(source))
     totals["delivered_rows"] = source.rows("delivered_messages", ["payload_bytes"]).num_rows
-    totals["newest_trace"] = _newest_trace(source)
-    latency = _row(delivery.overall_latency(source))
-    records = _row(quarantine.share(source))
+    totals["newest_trace"] = _find_newest_trace(source)
+    latency = _take_row(delivery.overall_latency(source))
+    records = _take_row(quarantine.share(source))
     window = source.window
     frames = {name: read(source) for name, read in _FRAMES.items()}
     counts = {name: len(frame) for name, frame in frames.items()} | {"missing": totals["missing"]}
     return {
         "schema": SCHEMA,
-        "generated_at": _plain(now),
+        "generated_at": _to_plain(now),
         "data_dir": source.snapshot.data_dir,
         "window": {
-            "from": _plain(window.since),
-            "to": _plain(window.until),
+            "from": _to_plain(window.since),
+            "to": _to_plain(window.until),
             "channel": window.channel_id,
             "content_topic": window.content_topic,
         },
@@ -80,23 +80,23 @@ def collect(source: TableWindow, now: dt.datetime) -> dict[str, Any]:
         "left_out": {name: count - MOST_ROWS for name, count in counts.items() if count > MOST_ROWS},
         "conclusion": conclusion(totals, rows(frames["channels"]), rows(frames["causes"])),
         "notes": [
-            *_notes(source, totals, frames["causes"]),
-            *_timestamps(frames["odd_timestamps"]),
+            *_write_notes(source, totals, frames["causes"]),
+            *_note_timestamps(frames["odd_timestamps"]),
         ],
     }
 
 
-def _newest_trace(source: TableWindow) -> str | None:
+def _find_newest_trace(source: TableWindow) -> str | None:
     """When the newest trace of a message was seen, with or without a verdict; ISO 8601 UTC."""
     frame = source.query(
         """SELECT max(seen) AS newest FROM (SELECT max(first_seen) AS seen FROM delivery_status
            UNION ALL SELECT max(event_time) FROM delivered_messages UNION ALL SELECT max(event_time) FROM deliveries)"""
     )
-    newest: str | None = _row(frame)["newest"]
+    newest: str | None = _take_row(frame)["newest"]
     return newest
 
 
-def _notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFrame) -> list[str]:
+def _write_notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFrame) -> list[str]:
     """Facts that a reader must know before trusting the numbers."""
     notes = []
     if not totals["messages"] and totals["delivered_rows"]:
@@ -124,7 +124,7 @@ def _notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFrame) ->
     return notes
 
 
-def _timestamps(odd: pd.DataFrame) -> list[str]:
+def _note_timestamps(odd: pd.DataFrame) -> list[str]:
     if odd.empty:
         return []
     units = ", ".join(sorted({unit for unit in odd["guessed_unit"] if unit != "none"}))
@@ -142,7 +142,7 @@ def _describe_span(source: TableWindow) -> str:
         return ""
     at_any_time = TableWindow(source.snapshot, replace(window, since=None, until=None))
     times = " UNION ALL ".join(f"SELECT first_seen FROM {name}" for name in ("delivery_status", "delivered_messages"))  # noqa: S608
-    held = _row(at_any_time.query(f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM ({times})"))  # noqa: S608
+    held = _take_row(at_any_time.query(f"SELECT min(first_seen) AS first, max(first_seen) AS last FROM ({times})"))  # noqa: S608
     if held["first"] is None:
         return ""
     return f" Those in the tables are from {text.time(held['first'])} to {text.time(held['last'])} (UTC)."
@@ -151,14 +151,14 @@ def _describe_span(source: TableWindow) -> str:
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The first :data:`MOST_ROWS` rows in JSON types: times in ISO 8601 UTC, unknown values as null."""
     head = frame.head(MOST_ROWS).to_dict("records")
-    return [{str(name): _plain(value) for name, value in row.items()} for row in head]
+    return [{str(name): _to_plain(value) for name, value in row.items()} for row in head]
 
 
-def _row(frame: pd.DataFrame) -> dict[str, Any]:
+def _take_row(frame: pd.DataFrame) -> dict[str, Any]:
     return rows(frame)[0]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if value is None or value is pd.NaT or value is pd.NA:
         return None
     if isinstance(value, dt.datetime):

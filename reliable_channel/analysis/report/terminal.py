@@ -34,7 +34,7 @@ def render(console: Console, report: dict[str, Any], checks: list[Check]) -> Non
         rows = report[section.key]
         if rows:
             console.print(Text(f"\n{section.title}", style="bold"))
-            console.print(_table(section, rows, console.width))
+            console.print(_make_table(section, rows, console.width))
             left_out = report["left_out"].get(section.key, 0)
             more = len(rows[MOST_ROWS:]) + left_out
             if more:
@@ -59,7 +59,7 @@ def render_missing(console: Console, report: dict[str, Any]) -> None:
     section = next(one for one in layout.SECTIONS if one.key == "missing")
     rows = report["missing"]
     if rows:
-        console.print(_table(section, rows, console.width, len(rows)))
+        console.print(_make_table(section, rows, console.width, len(rows)))
     more = report["totals"]["missing"] - len(rows)
     count = f"{report['totals']['missing']:,} of {report['totals']['messages']:,} messages are missing"
     if rows:
@@ -69,7 +69,7 @@ def render_missing(console: Console, report: dict[str, Any]) -> None:
         console.print(Text(f"• {note}"), soft_wrap=True)
 
 
-def _table(section: layout.ReportSection, rows: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> Table:
+def _make_table(section: layout.ReportSection, rows: list[dict[str, Any]], width: int, most: int = MOST_ROWS) -> Table:
     narrow = width < NARROW
     columns = [column for column in section.columns if width >= WIDE or not column.wide]
     is_tight = narrow or len(columns) > MANY_COLUMNS
@@ -81,11 +81,11 @@ def _table(section: layout.ReportSection, rows: list[dict[str, Any]], width: int
             heading = "\n".join(textwrap.wrap(heading, LONGEST_HEADING, break_long_words=False))
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=column.right)
     for row in rows[:most]:
-        table.add_row(*(Text(_cell(column, row[column.key], narrow)) for column in columns))
+        table.add_row(*(Text(_write_cell(column, row[column.key], narrow)) for column in columns))
     return table
 
 
-def _cell(column: layout.ReportColumn, value: Any, narrow: bool) -> str:
+def _write_cell(column: layout.ReportColumn, value: Any, narrow: bool) -> str:
     if narrow and column.write is text.name:
         return text.name(value, 12)
     return column.write(value)[5:] if narrow and column.write is text.time else column.write(value)
