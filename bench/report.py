@@ -48,14 +48,7 @@ def a_million_rows() -> Iterator[Result]:
             took = min(_seconds(*command) for _ in range(SIZES.count_repetitions(3)))
             yield Result(f"report {name}, {rows:,} rows", took, "s")
             what = f"report {name} / reading the tables"
-            yield Result(
-                what,
-                took / read,
-                "ratio",
-                _TARGET,
-                True,
-                "a process that reads the tables",
-            )
+            yield Result(what, took / read, "ratio", _TARGET, True, "a process that reads the tables")
         # Only collecting it: these rows have no envelopes, which the command would find.
         took = min(_seconds(*COLLECT, str(data), f"{rows // 10:040x}") for _ in range(SIZES.count_repetitions(3)))
         yield Result(f"evidence bundle of one message, {rows:,} rows", took, "s")
@@ -109,9 +102,8 @@ def _array(field: pa.Field, columns: dict[str, pa.Array], count: int) -> pa.Arra
     column = columns.get(field.name)
     if column is None:
         return pa.nulls(count, field.type)
-    if pa.types.is_list(field.type) and not pa.types.is_list(
-        column.type
-    ):  # a name in one table, a list of names in another
+    # A column may have a name in one table and a list of names in another.
+    if pa.types.is_list(field.type) and not pa.types.is_list(column.type):
         column = pa.ListArray.from_arrays(pa.array(range(count + 1), pa.int32()), column)
     return column.cast(field.type)
 

@@ -130,7 +130,7 @@ def snapshot() -> Iterator[Result]:
             channel.receive(message, START + 20_000)
         blob = channel.to_bytes()
         label = f"{entries} log entries"
-        yield Result(f"snapshot size, {label}", len(blob) / entries * 1_000 / 1_000, "kB per 1 000 entries")
+        yield Result(f"snapshot size, {label}", len(blob) / entries, "kB per 1 000 entries")
         seconds = {"restore": 9.0, "write after a restore and one message": 9.0}
         for _ in range(SIZES.count_repetitions(5)):
             started = time.process_time()
@@ -142,4 +142,4 @@ def snapshot() -> Iterator[Result]:
             name = "write after a restore and one message"
             seconds[name] = min(seconds[name], time.process_time() - started)
         for name, spent in seconds.items():
-            yield Result(f"snapshot {name}, {label}", spent * 1_000 / entries * 1_000, "ms per 1 000 entries")
+            yield Result(f"snapshot {name}, {label}", spent * 1_000_000 / entries, "ms per 1 000 entries")

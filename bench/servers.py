@@ -280,7 +280,7 @@ def _serve_floor(directory: Path) -> None:
     """Serve the same responses from prepared JSON: the cost of the framework, SQLite and our server alone."""
     app = FastAPI()
     database = sqlite3.connect(directory / "floor.sqlite", check_same_thread=False, isolation_level=None)
-    if (directory / "tables").exists() is False:
+    if not (directory / "tables").exists():  # of :func:`sends`, which stores no envelopes
         database.execute("CREATE TABLE IF NOT EXISTS sent (id INTEGER PRIMARY KEY, body BLOB)")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")

@@ -27,7 +27,6 @@ EVERY_MS = 60_000
 START = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
 KEY = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/bench/1/views/proto", "channel_id": "views"}
 
-
 BUDGET = """
     SELECT sender_id, sent_ms - sent_ms % 600000 AS epoch, count(*) AS used,
            count(*) FILTER (role IN ('repeat', 'sync')) AS control

@@ -51,9 +51,8 @@ MESSAGE = """SELECT s.message_key, s.pubsub_topic, s.content_topic, s.channel_id
 """A message of which some segments arrived: its page has something of everything."""
 SPLIT = "SELECT pubsub_topic, content_topic, channel_id FROM delivery_status WHERE channel_id = 'ops' LIMIT 1"
 """The channel that the bad day splits."""
-
-
 PAGES = [ROOT / "docs" / name for name in ("start.md", "howto/what-if.md")]
+"""The pages with what commands print."""
 _PRINTED = re.compile(
     r"```sh\n(?P<command>[^\n]+)\n```\n+<!-- printed by .*? -->\n```text\n(?P<text>.*?)```", re.DOTALL
 )

@@ -1,4 +1,4 @@
-"""What MkDocs does to pages: pictures become part of them; docstrings lose Sphinx's roles and other documents."""
+"""What MkDocs does to pages: pictures become part of them; docstrings lose Sphinx's roles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 _ROLE = re.compile(r":(?:meth|class|func|mod|data|attr|exc):(?=<code>)")
-_ELSEWHERE = re.compile(r" ?\((?:protocol|design|waku-rest)\.md[^)]*\)")
 _PICTURE = re.compile(r'<img src="(assets/\w+\.svg)"[^>]*>')
 _DOCS = Path(__file__).parents[1] / "docs"
 
@@ -17,4 +16,4 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "reference/python.md":
         # Within the page, a picture has the page's colours, light or dark, and its links can be followed.
         return _PICTURE.sub(lambda picture: (_DOCS / picture[1]).read_text(encoding="utf-8"), html)
-    return _ELSEWHERE.sub("", _ROLE.sub("", html))
+    return _ROLE.sub("", html)

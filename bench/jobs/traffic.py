@@ -27,7 +27,6 @@ SENDERS = 3
 Record = tuple[int, str, bytes]
 """Kafka partition, content topic, envelope."""
 
-
 BARE = SegmentationConfig()
 PAIRS = SegmentationConfig(segment_size_bytes=192)
 PARITY = SegmentationConfig(segment_size_bytes=102_400, enable_reed_solomon=True)

@@ -23,6 +23,7 @@ def process_tree(root: int) -> dict[int, list[str]]:
         if not entry.name.isdigit():
             continue
         try:
+            # After the name, which may hold spaces and parentheses itself (man 5 proc).
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
@@ -40,6 +41,7 @@ def process_tree(root: int) -> dict[int, list[str]]:
 def cpu_seconds() -> float:
     """Return the user and system time of this process and its descendants, including ended ones that were waited
     for."""
+    # The fields 11 to 14 are utime, stime, cutime and cstime, in ticks.
     return sum(sum(int(field) for field in fields[11:15]) for fields in process_tree(os.getpid()).values()) / _TICKS
 
 
