@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import signal
 import threading
+import time
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -150,12 +151,16 @@ def test_a_run_whose_jvm_is_gone_was_to_go_on_unless_a_signal_came_too(
     settings = load("local", paths={"run_dir": str(tmp_path)})
     create_tables(settings.paths, (PIPELINE_METRICS,))
     monkeypatch.setattr("reliable_channel.pipeline.runner.run.run_continuously", run_continuously)
-    recorded = nullcontext(PrometheusMetrics())
+    prometheus = PrometheusMetrics()
+    recorded = nullcontext(prometheus)
     monkeypatch.setattr("reliable_channel.pipeline.runner.metrics.record_metrics", lambda *_, **__: recorded)
     with pytest.raises(ConnectionRefusedError):
         run.serve(cast(Any, NoSpark()), settings, list[str]().append)
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     assert bool(find_stopped(TableSnapshot(settings.paths).table, tomorrow)) is not by_signal
+    # Due from the start on: a first round that never ends is overdue for Prometheus, too.
+    due = prometheus.registry.get_sample_value("reliable_channel_next_round_timestamp_seconds")
+    assert due is not None and due > time.time()
 
 
 def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:

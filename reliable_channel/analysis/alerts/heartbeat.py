@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.read import select
+from reliable_channel.lake.read import open_table, select
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
 from reliable_channel.lake.tables.operations import CONTINUOUS
 
@@ -74,6 +74,12 @@ class Heartbeat:
         self._run = str(uuid.uuid4())
         self._round = 0
 
+    def start(self, due_ms: float) -> dt.datetime:
+        """Record that the run starts, and that its first round ends within ``due_ms``; returns when a round must have
+        ended. That is earlier if runs before this one died without a round."""
+        self.record(due_ms)
+        return next(due for _, due in _read_next_round(open_table(self._paths, PIPELINE_METRICS)))
+
     def record(self, due_ms: float, now: dt.datetime | None = None) -> None:
         """Record that a round ended, and that the next one ends within ``due_ms``; 0 ends the run."""
         from reliable_channel.lake.live import write_metric  # all that writes, which readers need not load
@@ -88,6 +94,12 @@ def due_ms(pause_s: float, round_s: float) -> float:
     return 1000 * (pause_s + 2 * round_s + 30)
 
 
+def _read_next_round(metrics: DeltaTable) -> list[tuple[dt.datetime, dt.datetime]]:
+    """Since when no round has ended, and when the next one must have; empty if no run is to go on."""
+    rows = (row for row in select(_LAST, pipeline_metrics=metrics) if row["due_ms"])
+    return [(row["at"], row["at"] + dt.timedelta(milliseconds=row["due_ms"])) for row in rows]
+
+
 def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | None = None) -> list[StoppedPart]:
     """The parts of a continuous run that stopped, by ``now`` (the wall clock); none if no run was to go on. ``table``
     opens a table by name: ``None`` if it does not exist."""
@@ -96,14 +108,14 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     if metrics is None:
         return []
     parts, is_live = [], any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
-    for last in select(_LAST, pipeline_metrics=metrics):
-        is_live |= bool(last["due_ms"])
-        if last["due_ms"] and now > last["at"] + dt.timedelta(milliseconds=last["due_ms"]):
+    for since, due in _read_next_round(metrics):
+        is_live = True
+        if now > due:
             effect = "Since then no verdict was given and no alert could be raised or cleared."
-            parts.append(StoppedPart("The check of verdicts and alerts", last["at"], effect))
+            parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
     for clock in select(_READ, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else ():
-        since = clock["started_since"] or clock["at"]
-        if since is not None and now > since + dt.timedelta(milliseconds=CLOCK_MS):
+        waited_since = clock["started_since"] or clock["at"]
+        if waited_since is not None and now > waited_since + dt.timedelta(milliseconds=CLOCK_MS):
             effect = "What arrived since then is in no table, and no alert about it can be raised."
             parts.append(StoppedPart("Reading Kafka", clock["at"], effect))
     return parts

@@ -196,7 +196,8 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
                 target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record), daemon=True
             )
             if settings.pipeline.verdict_interval_ms:
-                heartbeat.record(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)
+                due = heartbeat.start(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)
+                metrics.next_round(due.timestamp())
                 judge.start()
             try:
                 run_continuously(spark, settings, stop, on_progress=say)
