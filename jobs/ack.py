@@ -1,8 +1,7 @@
 """ordered_sds_messages → deliveries, acks, refetch_requests, lost_dependencies, repair_requests, channel_events.
 
-``spark-submit jobs/ack.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.ACK`` what
-is read, how it is transformed and what is written.
+``spark-submit jobs/ack.py [--once | --continuous] [--config FILE]``: the configuration has the places of Kafka and the
+tables, ``reliable_channel.pipeline.runner.queries.ACK`` what is read, how it is transformed and what is written.
 """
 
 import sys

@@ -1,8 +1,7 @@
 """Kafka envelopes → envelopes, sds_messages, quarantine, source_gaps, clock.
 
-``spark-submit jobs/ingest.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.INGEST`` what
-is read, how it is transformed and what is written.
+``spark-submit jobs/ingest.py [--once | --continuous] [--config FILE]``: the configuration has the places of Kafka and
+the tables, ``reliable_channel.pipeline.runner.queries.INGEST`` what is read, how it is transformed and what is written.
 """
 
 import sys

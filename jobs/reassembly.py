@@ -1,8 +1,8 @@
 """sds_messages → ordered_sds_messages, reassembled_messages, incomplete_messages.
 
-``spark-submit jobs/reassembly.py [--once | --continuous] [--config FILE]``: the configuration says where
-Kafka and the tables are, ``reliable_channel.pipeline.runner.queries.REASSEMBLY`` what
-is read, how it is transformed and what is written.
+``spark-submit jobs/reassembly.py [--once | --continuous] [--config FILE]``: the configuration has the places of Kafka
+and the tables, ``reliable_channel.pipeline.runner.queries.REASSEMBLY`` what is read, how it is transformed and what is
+written.
 """
 
 import sys

@@ -307,4 +307,4 @@ def topic_health(mode: Mode, report: Health) -> TopicHealth:
 
 
 _STATUS = dict(zip(HealthState, ConnectionStatus, strict=True))
-_TOPIC_HEALTH = dict(zip(HealthState, list(TopicHealth)[:3], strict=True))
+_TOPIC_HEALTH = dict(zip(HealthState, list(TopicHealth)[:3], strict=True))  # all but NOT_SUBSCRIBED

@@ -18,6 +18,8 @@ from reliable_channel.transport.file_lock import FileLock
 from reliable_channel.transport.private_files import replace_file
 
 KEPT_HASHES = 2_000
+"""Envelopes written last whose hashes the file keeps: a store returns them again after a restart, for the margin of a
+gap."""
 KEPT_CONTENT_TOPICS = 1_000
 MAX_TOPIC_BYTES = 256
 """The longest content topic that is remembered; a stranger's longer ones would fill the state file, which is written

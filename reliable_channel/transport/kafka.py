@@ -53,6 +53,7 @@ _log = logging.getLogger(__name__)
 POLL_MS = 200
 """How long a poll waits for records, so about how long ``stop`` waits for the readers."""
 CHECK_INTERVAL_S = 10.0
+"""About how often (s) the brokers are asked how far behind the reader is, while Kafka is healthy."""
 STOP_TIMEOUT_S = 30.0
 MAX_AWAITED_BYTES = 64 * 1024 * 1024
 """The envelopes that wait for a bridge's report: beyond it ``send`` waits for room."""

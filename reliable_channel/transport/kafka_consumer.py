@@ -152,7 +152,7 @@ class OffsetReader:
                         f"The Kafka topic {topic} does not exist.",
                         "Check its name; `reliable-channel setup` creates the topics of this project.",
                     )
-                time.sleep(0.2)
+                time.sleep(0.2)  # there is nothing to wait for: the brokers report no new topic
         except KafkaError as error:
             self._consumer.close()
             raise make_unreachable_error(error) from None

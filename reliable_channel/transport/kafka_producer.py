@@ -17,6 +17,7 @@ from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS
 from reliable_channel.transport.kafka_records import OutRecord
 
 BUFFER_BYTES = 32 * 1024 * 1024
+"""Bytes of records that Kafka has not acknowledged; a further one waits for room."""
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
 BATCH_BYTES = 512 * 1024
 """Half of the brokers' default maximum (``message.max.bytes``). Compared with 256 KiB, fewer requests save a tenth of

@@ -32,6 +32,7 @@ META = (
 """Base64 of at most 64 bytes (14/WAKU2-MESSAGE)."""
 
 MAX_PAYLOAD_CHARACTERS = 200_000
+"""The 150 000 bytes that the network allows an envelope, in base64."""
 MAX_TEXT = 1_024
 
 

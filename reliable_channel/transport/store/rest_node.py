@@ -31,6 +31,8 @@ _MAX_TIME_NS = 2**63 - 1
 _MAX_ENTRIES = 2 * MAX_PAGE_SIZE
 """Entries of an answer that are looked at. No honest node sends as many, and a body may hold a million small ones."""
 _MAX_V1_CURSORS = 1_000
+"""Positions of Store v1 that are kept; then all are forgotten, and another walk under way ends with
+``unknown_cursor``."""
 
 
 class StoreFault(StrEnum):
