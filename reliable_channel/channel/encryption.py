@@ -134,4 +134,19 @@ def _require_both(hook: object) -> Encryption:
             raise IncompleteEncryptionError(
                 f"The encryption has no {operation}.", "Give an object with both encrypt(bytes) and decrypt(bytes)."
             )
-    return cast(Encryption, hook)
+    return _BytesOnly(cast(Encryption, hook))
+
+
+class _BytesOnly:
+    """A caller's hook, whose results become ``bytes``: journal and network take no other buffer. What is none raises
+    ``TypeError``, as a hook that fails."""
+
+    def __init__(self, hook: Encryption) -> None:
+        self._hook = hook
+        self.overhead_bytes = getattr(hook, "overhead_bytes", ASSUMED_OVERHEAD_BYTES)
+
+    def encrypt(self, content: bytes) -> bytes:
+        return memoryview(self._hook.encrypt(content)).tobytes()
+
+    def decrypt(self, payload: bytes) -> bytes:
+        return memoryview(self._hook.decrypt(payload)).tobytes()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliable_channel.channel import AesGcm, IncompleteEncryptionError, MessageSendError, aes_gcm
-from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError
+from reliable_channel.channel import AesGcm, ChannelProblem, IncompleteEncryptionError, MessageSendError, aes_gcm
+from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, DecryptionRefusedError, EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError, LocalError
 from reliable_channel.core.segmentation import SegmentationConfig
 from tests.unit.channel.channel_world import TOPIC, World, quick
@@ -218,3 +220,48 @@ def test_the_count_of_a_key_survives_the_objects_that_use_it(monkeypatch: pytest
     with pytest.raises(LocalError, match="Rotate"):
         AesGcm([key]).for_topics("p", "/a").encrypt(b"x")
     AesGcm([other, key]).for_topics("p", "/a").encrypt(b"x")
+
+
+class Converting:
+    """A hook whose results are of another type."""
+
+    def __init__(self, convert: Callable[[bytes], object]) -> None:
+        self._convert = convert
+
+    def encrypt(self, content: bytes) -> Any:
+        return self._convert(b"sealed" + content)
+
+    def decrypt(self, payload: bytes) -> Any:
+        if not payload.startswith(b"sealed"):
+            raise ValueError
+        return self._convert(payload[6:])
+
+    def inside_sds(self) -> Converting:
+        return self
+
+
+@pytest.mark.parametrize("layer", EncryptionLayer)
+@pytest.mark.parametrize("convert", [bytearray, memoryview])
+def test_a_hook_may_return_any_buffer(layer: EncryptionLayer, convert: Callable[[bytes], object]) -> None:
+    """Nothing was received, and inside SDS the channel stopped."""
+    world = World()
+    config = quick(encryption=Converting(convert), encryption_layer=layer)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send(b"hello")
+    world.run(5_000)
+    assert bob.payloads == [b"hello"]
+
+
+@pytest.mark.parametrize("convert", [lambda _: None, lambda content: content.decode("latin-1")])
+def test_a_hook_that_returns_no_bytes_fails_and_stops_no_channel(convert: Callable[[bytes], object]) -> None:
+    world = World()
+    alice = world.join("alice", quick(encryption=Converting(convert)))
+    bob = world.join("bob", quick(encryption=Converting(bytes)))
+    for one in (alice, bob):
+        one.channel.send(b"hello")
+    world.run(5_000)
+    kinds = {event.kind for event in alice.of(ChannelProblem)}
+    assert kinds == {"encryption_failed", "dispatch_failed", "undecryptable"}
+    with pytest.raises(LocalError, match="TypeError"):
+        inside = quick(encryption=Converting(convert), encryption_layer=EncryptionLayer.INSIDE_SDS)
+        world.join("carol", inside).channel.send(b"hello")
