@@ -69,11 +69,15 @@ def register(app: typer.Typer) -> None:
 
 
 def _format_numbers(numbers: dict[str, object]) -> str:
-    lines = []
-    for name, value in numbers.items():
-        text = ", ".join(f"{n} {word}" for word, n in value.items()) if isinstance(value, dict) else str(value)
-        lines.append(f"{name.replace('_', ' '):>24}  {printable(text)}")
-    return "\n".join(lines)
+    return "\n".join(f"{name.replace('_', ' '):>24}  {printable(_word(value))}" for name, value in numbers.items())
+
+
+def _word(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{n} {word}" for word, n in value.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def participant_of(

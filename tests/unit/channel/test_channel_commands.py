@@ -80,6 +80,8 @@ def test_the_status_is_for_people_and_shows_no_control_characters(
     status, out, _ = run(capsys, "channel", "status", CHANNEL, "--database", str(database))
     assert status == 0
     assert "sends  1 sending, 0 queued, 0 sent, 0 delivered, 0 unacknowledged, 0 failed\n" in out
+    assert "in use  no" in out
+    assert "None" not in out and "False" not in out
     assert "alice\\x1b[2J" in out
     assert "\x1b" not in out
 
