@@ -1,4 +1,4 @@
-"""What the README tells to type exists and works."""
+"""What the README and the page about Kafka tell to type exists and works."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ BLOCKS = re.findall(r"^```(?:sh)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_the_variables_for_an_own_kafka_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    exports = re.findall(r"^export (\w+)=(.*)$", README, re.MULTILINE)
-    assert len(exports) > 5
-    for name, value in exports:
+@pytest.mark.parametrize("page", ["README.md", "docs/howto/kafka.md"])
+def test_the_variables_for_an_own_kafka_are_read(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    exports = dict(re.findall(r"^export (\w+)=(.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+    for name, value in exports.items():
         monkeypatch.setenv(name, value.strip("'"))
     settings = load("local")
-    assert settings.kafka.spark_options()["kafka.sasl.mechanism"] == "SCRAM-SHA-512"
+    assert settings.kafka.bootstrap_servers == "kafka-1:9093,kafka-2:9093"
+    mechanism = settings.kafka.spark_options().get("kafka.sasl.mechanism")
+    assert mechanism == exports.get("RELIABLE_CHANNEL__KAFKA__SECURITY__SASL_MECHANISM")
     assert settings.channels.topic_for("/my-app/1/x/proto") is not None
     assert settings.channels.topic_for("/reliable-channel/1/x/proto") is None
 
