@@ -122,7 +122,7 @@ class ReliableChannel:
 
         ``label``, such as the id of a table's row, names the send permanently: the same label, in this process or a
         later one, is the same message. It is not sent twice, unless the send failed: then the same bytes are sent
-        again.
+        once more, without retransmissions and another error; *delivered* follows if they are acknowledged.
 
         Raises ``LocalError`` for what is not bytes, ``EmptyMessage``, ``MessageTooLarge`` (both sizes in its text),
         ``ChannelNotStartedError``, ``ChannelClosedError``, and ``SendBufferFull`` when ``max_queued_bytes`` wait for
