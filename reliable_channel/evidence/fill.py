@@ -27,13 +27,15 @@ WriteBack = Callable[[Sequence[StoreEntry]], None]
 def find_open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the gaps with a known start that are still to be asked for, with the content topics of their partition's
     records. ``answers``: the rows of ``store_presence`` about gaps. A gap is asked for again while for one of its
-    content topics every node has failed."""
-    failed: dict[tuple[str, str | None], bool] = {}
+    topics every node has failed."""
+    failed: dict[tuple[str, str | None, str | None], bool] = {}
     for row in answers:
-        key = row["detail"], row["content_topic"]
-        failed[key] = failed.get(key, True) and row["outcome"] == "error"
-    again = {name for (name, _), all_failed in failed.items() if all_failed}
-    done = {name for name, _ in failed} - again
+        key = row["detail"], row["pubsub_topic"], row["content_topic"]
+        # Failures of earlier versions do not name the pubsub topic, so no answer would follow them.
+        if row["outcome"] != "error" or row["pubsub_topic"] is not None:
+            failed[key] = failed.get(key, True) and row["outcome"] == "error"
+    again = {name for (name, _, _), all_failed in failed.items() if all_failed}
+    done = {name for name, _, _ in failed} - again
     gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))
     # The bridge fills its own gaps; and a gap without a start has no range to query.
     gaps = [g for g in gaps if g["kafka_partition"] >= 0 and g["name"] not in done]
@@ -81,7 +83,7 @@ def fill_gap(settings: Settings, client: StoreClient, write_back: WriteBack, gap
             write_back(missing)
             written += len(missing)
         rows += [
-            make_row(node, None, outcome, "gap", gap["name"], content_topic=content_topic)
+            make_row(node, None, outcome, "gap", gap["name"], pubsub_topic=pubsub_topic, content_topic=content_topic)
             for node, outcome in outcomes.items()
         ]
     if not rows:  # a gap without channels of ours would be looked at in every run

@@ -299,6 +299,30 @@ def test_a_gap_for_which_every_store_failed_is_asked_for_again(settings: Setting
     assert run(settings, *down)[0] == RefetchResult(), "one node has answered"
 
 
+def test_a_gap_is_asked_for_again_while_no_store_answers_for_one_of_its_pubsub_topics(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two shards may have one content topic; it was enough that a store answered for one of them."""
+    lost_of_kafka(settings)
+    row = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 3, "pubsub_topic": "/waku/2/rs/1/1"}
+    envelope = as_arrow([{**row, "content_topic": TOPIC, "message_hash": bytes(32)}], tables.ENVELOPES)
+    append_rows(settings.paths, tables.ENVELOPES, envelope)
+    node = MemoryNode("a", STORED)
+    answer = node.query
+
+    def fail_for_one(query: StoreQuery) -> StorePage:
+        if query.pubsub_topic == row["pubsub_topic"]:
+            raise StoreNodeError("a", StoreFault.UNREACHABLE, "off")
+        return answer(query)
+
+    monkeypatch.setattr(node, "query", fail_for_one)
+    assert run(settings, node)[0].gaps == 1
+    assert run(settings, node)[0].gaps == 1
+    monkeypatch.undo()
+    assert run(settings, node)[0].gaps == 1
+    assert run(settings, node)[0] == RefetchResult()
+
+
 def answer_at(settings: Settings, *rows: tuple[float, str, str | None]) -> None:
     """Rows of ``store_presence``: how many seconds ago, outcome and detail."""
     now_us = time.time_ns() // 1000
