@@ -288,18 +288,20 @@ class StoreQueries:
         self._retrieval.ask_hashes(hint for hint in stored.hashes if hint not in self._known)
 
     def fetch(self, fetch: Fetch, now: int) -> None:
-        """Query for one missing segment: by its hint, or the last hour. The same hour is queried again after a tenth of
-        it; in between, what is new."""
-        if fetch.retrieval_hint is not None and is_message_hash(fetch.retrieval_hint):
-            self._retrieval.ask_hashes([fetch.retrieval_hint])
-        elif now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
+        """Query for one missing segment: by its hint if that is a hash, or the last hour. The same hour is queried
+        again after a tenth of it; in between, what is new."""
+        hint = fetch.retrieval_hint
+        if hint is not None and is_message_hash(hint):
+            self._retrieval.ask_hashes([hint])
+            return
+        if now - self._last_range_without_hint >= self._config.sds.retrieve_frequency_ms:
             # Anybody can name ids without hints: the whole hour again and again would cost 360 times the traffic.
             start = self._last_range_without_hint - CATCH_UP_MARGIN_MS
             if now - self._last_hour >= WITHOUT_HINT_RANGE_MS * RANGE_PAUSE_SHARE:
                 self._last_hour, start = now, now - WITHOUT_HINT_RANGE_MS
             self._last_range_without_hint = now
             self._retrieval.ask_range(TimeRange(start, now))
-        if fetch.retrieval_hint is None and fetch.attempt > ATTEMPTS_NEARBY:
+        if fetch.attempt > ATTEMPTS_NEARBY:
             self.want_range(now - self._config.query_window_ms)
 
     def want_range(self, start_ms: int) -> None:

@@ -230,6 +230,20 @@ def test_ids_without_hints_cost_a_few_times_the_traffic_of_the_channel_at_most()
     assert all(later - earlier <= 600_000 for earlier, later in pairwise(whole)), "a store may get what is old late"
 
 
+@pytest.mark.parametrize("hint", [None, b"hint of another kind"])
+def test_a_message_of_which_no_hash_is_known_is_looked_for_in_the_whole_window_the_third_time(
+    hint: bytes | None,
+) -> None:
+    """With a hint that is no hash, such as status-go's, it was looked for in the last hour only."""
+    asked: list[TimeRange] = []
+    config = quick()
+    queries = StoreQueries(SimpleNamespace(ask_range=asked.append), config)  # type: ignore[arg-type]
+    now = 1_800_000_000_000
+    queries.fetch(Fetch(hint, 3), now)
+    queries.run_due(now)
+    assert asked[-1].start_ms <= now - config.query_window_ms
+
+
 def test_what_no_store_has_in_time_is_irretrievable_and_what_waited_is_delivered_with_that_stated() -> None:
     world = World(drop(1))
     world.network.store_keeps = lambda message: False
