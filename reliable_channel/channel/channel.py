@@ -327,12 +327,14 @@ class ReliableChannel:
 
     def start(self) -> None:
         """Subscribe, resend unacknowledged messages, query a store for missed ones, run the timers. Starting twice does
-        nothing. In a process that was forked from the one that opened the channel, this and every other call but
-        ``close``, which does nothing there, raises ``ForkedError``."""
+        nothing; a channel that a fault has stopped raises that fault. In a process that was forked from the one that
+        opened the channel, this and every other call but ``close``, which does nothing there, raises
+        ``ForkedError``."""
         self._owner.refuse_fork()
         with self._turns.take() as mine, self._state:
             if self._closed:
                 raise ChannelClosedError(f"Channel {self.channel_id!r} is closed.", "Create it again.")
+            self._refuse_fault()
             if mine and not self._started:
                 self._start()
 
@@ -489,9 +491,12 @@ class ReliableChannel:
         with self._settled:
             self._settled.notify_all()
 
-    def _guard(self, action: Callable[[], T]) -> T:
+    def _refuse_fault(self) -> None:
         if self._fault is not None:
             raise self._fault.with_traceback(None)  # or it would keep the frames of every call, messages included
+
+    def _guard(self, action: Callable[[], T]) -> T:
+        self._refuse_fault()
         try:
             return action()
         except LocalError:

@@ -332,6 +332,8 @@ def test_waiting_ends_without_success_when_the_channel_stops_on_a_full_disk(
         alice.send(b"y")
     assert alice.wait([request_id], timeout_s=WAIT_S) is False
     assert alice.flush(WAIT_S) is False
+    with pytest.raises(EnvironmentFault):
+        alice.start()
 
 
 @pytest.mark.parametrize(("call", "before"), [("send", "_await_space"), ("send_ephemeral", "_check")])
