@@ -74,9 +74,11 @@ def register(app: typer.Typer) -> None:
             "slots": slots,
         }
         cases = _combine(base, {name: text for name, text in given.items() if text})
-        with progress("Simulating", len(cases) * seeds + 7) as advance:  # fit_losses takes about seven
-            done = count(1)
-            recording = fit_losses(recording, base, lambda: advance(next(done), "the losses"))
+        done = count(1)
+        with progress("Estimating the losses") as advance:  # until they fit: nobody knows how many simulations
+            recording = fit_losses(recording, base, lambda: advance(next(done), ""))
+        done = count(1)
+        with progress("Simulating", len(cases) * seeds) as advance:
             predictions = [
                 predict(recording, case, range(1, seeds + 1), lambda: advance(next(done), "")) for case in cases
             ]

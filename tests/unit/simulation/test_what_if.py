@@ -6,6 +6,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +158,19 @@ def test_the_table_names_what_differs(talk: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "in use" in result.stdout and "parity 0.25, repair off" in result.stdout
     assert "messages of 4 participants" in result.stdout
+
+
+def test_the_progress_ends_where_it_says(talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: dict[int, list[int]] = {}
+
+    @contextmanager
+    def listen(_: str, total: int = 0) -> Iterator[Callable[[int, str], None]]:
+        yield lambda done, _: counts.setdefault(total, []).append(done)
+
+    monkeypatch.setattr("reliable_channel.runtime.progress.progress", listen)
+    assert run(talk, "--parity", "0.25").exit_code == 0
+    assert counts.pop(0)
+    assert counts == {2: [1, 2]}
 
 
 @pytest.mark.parametrize(
