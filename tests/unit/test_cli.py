@@ -144,6 +144,20 @@ def test_what_the_terminal_cannot_represent_is_printed_as_escapes(encoding: str)
     assert done.stdout.splitlines() == [dots + b" of a name that is not UTF-8: \\udcff"]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("listen", "lobby", "--seconds", "inf"),
+        ("send", "lobby", "hi", "--timeout", "inf"),
+        ("simulate", "--minutes", "inf"),
+    ],
+)
+def test_a_wait_without_end_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert "should be less than or equal to" in err
+
+
 def test_standard_streams_that_are_closed_are_no_fault() -> None:
     code = (
         "import sys; sys.stdin = sys.stdout = sys.stderr = None\n"  # as with <&- >&- 2>&-

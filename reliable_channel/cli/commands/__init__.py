@@ -28,6 +28,8 @@ TablesOption = Annotated[
 """The option of every command that reads tables."""
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 """The option of every command that lists something."""
+MOST_SECONDS = 1e9
+"""The longest wait that an option takes, 31 years: what threads cannot wait for would raise ``OverflowError``."""
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import MOST_SECONDS, invocation
 from reliable_channel.cli.commands.channel import (
     ChannelArgument,
     Database,
@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         channel_id: ChannelArgument,
         count: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
-        seconds: Annotated[float | None, typer.Option(min=0, help="End after this many seconds.")] = None,
+        seconds: Annotated[
+            float | None, typer.Option(min=0, max=MOST_SECONDS, help="End after this many seconds.")
+        ] = None,
         everything: Annotated[bool, typer.Option("--events", help="All events, not only messages.")] = False,
         topic: Topic = None,
         sender: Sender = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import MOST_SECONDS, invocation
 from reliable_channel.cli.commands.channel import (
     ChannelArgument,
     Database,
@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
                 help="Until all are queued (in Kafka), sent (accepted by a node), or delivered (acknowledged)."
             ),
         ] = "sent",
-        seconds: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait at most.")] = 60.0,
+        seconds: Annotated[
+            float, typer.Option("--timeout", min=0, max=MOST_SECONDS, help="Seconds to wait at most.")
+        ] = 60.0,
         topic: Topic = None,
         sender: Sender = None,
         database: Database = None,

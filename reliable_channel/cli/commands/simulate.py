@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         topics: Annotated[int, typer.Option(min=1, help="Content topics the channels share.")] = 2,
         loss: Annotated[float, typer.Option(min=0, max=1, help="Share of envelopes each link loses.")] = 0.05,
         bursty: Annotated[bool, typer.Option(help="Lose envelopes in bursts (Gilbert-Elliott) as well.")] = False,
-        minutes: Annotated[float, typer.Option(min=0.1, help="Virtual length of the conversation.")] = 10.0,
+        minutes: Annotated[float, typer.Option(min=0.1, max=1e6, help="Virtual length of the conversation.")] = 10.0,
         parity_rate: Annotated[
             float | None, typer.Option(min=0.01, max=1, help="Parity segments per data segment; none by default.")
         ] = None,
