@@ -46,11 +46,21 @@ _IS_LIVE = f"""
     ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
-_READ = f"""
-    WITH written AS (SELECT max(recorded_at) AS at FROM clock)
-    SELECT written.at, min(started.recorded_at) AS started_since FROM written LEFT JOIN pipeline_metrics AS started
+_READING = "Reading Kafka"
+_EFFECT = "What arrived since then is in no table, and no alert about it can be raised."
+_EFFECT_OF_JOB = "It ended, or a micro-batch takes that long. What arrived since then may be called missing."
+
+# Each tick of the clock is a micro-batch of reassembly and of ack. No metric shows their lag when they write none.
+_WRITTEN = f"""
+    WITH written AS (
+        SELECT '{_READING}' AS part, max(recorded_at) AS at FROM clock UNION ALL
+        SELECT 'The job ' || query AS part, max(recorded_at) AS at FROM pipeline_metrics
+        WHERE query IN ('reassembly', 'ack') AND {OF_MICRO_BATCHES} GROUP BY query
+    )
+    SELECT part, written.at, coalesce(min(started.recorded_at), written.at) AS waited_since
+    FROM written LEFT JOIN pipeline_metrics AS started
     ON started.recorded_at > written.at AND {_IS_START} AND metric IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')
-    GROUP BY written.at
+    WHERE written.at IS NOT NULL GROUP BY part, written.at ORDER BY part
 """  # noqa: S608 - names of our own
 
 
@@ -113,9 +123,10 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
         if now > due:
             effect = "Since then no verdict was given and no alert could be raised or cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
-    for clock in select(_READ, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else ():
-        waited_since = clock["started_since"] or clock["at"]
-        if waited_since is not None and now > waited_since + dt.timedelta(milliseconds=CLOCK_MS):
-            effect = "What arrived since then is in no table, and no alert about it can be raised."
-            parts.append(StoppedPart("Reading Kafka", clock["at"], effect))
+    written = select(_WRITTEN, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []
+    read = next((row["at"] for row in written if row["part"] == _READING), None)
+    for row in written if read is not None else ():
+        end, effect = (now, _EFFECT) if row["part"] == _READING else (read, _EFFECT_OF_JOB)
+        if end > row["waited_since"] + dt.timedelta(milliseconds=CLOCK_MS):
+            parts.append(StoppedPart(row["part"], row["at"], effect))
     return parts

@@ -126,6 +126,25 @@ def test_a_job_of_its_own_that_died_stopped_and_one_that_ended_did_not(paths: Pa
     assert find_stopped(TableSnapshot(paths).table, late) == []
 
 
+def test_a_job_without_a_micro_batch_while_the_clock_goes_on_stopped(paths: PathSettings) -> None:
+    """No alert is raised on its lag, which only its own micro-batches measure."""
+    limit = dt.timedelta(milliseconds=CLOCK_MS)
+    declare(paths, "ingest", "one", True, START)
+    for job in ("reassembly", "ack"):
+        write_metric(paths, job, "run", 0, "lag_commits", 0, START)
+    write_metric(paths, "reassembly", "run", 1, "lag_commits", 0, START + limit)
+    write_clock(paths, START + limit)
+    now = START + limit + SECOND
+    assert find_stopped(TableSnapshot(paths).table, now) == []
+    write_clock(paths, now)
+    (part,) = find_stopped(TableSnapshot(paths).table, now)
+    assert (part.part, part.since) == ("The job ack", START)
+    declare(paths, "ack", "one", True, START + SECOND)  # it has only been started again
+    assert find_stopped(TableSnapshot(paths).table, now) == []
+    declare(paths, "ingest", "one", False, now)
+    assert find_stopped(TableSnapshot(paths).table, now) == []
+
+
 def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: PathSettings) -> None:
     def last() -> float:
         rows = TableSnapshot(paths).select("SELECT value FROM pipeline_metrics ORDER BY recorded_at DESC LIMIT 1")
