@@ -222,8 +222,8 @@ class Node(Protocol):
         ...
 
     def withdraw(self, request_id: RequestId) -> bool:
-        """Take back a send that waits for the rate limit, or at a node that retries for another attempt. Returns
-        whether it did; no event follows then. A node that does not dispatch itself cannot, and returns ``False``."""
+        """Take back a send that waits here: behind others, for the rate limit or for another attempt. Returns whether
+        it did; no event follows then. A node that does not dispatch itself cannot, and returns ``False``."""
         ...
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:

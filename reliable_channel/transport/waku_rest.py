@@ -149,18 +149,23 @@ class WakuRestNode(NodeBase):
             raise SendBufferFull(
                 f"{MAX_QUEUED} envelopes wait to be sent by {self._api.name}.", "Send more slowly, or see the node."
             ) from None
-        if not self._running and self._take_back(accepted):
+        if not self._running and self._take_back(accepted.request_id):
             raise self._make_stopped_error()
         return accepted.request_id
 
-    def _take_back(self, accepted: Accepted) -> bool:
-        """Remove a send that came too late for :meth:`stop`; returns whether it was still queued."""
+    def withdraw(self, request_id: RequestId) -> bool:
+        return super().withdraw(request_id) or self._take_back(request_id)
+
+    def _take_back(self, request_id: RequestId) -> bool:
+        """Remove a send from the queue; returns whether it was still there."""
         # ``queue.Queue`` has no call for it. Its lock and its deque have no underscore, and are not documented.
         with self._outgoing.mutex:
-            if accepted not in self._outgoing.queue:
-                return False
-            self._outgoing.queue.remove(accepted)
-            return True
+            for accepted in self._outgoing.queue:
+                if accepted.request_id == request_id:
+                    self._outgoing.queue.remove(accepted)
+                    self._outgoing.not_full.notify()
+                    return True
+            return False
 
     def _send_loop(self, stopping: threading.Event) -> None:
         backoff = Backoff(self._pace.min_backoff_s, self._pace.max_backoff_s)

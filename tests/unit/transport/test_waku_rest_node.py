@@ -324,6 +324,27 @@ def test_a_send_that_comes_while_the_node_stops_is_refused(
     assert node._outgoing.empty()
 
 
+def test_what_waits_behind_a_slow_publish_can_be_taken_back(
+    participant: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A channel that restarted while its node was slow queued its envelopes once more each time."""
+    node, begun, go_on = participant.node, threading.Event(), threading.Event()
+    publish = node._publish
+
+    def publish_slowly(topic: str, envelope: WakuMessage) -> Any:
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return publish(topic, envelope)
+
+    monkeypatch.setattr(node, "_publish", publish_slowly)
+    first, second, third = (node.send(message(number)) for number in range(3))
+    assert begun.wait(WAIT_S)
+    assert [node.withdraw(request_id) for request_id in (first, second, second)] == [False, True, False]
+    go_on.set()
+    until(lambda: len(participant.of(Sent)) == 2)
+    assert [event.request_id for event in participant.of(Sent)] == [first, third]
+
+
 def test_an_envelope_over_the_limit_is_refused_at_once(participant: Participant) -> None:
     with pytest.raises(MessageTooLarge, match="150000"):
         participant.node.send(WakuMessage(bytes(150_000), TOPIC))
