@@ -30,7 +30,7 @@ WIDEST_MS = 300_000
 up to that length. Stores are asked for half a minute more at both ends: a stranger who fills the node's cache every
 second would have each minute read from them forty times."""
 MAX_GAPS = 1_000
-"""The maximum number of open gaps; beyond that the two closest are merged."""
+"""The maximum number of open gaps. Then one widens the last one of its cause, whatever lies between."""
 _VERSION = 2
 
 
@@ -141,19 +141,15 @@ class BridgeState:
         keeps its name: a record under the old name would otherwise stay open for ever. Returns the gap that is now
         open."""
         with self._lock:
-            for other in self.gaps:
+            is_full = len(self.gaps) >= MAX_GAPS
+            for other in reversed(self.gaps):
                 # What is being filled is left alone, or it would be filled again and again.
                 is_joined = not other.attempts and gap.to_ms - other.from_ms <= WIDEST_MS
                 reach = other.to_ms + (NEAR_MS if is_joined else 0)
-                if other.cause == gap.cause and other.from_ms <= gap.from_ms <= reach:
+                if other.cause == gap.cause and other.from_ms <= gap.from_ms and (is_full or gap.from_ms <= reach):
                     gap = replace(other, to_ms=max(gap.to_ms, other.to_ms))
                     break
             self.gaps = (*(g for g in self.gaps if g.name != gap.name), gap)
-            if len(self.gaps) > MAX_GAPS:
-                ordered = sorted(self.gaps, key=lambda g: g.from_ms)
-                first, second = ordered[0], ordered[1]
-                merged = BridgeGap(first.from_ms, max(first.to_ms, second.to_ms), first.cause)
-                self.gaps = (merged, *ordered[2:])
             self._write()
             return gap
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport import bridge_state
 from reliable_channel.transport.bridge_state import BridgeGap, BridgeState
 
 
@@ -71,8 +72,22 @@ def test_a_write_that_fails_leaves_the_old_state(tmp_path: Path, monkeypatch: py
     assert opened(tmp_path / "state.json").acknowledged_ms == 5
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.sampled_from(["a", "b"])), max_size=12))
-def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(gaps: list[tuple[int, int, str]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9), st.sampled_from(["a", "b"])), max_size=12),
+    st.sampled_from([2, 1_000]),
+    st.sampled_from([3, 60_000]),
+)
+def test_every_moment_of_every_gap_stays_covered_until_it_is_closed(
+    gaps: list[tuple[int, int, str]], most: int, near_ms: int
+) -> None:
+    """Of two gaps that became one because there were too many, the record of the second stayed open for ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bridge_state, "MAX_GAPS", most)
+        patch.setattr(bridge_state, "NEAR_MS", near_ms)
+        check_gaps(gaps)
+
+
+def check_gaps(gaps: list[tuple[int, int, str]]) -> None:
     state = BridgeState(Path("unused"))
     state._write = lambda: None  # type: ignore[method-assign]
     told: set[str] = set()
@@ -94,3 +109,11 @@ def test_gaps_that_follow_each_other_closely_are_joined_to_five_minutes(tmp_path
     state.count_attempt(state.gaps[-1])
     state.open_gap(BridgeGap(2_060_003, 2_060_004, "cache_full"))
     assert [gap.from_ms for gap in state.gaps[3:]] == [2_060_001, 2_060_003], "a store is being asked for the former"
+
+
+def test_too_many_gaps_widen_the_last_one_of_their_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_state, "MAX_GAPS", 2)
+    state = opened(tmp_path / "state.json")
+    for hour in range(5):
+        state.open_gap(BridgeGap(hour * 3_600_000, hour * 3_600_000 + 5, "cache_full"))
+    assert [(gap.from_ms, gap.to_ms) for gap in state.gaps] == [(0, 5), (3_600_000, 4 * 3_600_000 + 5)]
