@@ -159,7 +159,7 @@ class ReliableChannel:
             self._cycle.journal.forget_label(label)
 
     def find_send(self, label: str) -> LabelledSend | None:
-        """The send of a label, with its segments as they are on the wire."""
+        """The send of a label, with the bytes of its SDS messages; ``None`` if none has that label."""
         self._owner.refuse_fork()
         return self._cycle.journal.find_send(label)
 

@@ -18,7 +18,7 @@ SubscriptionId = NewType("SubscriptionId", str)
 """A GUID as text."""
 
 SubscriptionListener: TypeAlias = Callable[[MessageRecord], object]
-"""Called with each newly received record; may return an awaitable."""
+"""Called with each newly received record; a coroutine that it returns is run."""
 
 TopicPair: TypeAlias = tuple[str, str]
 """Pubsub topic and content topic."""
