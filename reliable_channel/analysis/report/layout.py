@@ -93,11 +93,11 @@ SECTIONS: tuple[ReportSection, ...] = (
         "latency_by_channel",
         "How long messages took, from their sender's timestamp to their delivery in causal order",
         (_name("name", "channel"), *_counts("messages"), *_QUANTILES),
-        "No delivered message has a timestamp that can be true.",
+        "No delivered message has a plausible timestamp.",
     ),
     ReportSection(
         "odd_timestamps",
-        "Timestamps that cannot be true",
+        "Implausible timestamps",
         (
             _name("channel_id", "channel"),
             _name("sender_id", "sender"),
@@ -106,7 +106,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("least", "least, as sent", text.count),
             ReportColumn("most", "greatest, as sent", text.count),
         ),
-        "Every timestamp of a sender can be true.",
+        "The timestamps of all senders are plausible.",
     ),
     ReportSection(
         "acknowledgements_by_channel",
@@ -170,7 +170,7 @@ SECTIONS: tuple[ReportSection, ...] = (
             ReportColumn("elsewhere", "seen elsewhere", text.count, wide=True),
             ReportColumn("lacking", "of these not in the store", text.count, wide=True),
         ),
-        "There is no gap in what was read.",
+        "There are no gaps.",
     ),
     ReportSection(
         "vantages",

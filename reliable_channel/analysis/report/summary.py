@@ -131,7 +131,7 @@ def _note_timestamps(odd: pd.DataFrame) -> list[str]:
     guess = f" They are probably in {units} instead of ns." if units else ""
     return [
         f"{odd['messages'].sum():,} messages of {odd['sender_id'].nunique(dropna=False):,} senders have timestamps that"
-        f" cannot be true; no latency counts them.{guess}"
+        f" are implausible; no latency counts them.{guess}"
     ]
 
 

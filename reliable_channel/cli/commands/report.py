@@ -57,7 +57,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         max_loss: Annotated[
             str | None,
-            typer.Option(metavar="SHARE", help="Most messages that may be lost: 0.1% or 0.001.", rich_help_panel=LIMIT),
+            typer.Option(
+                metavar="SHARE",
+                help="Largest share of messages that may be missing: 0.1% or 0.001.",
+                rich_help_panel=LIMIT,
+            ),
         ] = None,
         max_latency: Annotated[
             str | None,

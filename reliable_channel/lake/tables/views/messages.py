@@ -34,7 +34,7 @@ MESSAGES = View(
         Column(
             "latency_ms",
             "BIGINT",
-            "from the sender's timestamp to the delivery; null where that timestamp cannot be true (more than 30 days"
+            "from the sender's timestamp to the delivery; null where that timestamp is implausible (more than 30 days"
             " before the first segment, or a day after it)",
             unit="ms",
             example="1220",
@@ -129,7 +129,7 @@ DISPATCHES = View(
         Column(
             "sent_ms",
             "BIGINT",
-            "the envelope's timestamp; where that cannot be true (as of messages.latency_ms), first_seen",
+            "the envelope's timestamp; where that is implausible (as of messages.latency_ms), first_seen",
             unit="ms since 1970",
             example="1767226190235",
         ),
