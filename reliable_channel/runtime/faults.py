@@ -116,6 +116,8 @@ def _explain_system_error(error: OSError) -> ReliableChannelError | None:
         return LocalError(f"{name} does not exist.", "Check the path.")
     if error.errno == errno.ENOTDIR:
         return LocalError(f"{name} lies under a file, not under a directory.", f"{_ANOTHER_PLACE}.")
+    if error.errno == errno.EEXIST:  # of mkdir: nothing else here demands that a file is not there yet
+        return LocalError(f"{name} is a file, not a directory.", f"{_ANOTHER_PLACE}.")
     if error.errno == errno.EISDIR:
         return LocalError(f"{name} is a directory.", "Name a file.")
     return None

@@ -187,6 +187,13 @@ def test_a_full_disk_is_one_line_also_when_a_delta_table_meets_it(
     assert err.startswith("reliable-channel: Writing a table failed: the disk is full.")
 
 
+def test_a_file_in_place_of_a_directory_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    status, _, err = run(capsys, "notebooks", str(tmp_path / "file"))
+    assert status == 2
+    assert err.startswith(f"reliable-channel: {tmp_path / 'file'} is a file, not a directory. Choose another place")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyError("x\x1b[2J"), RuntimeError("")])
 def test_what_nobody_foresaw_is_one_line_that_says_how_to_see_the_rest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
