@@ -179,7 +179,7 @@ class ChannelMachine:
     def send_ephemeral(self, payload: bytes, now: int) -> SdsDispatch:
         """Wrap one ephemeral message; does not change the state. Raises as a send does, and ``MessageTooLarge`` for
         more than one segment."""
-        segmented = segment_payload(payload, self.segmentation)
+        segmented = segment_payload(payload, replace(self.segmentation, enable_reed_solomon=False))
         if len(segmented.contents) > 1:
             raise MessageTooLarge(
                 f"An ephemeral message of {len(payload)} bytes needs {len(segmented.contents)} segments; one of "

@@ -35,6 +35,20 @@ def test_what_is_accepted_is_sent_and_received_in_every_dialect(dialect: Dialect
     world.close()
 
 
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_an_ephemeral_message_has_no_parity(dialect: Dialect) -> None:
+    """With Reed–Solomon, lip243-length refused every one: it needed two segments."""
+    topic = {"content_topic": TOPIC, "dialects": [dialect.value]}
+    settings = load("local", channels={"content_topics": [topic]}, segmentation={"enable_reed_solomon": True})
+    config = topic_config(settings, TOPIC)
+    world = World()
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    alice.channel.send_ephemeral(b"typing")
+    world.run(1_000)
+    assert bob.payloads == [b"typing"]
+    world.close()
+
+
 TYPING = Segment(keccak256(b"typing"), 0, 1, 0, False, b"typing", 6, Dialect.LIP243_LENGTH)
 
 
