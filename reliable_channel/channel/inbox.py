@@ -375,9 +375,10 @@ class Inbox:
         )
         self.wait(pending)
         if event.first_lamport is not None:
-            self._recent[pending.key] = event
-            if len(self._recent) > MAX_RECENT or sum(len(e.payload) for e in self._recent.values()) > MAX_RECENT_BYTES:
-                self._recent.popitem(last=False)
+            recent = self._recent
+            recent[pending.key] = event
+            while len(recent) > MAX_RECENT or sum(len(e.payload) for e in recent.values()) > MAX_RECENT_BYTES:
+                recent.popitem(last=False)
         notes = self.pending.take(pending.key)
         return [] if notes is None else [self._deliver(pending, notes, now)]
 

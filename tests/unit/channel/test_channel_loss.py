@@ -24,6 +24,7 @@ from reliable_channel.channel import (
     SegmentSent,
     SendingMessage,
     SendState,
+    inbox,
 )
 from reliable_channel.channel.retrieval import StoreQueries, TimeRange
 from reliable_channel.channel.steps import Fetch
@@ -204,6 +205,22 @@ def test_a_hint_that_is_no_hash_spoils_no_other_look_up(hint: bytes) -> None:
     world.run(20_000)
     assert bob.payloads[:2] == [b"lost on the way", b"refers to it"]
     assert "store_failed" not in bob.problems()
+
+
+def test_what_is_kept_to_repair_segments_is_bounded_in_bytes_whatever_came_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many small messages one went for each large one that came: 16 MiB grew to 101."""
+    monkeypatch.setattr(inbox, "MAX_RECENT_BYTES", 2_000)
+    world = World()
+    config = quick(segmentation=SMALL_SEGMENTS)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    for number, size in enumerate([200] * 9 + [900] * 4):
+        alice.channel.send(bytes([number]) * size)
+        world.run(1_000)
+    assert len(bob.payloads) == 13
+    kept = [len(message.payload) for message in bob.channel._cycle.machine.inbox._recent.values()]
+    assert kept == [900, 900]
 
 
 def test_a_message_without_retrieval_hint_is_found_in_the_store_by_time() -> None:
