@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -103,6 +104,20 @@ def name_unknown_word(command_line: str) -> str | None:
 def test_the_commands_within_sentences_exist(page: Path) -> None:
     inline = re.findall(r"`(reliable-channel [^`]*)`", page.read_text(encoding="utf-8"))
     assert {text: word for text in inline if (word := name_unknown_word(text))} == {}
+
+
+EXAMPLES = [file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "examples").glob("*.py")]
+
+
+@pytest.mark.parametrize(
+    "code", [*(b.text for b in ALL if b.language == "python"), *EXAMPLES], ids=lambda code: code.splitlines()[0]
+)
+def test_what_the_pages_import_is_on_the_page_of_the_python_interface(code: str) -> None:
+    """The other names may change between versions."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    ours = {name.name for node in imports if (node.module or "").startswith("reliable_channel") for name in node.names}
+    assert ours - set(re.findall(r"\w+", page)) == set()
 
 
 WITH_CONSTANTS = {"security.md": "the list of limits", "upgrade.md": "settings that are gone", "tables.md": "generated"}
