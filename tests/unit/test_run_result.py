@@ -21,8 +21,10 @@ from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.tables import PIPELINE_METRICS
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
 
 
@@ -138,29 +140,35 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails() -> 
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["by a signal", "by itself"])
+@pytest.mark.parametrize("interval_ms", [60_000, 0], ids=["rounds", "no rounds"])
 def test_a_run_whose_jvm_is_gone_was_to_go_on_unless_a_signal_came_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_signal: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_ms: int, by_signal: bool
 ) -> None:
-    """A signal to all its processes ends the JVM, too."""
+    """A signal to all its processes ends the JVM, too. Without rounds, reading Kafka was to go on all the same."""
 
     def run_continuously(*_: Any, **__: Any) -> None:
         if by_signal:
             os.kill(os.getpid(), signal.SIGTERM)
         raise ConnectionRefusedError
 
-    settings = load("local", paths={"run_dir": str(tmp_path)})
-    create_tables(settings.paths, (PIPELINE_METRICS,))
+    settings = load("local", paths={"run_dir": str(tmp_path)}, pipeline={"verdict_interval_ms": interval_ms})
+    create_tables(settings.paths, (PIPELINE_METRICS, CLOCK))
+    now = dt.datetime.now(dt.UTC)
+    partition = {"query_id": "q", "batch_id": 0, "kafka_topic": "t", "kafka_partition": 0, "kind": "batch"}
+    clock = {**partition, "next_offset": 1, "event_time": now, "recorded_at": now}
+    append_rows(settings.paths, CLOCK, as_arrow([clock], CLOCK))
     monkeypatch.setattr("reliable_channel.pipeline.runner.run.run_continuously", run_continuously)
     prometheus = PrometheusMetrics()
     recorded = nullcontext(prometheus)
     monkeypatch.setattr("reliable_channel.pipeline.runner.metrics.record_metrics", lambda *_, **__: recorded)
     with pytest.raises(ConnectionRefusedError):
         run.serve(cast(Any, NoSpark()), settings, list[str]().append)
-    tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
-    assert bool(find_stopped(TableSnapshot(settings.paths).table, tomorrow)) is not by_signal
+    stopped = [part.part for part in find_stopped(TableSnapshot(settings.paths).table, now + dt.timedelta(days=1))]
+    check = ["The check of verdicts and alerts"] if interval_ms else []
+    assert stopped == ([] if by_signal else [*check, "Reading Kafka"])
     # Due from the start on: a first round that never ends is overdue for Prometheus, too.
     due = prometheus.registry.get_sample_value("reliable_channel_next_round_timestamp_seconds")
-    assert due is not None and due > time.time()
+    assert due is not None and (due > time.time()) is bool(interval_ms)
 
 
 def test_the_outcome_counts_what_the_tables_hold(sample_tables: Path) -> None:

@@ -1,8 +1,8 @@
 """Detects that a pipeline stopped. The alerts of a continuous run stop with it, so they cannot report that.
 
-A continuous run records when its next round of verdicts and alerts is due, and its orderly end. A continuous ingest job
-records that it has not ended (:mod:`reliable_channel.lake.live`). The reader compares these times with the clock.
-Tables of a run that ended, of a back-fill or of a demo never count as stopped.
+A continuous run records when its next round of verdicts and alerts is due, and its orderly end. It and a continuous job
+of ingest record that ingest has not ended (:mod:`reliable_channel.lake.live`). The reader compares these times with the
+clock. Tables of a run that ended, of a back-fill or of a demo never count as stopped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WRITTEN = f"""
     )
     SELECT part, written.at, coalesce(min(started.recorded_at), written.at) AS waited_since
     FROM written LEFT JOIN pipeline_metrics AS started
-    ON started.recorded_at > written.at AND {_IS_START} AND metric IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')
+    ON started.recorded_at > written.at AND {_IS_START} AND metric = '{CONTINUOUS}'
     WHERE written.at IS NOT NULL GROUP BY part, written.at ORDER BY part
 """  # noqa: S608 - names of our own
 
@@ -117,12 +117,12 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     metrics, clocks = table(PIPELINE_METRICS.name), table(CLOCK.name)
     if metrics is None:
         return []
-    parts, is_live = [], any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
+    parts = []
     for since, due in _read_next_round(metrics):
-        is_live = True
         if now > due:
             effect = "Since then no verdict was given and no alert could be raised or cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
+    is_live = any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
     written = select(_WRITTEN, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []
     read = next((row["at"] for row in written if row["part"] == _READING), None)
     for row in written if read is not None else ():

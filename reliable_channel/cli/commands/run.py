@@ -177,7 +177,9 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
     from functools import partial
 
     from reliable_channel.analysis.alerts.heartbeat import Heartbeat
+    from reliable_channel.lake.live import declare_live
     from reliable_channel.pipeline.runner.metrics import record_metrics
+    from reliable_channel.pipeline.runner.queries import INGEST
     from reliable_channel.pipeline.runner.run import run_continuously
     from reliable_channel.runtime.interrupts import handle_signals
 
@@ -200,7 +202,8 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
                 metrics.next_round(due.timestamp())
                 judge.start()
             try:
-                run_continuously(spark, settings, stop, on_progress=say)
+                with declare_live(settings.paths, INGEST.name, stop):
+                    run_continuously(spark, settings, stop, on_progress=say)
             finally:
                 in_order = stop.is_set()  # not after a fault: the run was to go on
                 stop.set()

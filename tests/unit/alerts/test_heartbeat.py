@@ -81,6 +81,7 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
     write_clock(paths, START)
     now = START + dt.timedelta(milliseconds=CLOCK_MS) + SECOND
     heartbeat = Heartbeat(paths)
+    declare(paths, "ingest", "run", True, now)
     heartbeat.record(60_000, now)
     assert find_stopped(TableSnapshot(paths).table, now) == []  # it only starts
     now += dt.timedelta(milliseconds=CLOCK_MS) + SECOND
@@ -92,8 +93,7 @@ def test_a_run_that_reads_nothing_more_stopped_although_its_rounds_go_on(paths: 
 def start_and_die(paths: PathSettings, kind: str, at: dt.datetime) -> None:
     if kind == "run":
         Heartbeat(paths).record(360_000, at)
-    else:
-        declare(paths, "ingest", f"{at}", True, at)
+    declare(paths, "ingest", f"{at}", True, at)
 
 
 @pytest.mark.parametrize(
