@@ -197,6 +197,11 @@ def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: 
         prefix="/messaging/v1", tags=["messaging v1"], dependencies=[Depends(check_query), Depends(refuse_links)]
     )
 
+    @routes.get("/subscriptions", responses=document_errors())
+    def subscribed_topics() -> list[str]:
+        """The subscribed content topics, sorted."""
+        return sorted(client.content_topics)
+
     @routes.post("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
     def subscribe_topics(body: ContentTopics) -> Response:
         """Subscribe to content topics; those subscribed already are left as they are."""

@@ -32,6 +32,7 @@ def test_subscribe_receive_and_unsubscribe(world: World, client: TestClient) -> 
     assert (answer.status_code, answer.text, answer.headers["content-type"].partition(";")[0]) == (
         200, "OK", "text/plain",
     )  # fmt: skip
+    assert client.get(f"{V1}/subscriptions").json() == sorted([CONTENT, OTHER])
     sent = world.arrives(b"one", meta=b"m", rate_limit_proof=b"p", version=1, ephemeral=True)
     world.arrives(b"two", OTHER)
     first, second = client.get(f"{V1}/events/received").json()
@@ -52,6 +53,7 @@ def test_subscribe_receive_and_unsubscribe(world: World, client: TestClient) -> 
     for _ in range(2):  # what is not subscribed is ignored
         answer = client.request("DELETE", f"{V1}/subscriptions", json=[CONTENT])
         assert (answer.status_code, answer.text) == (200, "OK")
+    assert client.get(f"{V1}/subscriptions").json() == [OTHER]
     world.arrives(b"three")
     assert client.get(f"{V1}/events/received").json() == []
 
