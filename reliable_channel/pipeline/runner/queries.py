@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.append import BatchSink
+from reliable_channel.lake.checkpoints import repoint_state_schemas
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import stream as ack
@@ -91,6 +92,7 @@ def start(
     from the one fixed in the checkpoint, or if one of the checkpoint's tables no longer exists."""
     conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
     settings_guard.check(settings, query.name, conf, query.tables)
+    repoint_state_schemas(settings.paths, query.name)
     create_tables(settings.paths, query.tables)
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}
     with set_meanwhile(spark, wanted):  # a query keeps the settings of its start

@@ -15,7 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.append import BatchSink, append_rows
-from reliable_channel.lake.checkpoints import RECORD, parse_offsets, read_checkpoint, read_checkpoints
+from reliable_channel.lake.checkpoints import (
+    RECORD,
+    parse_offsets,
+    read_checkpoint,
+    read_checkpoints,
+    repoint_state_schemas,
+)
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
@@ -292,6 +298,26 @@ def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -
     create_tables(settings.paths, (ENVELOPES,))
     write(settings, "ingest", [batch()], 1, operators=0)
     check(settings, "ingest", SESSION, (ENVELOPES, CLOCK))
+
+
+def test_the_state_of_a_moved_checkpoint_names_its_own_files(settings: Settings) -> None:
+    """In the form of Spark 4.2: the path of the schema before the move, and of one that was added after it."""
+    root = write(settings, "ack", [batch()], 1)
+    place, schema = root / "state" / "0" / "_metadata" / "v2", "state/0/_stateSchema/default"
+    place.mkdir(parents=True)
+    paths = [f"file:/srv/old place/ack/{schema}/0_49ab", f"file:{root}/{schema}/1_db11"]
+    stores = [{"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": paths}]
+    info = {"operatorInfo": {"operatorId": 0}, "stateStoreInfo": stores, "operatorPropertiesJson": '{"timeMode":"x"}'}
+    metadata, checksum = place / "0", place / ".0.crc"
+    metadata.write_text(f"v2\n{json.dumps(info)}")
+    checksum.write_bytes(b"of the old content")
+    repoint_state_schemas(settings.paths, "ack")
+    paths[0] = f"file:{root}/{schema}/0_49ab"
+    assert metadata.read_text() == f"v2\n{json.dumps(info)}"
+    assert not checksum.exists()
+    checksum.write_bytes(b"of the new content")
+    repoint_state_schemas(settings.paths, "ack")
+    assert checksum.exists(), "what is right is not written again"
 
 
 class NewTopic:
