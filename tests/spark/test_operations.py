@@ -185,8 +185,8 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
     assert [row["reason"] for row in rows(eager, tables.QUARANTINE)].count("undecryptable") == 1
     key_file.write_text(key.hex())
     key_file.chmod(0o600)
-    assert "1 records go on" in shell(eager, "requeue", "--reason", "undecryptable")
-    assert "0 records go on" in shell(eager, "requeue", "--reason", "undecryptable")
+    assert "1 record can be decoded now; the next run" in shell(eager, "requeue", "--reason", "undecryptable")
+    assert "0 records can be decoded now." in shell(eager, "requeue", "--reason", "undecryptable")
     run_once(spark, eager, others)
     assert [r["payload"] for r in rows(eager, tables.DELIVERED_MESSAGES) if r["content_topic"] == SEALED] == [SECRET]
     verdicts.run(spark, eager)

@@ -37,5 +37,6 @@ def register(app: typer.Typer) -> None:
         with spark_session(settings) as spark:
             count = run(spark, settings, reason or ())
         typer.echo(
-            f"{count} records go on" + ("; the next run takes them up." if count else ": none can be decoded now.")
+            f"{count} record{'' if count == 1 else 's'} can be decoded now"
+            + ("; the next run processes them." if count else ".")
         )
