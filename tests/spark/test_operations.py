@@ -20,6 +20,7 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.evidence import intake
 from reliable_channel.lake import tables
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
@@ -218,7 +219,9 @@ def test_operations_spare_a_stream_that_lags_and_give_back_every_table(
         with pytest.raises(ConfigurationError, match=f"{table.name} has the table feature clustering"):
             create_tables(eager.paths, (table,))
 
+    intake.write(eager.paths, "evidence", [intake.EvidenceRecord(0, 0, None)], "waku.envelopes")
     report = shell(eager, "rebuild")
+    assert intake.read_position(eager.paths, "evidence", 0) == 1, "read on from there, or all rows would come twice"
     assert f"Rebuilt from {count:,} envelopes." in report
     assert "The old tables are in" in report
     assert_unchanged(everything(spark, eager, tables.DELIVERY_STATUS), reference)

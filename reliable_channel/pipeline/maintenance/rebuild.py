@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, Transaction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -22,7 +24,7 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake import tables
 from reliable_channel.lake.append import BatchSink
-from reliable_channel.lake.checkpoints import filesystem, read_checkpoint
+from reliable_channel.lake.checkpoints import as_object, filesystem, read_checkpoint, read_text
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import Table
@@ -167,11 +169,34 @@ def _carry_over(
     for table in CARRIED_OVER:
         if is_readable.get(table):
             append_frame(new, table, conform(read_table(spark, old, table), table))
+            # Positions in the topic of evidence are among them: its rows would be added a second time.
+            copy_transactions(old, new, table)
     if is_readable.get(tables.QUARANTINE):
         never_envelopes = read_table(spark, old, tables.QUARANTINE).join(
             snapshot.select(*tables.RECORD_KEY), [*tables.RECORD_KEY], "left_anti"
         )
         append_frame(new, tables.QUARANTINE, conform(never_envelopes, tables.QUARANTINE))
+
+
+def copy_transactions(old: PathSettings, new: PathSettings, table: Table) -> None:
+    """Record the application transactions of a table in the new one, in a commit without rows.
+
+    delta-rs looks one up only by its application id, so they are read from the log. What this program records for an id
+    only grows, so the largest version in any file of the log counts."""
+    files, root = filesystem(old.table(table.name))
+    newest: dict[str, int] = {}
+    for file in files.get_file_info(pafs.FileSelector(f"{root}/_delta_log")):
+        recorded = []
+        if file.extension == "json":
+            recorded = [as_object(line).get("txn") for line in (read_text(files, file.path) or "").splitlines()]
+        elif file.extension == "parquet":  # a checkpoint of the log
+            recorded = pq.read_table(file.path, filesystem=files, columns=["txn"])["txn"].to_pylist()
+        for each in filter(None, recorded):
+            newest[each["appId"]] = max(each["version"], newest.get(each["appId"], 0))
+    if newest:
+        to = open_table(new, table)
+        properties = CommitProperties(app_transactions=[Transaction(*each) for each in newest.items()])
+        to.create_write_transaction([], "append", to.schema(), commit_properties=properties)
 
 
 def _decode_again(

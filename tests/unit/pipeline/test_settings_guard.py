@@ -12,8 +12,10 @@ from deltalake import CommitProperties, write_deltalake
 from kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from reliable_channel.config import Settings, load
+from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.evidence.intake import WRITTEN, EvidenceRecord, read_position
+from reliable_channel.evidence.intake import write as write_evidence
 from reliable_channel.lake.append import BatchSink, append_rows
 from reliable_channel.lake.checkpoints import (
     RECORD,
@@ -25,13 +27,21 @@ from reliable_channel.lake.checkpoints import (
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, DELIVERIES, DELIVERY_STATUS, ENVELOPES, SDS_MESSAGES, Table
+from reliable_channel.lake.tables import (
+    CLOCK,
+    DELIVERIES,
+    DELIVERY_STATUS,
+    ENVELOPES,
+    SDS_MESSAGES,
+    SENDER_EVENTS,
+    Table,
+)
 from reliable_channel.pipeline.ingest import stream
 from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult
-from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild
+from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, copy_transactions
 from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, REASSEMBLY, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
 from reliable_channel.pipeline.verdict import verdicts
@@ -298,6 +308,28 @@ def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -
     create_tables(settings.paths, (ENVELOPES,))
     write(settings, "ingest", [batch()], 1, operators=0)
     check(settings, "ingest", SESSION, (ENVELOPES, CLOCK))
+
+
+def test_a_rebuilt_table_keeps_the_positions_in_the_topic_of_evidence(settings: Settings, tmp_path: Path) -> None:
+    """Else the topic would be read again from its beginning, and every row of it would be there twice."""
+
+    def collect(paths: PathSettings, offset: int) -> int:
+        event = {"kind": "sender", "event": "queued", "sds_id": "a", "channel_id": "c", "at_ms": offset + 1}
+        records = [EvidenceRecord(0, at, json.dumps(event).encode()) for at in range(offset + 1)]
+        new = [record for record in records if record.offset >= read_position(paths, "evidence/id", 0)]
+        return write_evidence(paths, "evidence/id", new, "waku.envelopes")
+
+    rebuilt = settings.with_run_dir(tmp_path / "rebuilt").paths
+    assert [collect(settings.paths, 0), collect(settings.paths, 1)] == [1, 1]
+    open_table(settings.paths, SENDER_EVENTS).create_checkpoint()
+    (Path(settings.paths.table(SENDER_EVENTS.name)) / "_delta_log" / f"{1:020d}.json").unlink()
+    assert collect(settings.paths, 2) == 1
+    create_tables(rebuilt, WRITTEN)
+    for table in WRITTEN:
+        copy_transactions(settings.paths, rebuilt, table)
+    assert read_position(rebuilt, "evidence/id", 0) == 3
+    assert collect(rebuilt, 2) == 0
+    assert open_table(rebuilt, SENDER_EVENTS).count() == 0
 
 
 def test_the_state_of_a_moved_checkpoint_names_its_own_files(settings: Settings) -> None:
