@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import load_rules
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
@@ -110,5 +110,5 @@ def test_both_families_of_a_channel_are_followed_in_one_run(
     formats = {(row["sender_id"], row["family"]) for row in lake.select("SELECT * FROM peer_formats")}
     assert formats == {*families.items(), ("alice", "nim")}
     rule = next(rule for rule in load_rules() if rule.alert == "mixed_families")
-    (reading,) = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
+    (reading,) = measure_rule(lake, rule, read_clock(lake), dt.datetime.now(dt.UTC))
     assert reading.value == 2, "alice and bob"

@@ -41,7 +41,7 @@ class AlertChange:
     detail: str
 
 
-def changes(
+def find_changes(
     open_alerts: Mapping[Key, AlertChange], measured: Sequence[tuple[Rule, Sequence[Reading]]], most_open: int
 ) -> list[AlertChange]:
     """The changes against ``open_alerts`` (raised and not cleared). At most ``most_open`` alerts of a rule are open at

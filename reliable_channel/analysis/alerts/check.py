@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass, replace
 
-from reliable_channel.analysis.alerts.changes import AlertChange, changes
+from reliable_channel.analysis.alerts.changes import AlertChange, find_changes
 from reliable_channel.analysis.alerts.heartbeat import StoppedPart, find_stopped
 from reliable_channel.analysis.alerts.log import AlertLog
-from reliable_channel.analysis.alerts.measure import Reading, as_of, readings
+from reliable_channel.analysis.alerts.measure import Reading, measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
 from reliable_channel.analysis.alerts.webhook import PAGE, Webhook
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -49,12 +49,12 @@ def check(
     rules = load_rules(settings.alerts.rules) if rules is None else rules
     lake = TableSnapshot(settings.paths)
     lake.require_any()
-    clock = as_of(lake)
-    measured = [(rule, readings(lake, rule, clock, now)) for rule in rules]
+    clock = read_clock(lake)
+    measured = [(rule, measure_rule(lake, rule, clock, now)) for rule in rules]
     # What was measured stays as it is; only what another run appended meanwhile is read again (:mod:`.log`).
     for _ in range(_ATTEMPTS):
         log = AlertLog(settings.paths)
-        changed = changes(log.open_alerts(), measured, settings.alerts.most_open)
+        changed = find_changes(log.open_alerts(), measured, settings.alerts.most_open)
         if log.append(changed, clock, now):
             break
     else:

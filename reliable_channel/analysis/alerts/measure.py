@@ -50,7 +50,7 @@ class Reading:
     detail: str
 
 
-def as_of(lake: TableSnapshot) -> dt.datetime | None:
+def read_clock(lake: TableSnapshot) -> dt.datetime | None:
     """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one."""
     # The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during
     # that time, and messages lost before it count as just lost.
@@ -58,7 +58,7 @@ def as_of(lake: TableSnapshot) -> dt.datetime | None:
     return latest
 
 
-def readings(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
+def measure_rule(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
     """Measure a rule: one reading per subject, largest value first; empty when there is nothing to measure."""
     if isinstance(rule, ClockStopped):
         return _measure_clock(lake, now)

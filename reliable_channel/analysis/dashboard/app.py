@@ -136,6 +136,7 @@ def create_app(
     """The dashboard over the tables of ``paths``. ``cache`` is given by tests."""
     cache = cache or PageCache(paths)
     renderer = Renderer(paths.data_dir, refresh_ms)
+    # No pages about its calls: they are for people, and FastAPI's load scripts from another host.
     app = FastAPI(title="Reliable channels", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(AccessGuard, rules=dashboard_access(token, allowed_hosts))
     _install_faults(app, renderer)

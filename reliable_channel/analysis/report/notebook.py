@@ -49,7 +49,7 @@ def open_tables(since: str = "", until: str = "", channel: str = "", sender: str
     Raises ``EnvironmentFault`` when there are none."""
     alt.renderers.enable("svg")
     alt.data_transformers.disable_max_rows()
-    ipython = sys.modules.get("IPython")
+    ipython = sys.modules.get("IPython")  # loaded where a notebook runs; elsewhere it need not be installed
     if shell := ipython and ipython.get_ipython():
         shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, html)
     source = TableWindow(tables(), _parse_window(since, until, channel, sender))

@@ -90,6 +90,7 @@ def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -
     """Create views over registered tables, with the functions that they call and DuckDB does not have."""
     connection.execute(DUCKDB_MACROS)
     for name, (function, arguments, returned) in FUNCTIONS.items():
+        # SPECIAL: they are called for NULL, too.
         types: list[Any] = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]
         connection.create_function(name, function, types[:-1], types[-1], null_handling=FunctionNullHandling.SPECIAL)
     for view in views:

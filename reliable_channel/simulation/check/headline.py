@@ -7,7 +7,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import LossRate
 from reliable_channel.analysis.dashboard import overview
 from reliable_channel.analysis.dashboard.windows import window
@@ -52,7 +52,7 @@ def read_surfaces(paths: PathSettings) -> dict[str, Mapping[str, Any]]:
     finally:
         source.close()
     rule = LossRate(alert="headline", kind="loss_rate", above=0, per="all", at_least=1, window_ms=ALWAYS_MS)
-    loss_readings = readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC))
+    loss_readings = measure_rule(lake, rule, read_clock(lake), dt.datetime.now(dt.UTC))
     alerts = {"missing": int(loss_readings[0].detail.split()[0])} if loss_readings else {}
     return {
         "report": report,

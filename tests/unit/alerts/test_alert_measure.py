@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, as_of, readings
+from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
@@ -46,7 +46,7 @@ def measured(tmp_path: Path) -> Callable[..., list[Reading]]:
     """``measured(rule)``: its readings at noon on the recorded clock."""
 
     def measure(text: str, now: dt.datetime = NOON) -> list[Reading]:
-        return readings(TableSnapshot(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
+        return measure_rule(TableSnapshot(PathSettings(data_dir=str(tmp_path))), rule(text), NOON, now)
 
     return measure
 
@@ -224,13 +224,13 @@ def test_a_subject_of_any_length_is_bounded_and_stays_distinct(write: Write, mea
 
 def test_where_nothing_is_nothing_is_measured(tmp_path: Path) -> None:
     lake = TableSnapshot(PathSettings(data_dir=str(tmp_path)))
-    assert as_of(lake) is None
-    assert [readings(lake, rule, None, NOON) for rule in load_rules()] == [[] for _ in load_rules()]
+    assert read_clock(lake) is None
+    assert [measure_rule(lake, rule, None, NOON) for rule in load_rules()] == [[] for _ in load_rules()]
 
 
 def test_hostile_names_are_subjects_as_they_are_and_no_detail_holds_them(sample_tables: Path) -> None:
     lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
-    assert as_of(lake) == at(3_600), "the closing tick, an hour later, is no time that passed"
-    silent = readings(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), at(3_600), NOON)
+    assert read_clock(lake) == at(3_600), "the closing tick, an hour later, is no time that passed"
+    silent = measure_rule(lake, rule("kind: silent_channel, above_ms: 1, at_least: 1"), at(3_600), NOON)
     assert {json.loads(r.subject)[2] for r in silent} >= {text for text in HOSTILE if len(text) < 500}
     assert not any(text in r.detail for r in silent for text in HOSTILE)

@@ -17,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate, SilentChannel
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -75,7 +75,7 @@ def test_status_and_alerts_are_told(spoiled: Path) -> None:
     assert len(json.loads(command(spoiled, "status", "--json", "--no-kafka"))["tables"]) == len(TABLES)
     command(spoiled, "status", "--no-kafka")
     lake = TableSnapshot(PathSettings(data_dir=str(spoiled)))
-    now = as_of(lake)
+    now = read_clock(lake)
     assert now is not None
     rules = [
         LossRate(alert="loss", kind="loss_rate", window_ms=CENTURY_MS, above=0.0, at_least=1),
@@ -83,7 +83,7 @@ def test_status_and_alerts_are_told(spoiled: Path) -> None:
         SilentChannel(alert="silent", kind="silent_channel", window_ms=CENTURY_MS, above_ms=1),
     ]
     for rule in rules:
-        readings(lake, rule, dt.datetime(2026, 11, 1, 14, tzinfo=dt.UTC), dt.datetime.now(dt.UTC))
+        measure_rule(lake, rule, dt.datetime(2026, 11, 1, 14, tzinfo=dt.UTC), dt.datetime.now(dt.UTC))
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])

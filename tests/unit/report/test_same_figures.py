@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from reliable_channel.analysis import figures, text
-from reliable_channel.analysis.alerts.measure import readings
+from reliable_channel.analysis.alerts.measure import measure_rule
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.channels import channels as channels_of
@@ -148,8 +148,10 @@ def test_alerts_measure_them(lake: TableSnapshot, expected: dict[str, Any]) -> N
     common: dict[str, Any] = {"above": 0.0, "window_ms": ALWAYS_MS, "at_least": 1}
     lost = LossRate(alert="lost", kind="loss_rate", per="all", **common)
     refused = QuarantineRate(alert="refused", kind="quarantine_rate", **common)
-    assert readings(lake, lost, clock, clock)[0].value == pytest.approx(expected["loss"])
-    assert readings(lake, refused, clock, clock)[0].value == pytest.approx(expected["refused"] / expected["records"])
+    assert measure_rule(lake, lost, clock, clock)[0].value == pytest.approx(expected["loss"])
+    assert measure_rule(lake, refused, clock, clock)[0].value == pytest.approx(
+        expected["refused"] / expected["records"]
+    )
 
 
 def test_the_last_line_of_a_run_has_them(sample_tables: Path, expected: dict[str, Any]) -> None:

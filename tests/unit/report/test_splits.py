@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from starlette.testclient import TestClient
 
-from reliable_channel.analysis.alerts.measure import as_of, readings
+from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import load_rules
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.report.channel_key import ChannelFilter
@@ -148,7 +148,8 @@ def split_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[int, TableSna
 def test_an_alert_is_raised_while_a_channel_is_split(split_tables: dict[int, TableSnapshot]) -> None:
     rule = next(rule for rule in load_rules() if rule.kind == "split")
     found = {
-        minute: readings(lake, rule, as_of(lake), dt.datetime.now(dt.UTC)) for minute, lake in split_tables.items()
+        minute: measure_rule(lake, rule, read_clock(lake), dt.datetime.now(dt.UTC))
+        for minute, lake in split_tables.items()
     }
     assert found[4] == found[17] == []
     ((subject, value, detail),) = [(each.subject, each.value, each.detail) for each in found[8]]
