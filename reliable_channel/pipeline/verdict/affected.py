@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.lake import tables
+from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, ids_in, is_among
+from reliable_channel.pipeline.verdict.gather import QUEUED_TOGETHER, SPAN
+from reliable_channel.pipeline.verdict.in_duckdb import rewrite, select_rows
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.rules import Verdict
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
@@ -45,7 +48,7 @@ def find_affected(
     when missing ones were sent."""
     ids = {*touched.ids, *_find_linked(look_up, touched, since_gaps)}
     texts = {*touched.texts, *(sds_id for _, sds_id in ids)}
-    verdicts = _read_verdicts(look_up, texts, touched.payloads, touched.silence)
+    verdicts = _read_verdicts(look_up, texts, touched)
     verdicts = verdicts.filter(pc.greater_equal(verdicts["first_seen"], since))
     ids.update(_list_ids(verdicts))
     if not ids:
@@ -62,17 +65,32 @@ def find_affected(
     return Affected(_make_table([channel for channel, _ in ids], sds_id=sds_ids), rows, suspected, verdicts)
 
 
-def select_naming(verdicts: pa.Table, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
-    """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads;
-    ``undelivered``: and all others that are not *delivered*."""
+def select_naming(
+    verdicts: pa.Table, texts: Set[str], payloads: Set[bytes], spans: Set[int], undelivered: bool
+) -> pa.Table:
+    """The verdicts that are not settled, contain one of the ids or keys ``texts``, or have one of the payloads, if they
+    are not *delivered* or segments with Lamport timestamps in ``spans`` may belong to them; ``undelivered``: and all
+    others that are not *delivered*.
+
+    One payload may be sent any number of times, such as a sign of life, so a payload alone selects too many."""
     keys = pa.array(sorted(texts), pa.string())
     names = verdicts["sds_ids"].combine_chunks()
     named = pc.list_parent_indices(names).filter(pc.is_in(pc.list_flatten(names), keys))
     wanted = pc.is_in(pa.array(range(verdicts.num_rows)), named)
     wanted = pc.or_(wanted, pc.is_in(verdicts["message_key"], keys))
-    wanted = pc.or_(wanted, pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary())))
+    has_payload = pc.is_in(verdicts["entire_message_hash"], pa.array(sorted(payloads), pa.binary()))
+    is_open = pc.fill_null(_is_undelivered(verdicts), True)
+    wanted = pc.or_(wanted, pc.and_(has_payload, pc.or_(is_open, _is_within(verdicts["message_key"], spans))))
     wanted = pc.or_kleene(wanted, pc.invert(verdicts["settled"]))
     return verdicts.filter(pc.or_kleene(wanted, _is_undelivered(verdicts)) if undelivered else wanted)
+
+
+def _is_within(keys: pa.ChunkedArray, spans: Set[int]) -> pa.ChunkedArray:
+    """Whether segments with Lamport timestamps in ``spans`` may be of the delivered messages with these keys, which end
+    in the Lamport timestamp of the first segment; true where a key has none."""
+    lamport = pc.struct_field(pc.extract_regex(keys, r"^[^-]*-(?P<lamport>[0-9]{1,18})$"), "lamport")
+    span = pc.divide(lamport.cast(pa.int64()), SPAN)
+    return pc.or_(pc.is_null(span), pc.is_in(span, pa.array(sorted(spans | {one - 1 for one in spans}), pa.int64())))
 
 
 def count_undelivered(look_up: Lookup) -> int:
@@ -84,14 +102,12 @@ def _is_undelivered(verdicts: pa.Table) -> pa.ChunkedArray:
     return pc.not_equal(verdicts["verdict"], Verdict.DELIVERED.value)
 
 
-def _read_verdicts(look_up: Lookups, texts: Set[str], payloads: Set[bytes], undelivered: bool) -> pa.Table:
+def _read_verdicts(look_up: Lookups, texts: Set[str], touched: Touched) -> pa.Table:
     """All verdicts that :func:`select_naming` selects."""
-    status = tables.DELIVERY_STATUS
-    pieces = look_up[status].iterate(status.names(), None if undelivered else [*texts, *payloads, UNSETTLED])
-    return pa.concat_tables(
-        [file_schema(status).empty_table(), *(select_naming(rows, texts, payloads, undelivered) for rows in pieces)],
-        promote_options="default",
-    )
+    status, payloads = tables.DELIVERY_STATUS, touched.payloads
+    pieces = look_up[status].iterate(status.names(), None if touched.silence else [*texts, *payloads, UNSETTLED])
+    selected = (select_naming(rows, texts, payloads, touched.spans, touched.silence) for rows in pieces)
+    return pa.concat_tables([file_schema(status).empty_table(), *selected], promote_options="default")
 
 
 def _list_ids(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
@@ -104,9 +120,17 @@ def _list_ids(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
 def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | None) -> Iterable[tuple[Any, str]]:
     """The ids that earlier rows link to new ones, and missing ids whose time of sending new messages narrow down."""
     if touched.rebuilt:
-        where = is_among("entire_message_hash", touched.rebuilt)
-        columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash")
-        yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, touched.rebuilt, where))
+        payloads = {payload for payload, _ in touched.rebuilt}
+        at = pa.array(sorted({offset for _, offset in touched.rebuilt}))
+        where = is_among("entire_message_hash", payloads) & pc.field("kafka_offset").isin(at)
+        columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash", "kafka_offset")
+        yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, payloads, where))
+    if touched.queued:
+        where = is_among("entire_message_hash", touched.queued) & (pc.field("event") == "queued")
+        columns = (*CHANNEL_KEY, "sds_id", "sender_id", "entire_message_hash", "event", "event_time")
+        events = in_our_time(look_up[tables.SENDER_EVENTS].rows(columns, touched.queued, where))
+        sources = {"sender_events": events, "new_ids": _make_new_ids(touched)}
+        yield from _list_with_channels(select_rows(rewrite(QUEUED_TOGETHER), sources))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")
@@ -127,13 +151,16 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         yield from _list_with_channels(look_up[tables.SDS_MESSAGES].rows(columns, namers, where))
     if since_gaps is not None and touched.lamport:
         least = _make_table([*touched.lamport], least=pa.array(touched.lamport.values(), pa.int64()))
-        new_ids = pa.table({"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
-        yield from _list_with_channels(since_gaps.find_surrounded(least, new_ids))
+        yield from _list_with_channels(since_gaps.find_surrounded(least, _make_new_ids(touched)))
 
 
 def _list_with_channels(rows: pa.Table) -> Iterable[tuple[Channel, str]]:
     for *channel, sds_id in zip(*(rows[name].to_pylist() for name in (*CHANNEL_KEY, "sds_id")), strict=True):
         yield tuple(channel), sds_id
+
+
+def _make_new_ids(touched: Touched) -> pa.Table:
+    return pa.table({"new_id": pa.array(sorted({sds_id for _, sds_id in touched.ids}), pa.string())})
 
 
 def _make_table(channels: Sequence[Channel], **columns: pa.Array) -> pa.Table:

@@ -142,22 +142,30 @@ _QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as
 """The channel reports a send as queued, and the node each segment, milliseconds apart; more than a second later the
 same payload is another send."""
 
+QUEUED_TOGETHER = f"""
+    select {_CHANNEL}, sds_id from (select *, bool_or(new_id is not null) over (
+            partition by {_CHANNEL}, sender_id, entire_message_hash, first_id) as is_touched
+        from {_QUEUED} left join v_new_ids on new_id = sds_id)
+    where is_touched
+"""
+"""The ids of the sends of which one is new. ``v_new_ids``: the new SDS ids."""
+
 MAX_WITNESSED = 10
 """Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
 soon among the last ten, and a single envelope cannot write the headline."""
 
-_SPAN = 256  # as many segments as a send may have (MAX_TOTAL_SEGMENTS), with consecutive Lamport timestamps
-_FIRST = f"least(first_lamport_timestamp, {2**63 - 1 - 2 * _SPAN})"
+SPAN = 256  # as many segments as a send may have (MAX_TOTAL_SEGMENTS), with consecutive Lamport timestamps
+_FIRST = f"least(first_lamport_timestamp, {2**63 - 1 - 2 * SPAN})"
 """A foreign writer's row may have any Lamport timestamp, and a sum that overflows ends the query in both engines."""
 
 _BELATED = f"""(select d.*, s.sds_id as known_id
-    from (select *, explode(array({_FIRST} - {_FIRST} % {_SPAN}, {_FIRST} - {_FIRST} % {_SPAN} + {_SPAN})) as span
+    from (select *, explode(array({_FIRST} - {_FIRST} % {SPAN}, {_FIRST} - {_FIRST} % {SPAN} + {SPAN})) as span
         from v_deliveries where row_kind = 'message' and segment_kind is null) d
-    join (select *, lamport_timestamp - lamport_timestamp % {_SPAN} as span
+    join (select *, lamport_timestamp - lamport_timestamp % {SPAN} as span
         from v_sds_messages where sds_kind = 'content' and segment_kind <> 'bare') s
     on d.channel_id = s.channel_id and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic
         and d.sender_id = s.sender_id and d.entire_message_hash = s.entire_message_hash and d.span = s.span
-    where s.lamport_timestamp - {_FIRST} between 0 and {_SPAN})"""
+    where s.lamport_timestamp - {_FIRST} between 0 and {SPAN})"""
 """The segments of a rebuilt message. It does not know the ids of those that arrived after it was complete, unless they
 can be recomputed: those of parity cannot, because v0.1 data segments do not state the parity count, and others' ids may
 be anything. ``span`` keeps the join small where one payload is sent often."""

@@ -18,6 +18,7 @@ from reliable_channel.lake.follow import AddedFile, iterate_rows, list_added_fil
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.lookup import ids_within
+from reliable_channel.pipeline.verdict.gather import SPAN
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
@@ -30,6 +31,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
         "entire_message_hash",
         "first_sds_id",
         "first_lamport_timestamp",
+        "kafka_offset",
     ),
     tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
     tables.INCOMPLETE_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
@@ -59,15 +61,19 @@ _channel = itemgetter(*CHANNEL_KEY)
 @dataclass
 class Touched:
     """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
-    channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``rebuilt``: the
-    delivered ones among them; ``envelopes``: hashes of envelopes in rows of stores, of ingest or of logs; ``lamport``:
-    the lowest Lamport timestamp of the new messages of a channel; ``silence``: whether it changed when no bridge
-    listened, so that every verdict but *delivered* may change."""
+    channel; ``payloads``: hashes of payloads that were received in segments, or that senders queued; ``queued``: the
+    queued ones among them; ``rebuilt``: the delivered ones, with the offsets of the records that completed them;
+    ``spans``: the spans of Lamport timestamps (:data:`~.gather.SPAN`) of the segments; ``envelopes``: hashes of
+    envelopes in rows of stores, of ingest or of logs; ``lamport``: the lowest Lamport timestamp of the new messages of
+    a channel; ``silence``: whether it changed when no bridge listened, so that every verdict but *delivered* may
+    change."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     payloads: set[bytes] = field(default_factory=set)
-    rebuilt: set[bytes] = field(default_factory=set)
+    queued: set[bytes] = field(default_factory=set)
+    rebuilt: set[tuple[bytes, int]] = field(default_factory=set)
+    spans: set[int] = field(default_factory=set)
     envelopes: set[bytes] = field(default_factory=set)
     lamport: dict[Channel, int] = field(default_factory=dict)
     silence: bool = False
@@ -94,10 +100,14 @@ class Touched:
             if table is tables.DELIVERIES and row["row_kind"] == "message":
                 lamport = row["first_lamport_timestamp"]
                 self.texts.add(f"{payload.hex()}-{row['first_sds_id'] if lamport is None else lamport}")
-                if row["segment_kind"] is None:
-                    self.rebuilt.add(payload)
+                if row["segment_kind"] is None and (offset := row["kafka_offset"]) is not None:
+                    self.rebuilt.add((payload, offset))
             if row.get("event", "queued") == "queued" and row.get("segment_kind") != "bare":
                 self.payloads.add(payload)
+                if "event" in row:
+                    self.queued.add(payload)
+                if (lamport := row.get("lamport_timestamp")) is not None:
+                    self.spans.add(lamport // SPAN)
 
 
 def read_touched(

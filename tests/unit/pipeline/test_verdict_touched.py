@@ -77,7 +77,7 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     append(settings, tables.SENDER_EVENTS, {"sds_id": "d", "event": "sent"})
     append(settings, tables.INCOMPLETE_MESSAGES, {"sds_ids": ["e", None, "f"]})
     delivered = {"sds_id": "g", "first_sds_id": "h", "row_kind": "message", "entire_message_hash": PAYLOAD}
-    append(settings, tables.DELIVERIES, {**delivered, "first_lamport_timestamp": 5})
+    append(settings, tables.DELIVERIES, {**delivered, **place, "first_lamport_timestamp": 5})
     append(settings, tables.STORE_PRESENCE, {"sds_id": "i", "node": "n", "message_hash": PAYLOAD})
     logged = {"vantage": "amber", "source": "received", "seen_at": AT}
     append(settings, tables.SIGHTINGS, {**logged, "message_hash": b"l" * 32})
@@ -90,7 +90,10 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     found = since(settings, position)
     assert found is not None
     assert names(found) == [*"abcdefghi"]
-    assert found.payloads == found.rebuilt == {PAYLOAD}
+    assert found.payloads == {PAYLOAD}
+    assert found.rebuilt == {(PAYLOAD, 0)}
+    assert found.spans == {0}
+    assert found.queued == set()
     assert found.envelopes == {PAYLOAD, b"l" * 32}, "bridges' sightings are of records that ingest has"
     assert found.texts == {f"{b'h'.hex() * 32}-5", "broke"}, "the key of the delivery, and what a broken record holds"
     assert found.lamport == {HERE: 7}

@@ -1,0 +1,119 @@
+"""Which verdicts a round looks at again where one payload was sent often, such as a sign of life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliable_channel.config import Settings, load
+from reliable_channel.lake import tables
+from reliable_channel.lake.append import append_rows
+from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table, rows_of
+from reliable_channel.lake.schema import as_arrow
+from reliable_channel.pipeline.verdict import verdicts
+
+AT_MS = 1_767_225_600_000
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "channel_id": "c"}
+SAID = {**CHANNEL, "sender_id": "alice", "entire_message_hash": b"p" * 32}
+BEFORE = 20
+"""Sends before the round in question, a minute apart."""
+
+
+class Evidence:
+    """Appends evidence, and runs rounds of verdicts. A send has two data segments and one of parity."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
+        for send in range(BEFORE):
+            self.segments(send)
+            self.reassembled(send)
+            self.delivered(send)
+            self.queued(send, 0, 1)
+        self.clock(BEFORE)
+        assert self.judge() == BEFORE
+
+    def append(self, table: tables.Table, rows: Sequence[dict[str, Any]]) -> None:
+        append_rows(self.settings.paths, table, as_arrow(rows, table))
+
+    def segments(self, send: int, *parts: int) -> None:
+        rows = [
+            {**SAID, **place(send), "event_time": at_us(send), "sds_id": f"{send}/{part}", "sds_kind": "content"}
+            | {"segment_kind": "data" if part < 2 else "parity", "data_count": 2, "segment_index": part % 2}
+            | {"lamport_timestamp": at_us(send) // 1000 + part}
+            for part in parts or (0, 1)
+        ]
+        self.append(tables.SDS_MESSAGES, rows)
+
+    def reassembled(self, send: int) -> None:
+        ids = [f"{send}/0", f"{send}/1", None]
+        row = {**SAID, **place(send), "event_time": at_us(send), "sds_ids": ids, "data_count": 2}
+        self.append(tables.REASSEMBLED_MESSAGES, [row])
+
+    def delivered(self, send: int) -> None:
+        row = {**SAID, **place(send), "event_time": at_us(send), "first_seen": at_us(send), "row_kind": "message"}
+        row |= {"first_sds_id": f"{send}/0", "first_lamport_timestamp": at_us(send) // 1000, "data_count": 2}
+        self.append(tables.DELIVERIES, [row])
+
+    def queued(self, send: int, *parts: int) -> None:
+        rows = [{**SAID, "sds_id": f"{send}/{part}", "event": "queued", "event_time": at_us(send)} for part in parts]
+        self.append(tables.SENDER_EVENTS, rows)
+
+    def clock(self, send: int) -> None:
+        row = {"kafka_topic": "t", "kafka_partition": 0, "query_id": "q", "batch_id": send, "kind": "batch"}
+        self.append(tables.CLOCK, [{**row, "event_time": at_us(send + 60), "next_offset": send}])
+
+    def judge(self) -> int:
+        """The number of messages that a round judges; without Spark, which one over everything would need."""
+        return verdicts.run(None, self.settings)  # type: ignore[arg-type]
+
+    def ids_of(self, send: int) -> list[str]:
+        rows = rows_of(open_table(self.settings.paths, tables.DELIVERY_STATUS))
+        [row] = [row for row in rows if f"{send}/0" in row["sds_ids"]]
+        return list(row["sds_ids"])
+
+
+def at_us(send: int) -> int:
+    return (AT_MS + send * 60_000) * 1000
+
+
+def place(send: int) -> dict[str, Any]:
+    return {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": send}
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> Evidence:
+    return Evidence(load("local", paths={"run_dir": str(tmp_path)}))
+
+
+def test_another_send_leaves_the_verdicts_on_those_before(evidence: Evidence) -> None:
+    evidence.segments(BEFORE)
+    evidence.reassembled(BEFORE)
+    evidence.delivered(BEFORE)
+    evidence.queued(BEFORE, 0, 1)
+    assert evidence.judge() == 1
+
+
+def test_a_segment_that_comes_late_is_of_the_send_with_its_lamport_timestamp(evidence: Evidence) -> None:
+    evidence.segments(3, 2)
+    assert evidence.judge() == 1
+    assert evidence.ids_of(3) == ["3/0", "3/1", "3/2"]
+
+
+def test_a_segment_that_its_sender_reports_later_is_of_the_send_that_was_queued_with_it(evidence: Evidence) -> None:
+    evidence.queued(3, 2)
+    assert evidence.judge() == 1
+    assert evidence.ids_of(3) == ["3/0", "3/1", "3/2"]
+
+
+def test_a_delivery_brings_the_ids_of_the_message_that_its_record_completed(evidence: Evidence) -> None:
+    evidence.segments(BEFORE, 0)
+    evidence.reassembled(BEFORE)
+    assert evidence.judge() == 1
+    evidence.delivered(BEFORE)
+    assert evidence.judge() == 1
+    assert evidence.ids_of(BEFORE) == [f"{BEFORE}/0", f"{BEFORE}/1"]
