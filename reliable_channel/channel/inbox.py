@@ -119,7 +119,7 @@ class Inbox:
         self.pending: AwaitedMessages[str, str, Pending, Note] = AwaitedMessages(self._find_delivered)
         self.gate = ChunkGate(config.max_set_lifetime_ms) if verify_chunk_chain else None
         self._recent: OrderedDict[str, MessageCompleted] = OrderedDict()
-        self._rebuilt: dict[str, tuple[SdsMessage, str]] = {}
+        self._rebuilt: dict[str, SdsMessage] = {}
 
     def decline(self, message: SdsMessage, now: int) -> list[Effect] | None:
         """Return ``None`` if the content of a message can be used. Otherwise it must not be acknowledged: it belongs to
@@ -239,18 +239,13 @@ class Inbox:
         if not missing:
             return []
         while self._recent:
-            key, event = self._recent.popitem(last=False)
-            self._rebuild(key, event)
+            _, event = self._recent.popitem(last=False)
+            self._rebuild(event)
         repaired = []
         for sds_id in missing:
-            message, key = self._rebuilt.pop(sds_id, (None, ""))
-            if message is None:
-                continue
-            repaired.append(message)
-            if key in self.pending:
-                self.notes[sds_id] = Note((), owner=self.pending[key].owner)
-                self.pending[key].sds_ids.append(sds_id)
-                self.pending.add_part(key, sds_id)
+            message = self._rebuilt.pop(sds_id, None)
+            if message is not None:
+                repaired.append(message)
         return repaired
 
     def expire(self, now: int) -> list[Effect]:
@@ -382,12 +377,13 @@ class Inbox:
         notes = self.pending.take(pending.key)
         return [] if notes is None else [self._deliver(pending, notes, now)]
 
-    def _rebuild(self, key: str, event: MessageCompleted) -> None:
+    def _rebuild(self, event: MessageCompleted) -> None:
         """Encode the segments that never arrived again, under their possible ids."""
         count = self.config.parity_count(event.data_count)
         for sds_id, _, segment in find_repaired(event, count, IdScheme):
-            message = SdsMessage(event.scope[-1], sds_id, self.channel_id, segment.lamport, content=segment.content)
-            self._rebuilt[sds_id] = (message, key)
+            self._rebuilt[sds_id] = SdsMessage(
+                event.scope[-1], sds_id, self.channel_id, segment.lamport, content=segment.content
+            )
         if len(self._rebuilt) > MAX_REBUILT:
             for sds_id in list(self._rebuilt)[: len(self._rebuilt) - MAX_REBUILT]:
                 del self._rebuilt[sds_id]

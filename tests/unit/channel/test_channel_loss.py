@@ -30,6 +30,7 @@ from reliable_channel.channel.retrieval import StoreQueries, TimeRange
 from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.segmentation import SegmentationConfig
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.health import Health, HealthState
@@ -159,6 +160,25 @@ def test_parity_repairs_a_lost_segment_without_store_retransmission_or_help() ->
     world.run(1_000)
     assert bob.payloads == [payload, b"next"]
     assert bob.channel.status()["missing_segments"] == 0
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_message_rebuilt_from_parity_alone_waits_for_the_message_before_it(segments: int) -> None:
+    """The rebuilt segments, which have no history, made it complete: it came before what its parity waited for."""
+    parity = SegmentationConfig(
+        segment_size_bytes=192, enable_reed_solomon=True, parity_rate=1.0, dialect=Dialect.LIP243_LENGTH
+    )
+    payloads = [b"hello", b"before", bytes(range(64)) * segments]
+    arrives = iter([True, True, False, False, *[False] * segments])
+    world = World(lambda *_: (0.0,) if next(arrives, True) else ())
+    config = replace(alone(causal_history_size=10), segmentation=parity)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    for payload in payloads:
+        alice.channel.send(payload)
+    world.run(1_000)
+    assert bob.payloads == payloads[:1]
+    world.run(10_000)
+    assert bob.payloads == payloads
 
 
 def test_with_parity_a_message_is_delivered_when_any_k_segments_are_acknowledged() -> None:
