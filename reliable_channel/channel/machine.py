@@ -268,9 +268,12 @@ class ChannelMachine:
         for outgoing in self.sds.unacknowledged():
             sds_id = outgoing.message.message_id
             position = self.sends.find(sds_id)
-            if sds_id in going or position is None or position[0].failed:
+            if sds_id in going or position is None:
                 continue
             send, index = position
+            if send.failed:  # it goes out as an answer to a repair request only, which one that is queued does not
+                self.sds.record_sent(sds_id, now)
+                continue
             counts = index == 0 and not send.dispatched
             effects.append(self._make_dispatch(send, replace(outgoing, index=index), counts))
         return effects

@@ -12,8 +12,18 @@ from typing import Any
 
 import pytest
 
-from reliable_channel.channel import ReliableChannel, ReliableChannelConfig, SendState, create_reliable_channel
+from reliable_channel.channel import (
+    MemoryPersistence,
+    MessageReceived,
+    ReliableChannel,
+    ReliableChannelConfig,
+    SendState,
+    create_reliable_channel,
+)
 from reliable_channel.core.errors import EmptyMessage, EnvironmentFault, LocalError, MessageTooLarge
+from reliable_channel.core.sds import SdsParameters
+from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import Message, PlainEncoder, UnsupportedTopicError, sending, store
 from reliable_channel.messaging.sender_events import SenderEvent, SenderEventKind
@@ -615,3 +625,39 @@ def test_restarts_of_a_channel_add_no_requests_while_the_node_is_down(world: Wor
     assert {channel.send_state(send) for send in sends} == {SendState.SENT}
     assert len(world.transport.sent) == len(sends)
     channel.close()
+
+
+def test_what_is_left_of_a_failed_send_is_repaired_after_a_restart(world: World) -> None:
+    """Its other segments counted as queued for ever, and whoever asked for them got no answer for an hour."""
+    sds = SdsParameters(filter_format=FilterFormat(capacity=200))
+    segments = SegmentationConfig(segment_size_bytes=64)
+    kept = MemoryPersistence(keeps_journal=True)
+    config = ReliableChannelConfig(sds=sds, segmentation=segments, persistence=kept, query_on_connect=False)
+    stranger = world.network.node("bob")
+    stranger.start()
+    bob = create_reliable_channel(
+        stranger, "lobby", CONTENT, "bob", config=replace(config, persistence=None), clock=world.clock, threaded=False
+    )
+    heard: list[bytes] = []
+    bob.on(MessageReceived, lambda event: heard.append(event.message))
+    alice = open_channel(world, config)
+    alice.send(b"first")
+    world.run()
+    alice.step()
+    world.run()
+    world.transport.failing = FailureReason.NO_PEERS
+    alice.send(bytes(range(150)))
+    alice.step()
+    world.node.cancel_request(world.node.get_pending_requests()[0])
+    alice.step()
+    alice.close()
+    world.transport.failing = None
+    alice = open_channel(world, config)
+    alice.send(b"last")
+    for _ in range(700):
+        for channel in (alice, bob):
+            channel.step()
+        world.run(500)
+    assert heard == [b"first", bytes(range(150)), b"last"]
+    alice.close()
+    bob.close()
