@@ -120,7 +120,7 @@ class RateLimitManager(Generic[Item]):
     def __init__(self, config: RateLimitConfig, snapshot: RateLimitSnapshot | None = None) -> None:
         """``snapshot`` contains the count of the epoch in which it was taken; a later epoch starts from zero."""
         self.config = config
-        self._epoch = -1
+        self._epoch = self._clock_epoch = -1
         self._used = 0
         self._announced = False
         self._content: deque[tuple[Item, Traffic]] = deque()
@@ -149,12 +149,14 @@ class RateLimitManager(Generic[Item]):
     def tick(self, now: int) -> list[RateLimitEvent[Item]]:
         """Dispatch waiting items, content first, while the epoch of ``now`` has room."""
         # A clock that was set back neither reopens an epoch nor creates room: relays count what this process may have
-        # sent before, and set back by more than an epoch, the one it is set to counts as used.
+        # sent before. In the epoch before that of the count nothing leaves; set back further, the one it is set to
+        # counts as used.
         epoch = now // self.config.epoch_size_ms
         if epoch > self._epoch:
             self._epoch, self._used, self._announced = epoch, 0, False
         elif epoch < self._epoch - 1:  # it may have been years ahead
             self._epoch, self._used, self._announced = epoch, self.config.messages_per_epoch, True
+        self._clock_epoch = epoch
         events: list[RateLimitEvent[Item]] = []
         while (queue := self._next_queue()) and not (self._counts(queue[0][1]) and self._full):
             events += self._dispatch(*queue.popleft())
@@ -166,7 +168,7 @@ class RateLimitManager(Generic[Item]):
 
     def is_due(self, now: int) -> bool:
         """Whether :meth:`tick` has something to dispatch at ``now``, or the clock was set back."""
-        return bool(self.waiting) and now // self.config.epoch_size_ms not in (self._epoch - 1, self._epoch)
+        return bool(self.waiting) and now // self.config.epoch_size_ms != self._clock_epoch
 
     def withdraw(self, matches: Callable[[Item], bool]) -> bool:
         """Remove the waiting item that ``matches``; returns whether there was one."""
@@ -219,17 +221,19 @@ class RateLimitManager(Generic[Item]):
 
     @property
     def epoch_end(self) -> int:
-        """When (ms) the next epoch begins."""
-        return (self._epoch + 1) * self.config.epoch_size_ms
+        """When (ms) there can be room again: the epoch after that of the count begins, or that of the count, if the
+        clock was set back to the one before it and there is room in it."""
+        is_before = self._clock_epoch < self._epoch and self._used < self.config.messages_per_epoch
+        return (self._epoch if is_before else self._epoch + 1) * self.config.epoch_size_ms
 
     @property
     def _full(self) -> bool:
-        return self._used >= self.config.messages_per_epoch
+        return self._clock_epoch < self._epoch or self._used >= self.config.messages_per_epoch
 
     @property
     def _too_full_for_ephemeral(self) -> bool:
         limit = self.config.messages_per_epoch
-        return self._used >= min(self.config.ephemeral_share * limit, limit - 1)
+        return self._full or self._used >= min(self.config.ephemeral_share * limit, limit - 1)
 
     def _next_queue(self) -> deque[tuple[Item, Traffic]]:
         if self._control and (not self._content or self._content_in_a_row >= CONTENT_PER_CONTROL):

@@ -219,6 +219,17 @@ def test_a_changed_epoch_size_gives_no_room_that_was_used():
     assert again.submit("b", FIRST, 150) == [Delayed("b", 1_000)]
 
 
+def test_a_clock_set_back_into_an_epoch_that_was_used_sends_nothing_in_it():
+    """It sent what the later epoch had room for, and relays counted three envelopes of two."""
+    manager = RateLimitManager(config(limit=2))
+    for now in (110, 120, 201):
+        assert dispatched(manager.submit(now, FIRST, now)) == [now]
+    assert manager.submit("back", FIRST, 190) == [Delayed("back", 200)]
+    assert not manager.is_due(195)
+    assert manager.is_due(200)
+    assert dispatched(manager.tick(200)) == ["back"]
+
+
 @pytest.mark.parametrize(("before", "until"), [(150, 200), (250, 100)])
 def test_a_clock_set_back_gives_no_room(before, until):
     manager = RateLimitManager(config(limit=1))
