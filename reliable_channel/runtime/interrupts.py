@@ -14,13 +14,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 RaiseIfInterrupted = Callable[[], None]
 Result = TypeVar("Result")
+
+_INTERRUPT_EVERY_S = 0.05
 
 
 @contextmanager
@@ -40,16 +42,29 @@ def end_at_once() -> Iterator[None]:
 
 def run_interruptibly(call: Callable[[], Result], interrupt: Callable[[], None]) -> Result:
     """Return the result of ``call``, which runs in another thread if this is the main one. SIGINT and SIGTERM then
-    raise here at once, and ``interrupt`` ends the call. For libraries that lose what a signal's handler raises inside
-    them, or run for long without letting one run (DuckDB)."""
+    raise here, as soon as ``interrupt`` has ended the call. For libraries that lose what a signal's handler raises
+    inside them, or run for long without letting one run (DuckDB)."""
     if threading.current_thread() is not threading.main_thread():
         return call()
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            return pool.submit(call).result()
-        except (KeyboardInterrupt, SystemExit):
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        if result.set_running_or_notify_cancel():
+            try:
+                result.set_result(call())
+            except BaseException as error:  # whatever it is, the main thread raises it
+                result.set_exception(error)
+
+    try:
+        # Not an executor: it forgets a thread if a signal comes while that starts, and the call would go on.
+        threading.Thread(target=run).start()
+        return result.result()
+    except (KeyboardInterrupt, SystemExit):
+        # Again and again: before DuckDB has begun a query, it hears no interrupt.
+        while not (result.cancel() or result.done()):
             interrupt()
-            raise
+            wait([result], _INTERRUPT_EVERY_S)
+        raise
 
 
 @contextmanager

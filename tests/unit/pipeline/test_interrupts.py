@@ -13,7 +13,7 @@ import pytest
 
 from reliable_channel.pipeline.runner.job import main as job
 from reliable_channel.pipeline.runner.queries import INGEST
-from reliable_channel.runtime.interrupts import note_interrupts
+from reliable_channel.runtime.interrupts import note_interrupts, run_interruptibly
 from tests.support.waiting import WAIT_S
 
 
@@ -109,3 +109,31 @@ def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
         "from reliable_channel.cli import main; main(['status'])"
     )
     assert end_by_signal(script, "reading", number, tmp_path) == (code, "", "Stopped." if code == 130 else "")
+
+
+def test_a_signal_while_a_call_begins_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DuckDB, the call hears nothing of an interrupt that comes before it waits for one. A connection was closed
+    while its query still ran ("connection is busy with another call")."""
+    began, stop, ended = threading.Event(), threading.Event(), threading.Event()
+    interrupts = []
+    real_start = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        real_start(thread)
+        assert began.wait(WAIT_S)
+        raise SystemExit(143)  # what a signal's handler raises in the main thread, which waits for the new one
+
+    def call() -> None:
+        began.set()
+        assert stop.wait(WAIT_S)
+        ended.set()
+
+    def interrupt() -> None:
+        interrupts.append("one")
+        if len(interrupts) > 1:
+            stop.set()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(SystemExit):
+        run_interruptibly(call, interrupt)
+    assert ended.is_set()
