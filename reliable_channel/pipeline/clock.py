@@ -12,11 +12,10 @@ import datetime as dt
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import BatchSink, append_rows
-from reliable_channel.lake.read import dataset_of, open_table
+from reliable_channel.lake.read import open_table, quote, select
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, EPOCH, TopicPartition
 
@@ -48,9 +47,7 @@ class IngestClock:
         So a replay after a crash computes the same event times, even if its positions were already recorded."""
         if self._loaded_for == (query_id, batch_id - 1):
             return False
-        rows = dataset_of(open_table(self.paths, CLOCK)).to_table()
-        earlier = pc.or_(pc.not_equal(rows["query_id"], query_id), pc.less(rows["batch_id"], batch_id))
-        self.reached = _find_latest(rows.filter(earlier))
+        self.reached = read_progress(self.paths, f"query_id <> {quote(query_id)} OR batch_id < {batch_id}")
         return True
 
     def find_quiet(
@@ -90,29 +87,27 @@ class IngestClock:
         return moved
 
 
-def read_progress(paths: PathSettings) -> dict[TopicPartition, Progress]:
-    """The recorded position of each partition, for status output and closing ticks."""
-    columns = ["kafka_topic", "kafka_partition", "event_time", "next_offset"]
-    return _find_latest(dataset_of(open_table(paths, CLOCK)).to_table(columns=columns))
+def read_progress(paths: PathSettings, where: str = "true") -> dict[TopicPartition, Progress]:
+    """The recorded position of each partition, from the rows ``where``."""
+    # In SQL, which reads the table piece by piece: it has a row for each partition and micro-batch of a week.
+    rows = select(
+        "SELECT kafka_topic, kafka_partition, max(event_time) AS event_time, max(next_offset) AS next_offset"  # noqa: S608 - conditions of our own
+        f" FROM clock WHERE {where} GROUP BY kafka_topic, kafka_partition",
+        clock=open_table(paths, CLOCK),
+    )
+    return {
+        (row["kafka_topic"], row["kafka_partition"]): Progress(micros(row["event_time"]), row["next_offset"])
+        for row in rows
+    }
 
 
 def last_batch(paths: PathSettings) -> tuple[str, int] | None:
     """The query and micro-batch recorded last, or ``None``."""
-    rows = dataset_of(open_table(paths, CLOCK)).to_table(columns=["query_id", "batch_id", "recorded_at"])
-    if rows.num_rows == 0:
-        return None
-    last = rows.sort_by([("recorded_at", "descending"), ("batch_id", "descending")]).slice(0, 1).to_pylist()[0]
-    return last["query_id"], last["batch_id"]
-
-
-def _find_latest(rows: pa.Table) -> dict[TopicPartition, Progress]:
-    grouped = rows.group_by(["kafka_topic", "kafka_partition"]).aggregate(
-        [("event_time", "max"), ("next_offset", "max")]
+    last = select(
+        "SELECT query_id, batch_id FROM clock ORDER BY recorded_at DESC, batch_id DESC LIMIT 1",
+        clock=open_table(paths, CLOCK),
     )
-    return {
-        (row["kafka_topic"], row["kafka_partition"]): Progress(micros(row["event_time_max"]), row["next_offset_max"])
-        for row in grouped.to_pylist()
-    }
+    return (last[0]["query_id"], last[0]["batch_id"]) if last else None
 
 
 def _make_rows(reached: dict[TopicPartition, Progress], query_id: str, batch_id: int, kind: str) -> pa.Table:
