@@ -103,10 +103,10 @@ def test_a_quiet_partition_of_a_busy_topic_has_ticks(spark: SparkSession, config
         log.produce([Record(envelope(2), minute, START_MS + minute * 60_000, partition=1)])
     log.produce([Record(envelope(3), 1, START_MS)])
     run_ingest(spark, configured, log)
-    found = [r for r in rows(configured, tables.SDS_MESSAGES) if r["kafka_partition"] == 0]
-    found.sort(key=lambda r: (r["kafka_offset"], r["event_time"], r["sds_kind"] == "tick"))  # type: ignore[comparison-overlap]
-    minutes = [(int(r["event_time"].timestamp() * 1000) - START_MS) // 60_000 for r in found]  # type: ignore[attr-defined]
-    kinds = [(r["kafka_offset"], r["sds_kind"]) for r in found]
+    quiet = [r for r in rows(configured, tables.SDS_MESSAGES) if r["kafka_partition"] == 0]
+    quiet.sort(key=lambda r: (r["kafka_offset"], r["event_time"], r["sds_kind"] == "tick"))  # type: ignore[comparison-overlap]
+    minutes = [(int(r["event_time"].timestamp() * 1000) - START_MS) // 60_000 for r in quiet]  # type: ignore[attr-defined]
+    kinds = [(r["kafka_offset"], r["sds_kind"]) for r in quiet]
     assert kinds == [(0, "content"), (0, "tick"), (0, "tick"), (0, "tick"), (1, "content"), (1, "tick")]
     assert minutes == [0, 0, 1, 2, 2, 2]
 

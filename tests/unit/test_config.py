@@ -203,9 +203,9 @@ def test_secrets_among_sparks_own_settings_are_masked_and_the_others_shown(tmp_p
 
 def test_a_wrong_key_of_the_node_is_the_only_one_that_is_refused(tmp_path: Path) -> None:
     """The section messaging takes from the node what it leaves out."""
-    told = refusal(write(tmp_path, "node: {url: ftp://node}\nmessaging: {}"))
-    assert "node.url" in told
-    assert "messaging" not in told
+    refused = refusal(write(tmp_path, "node: {url: ftp://node}\nmessaging: {}"))
+    assert "node.url" in refused
+    assert "messaging" not in refused
 
 
 def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:

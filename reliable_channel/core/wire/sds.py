@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -99,22 +100,22 @@ def encode_sds_message(
     repair = [_write_entry(entry) for entry in message.repair_request]
     bloom_filter, content = message.bloom_filter, message.content
     if family is _NIM:
-        message_id, channel_id, lamport = message.message_id, message.channel_id, message.lamport_timestamp or 0
+        of_layout: type[pb.NimMessage | pb.NimIdsMessage] = pb.NimMessage
+        named: Any = history
         detailed: list[pb.HistoryEntry] = []
         if layout is HistoryLayout.IDS:
-            ids = [entry.message_id for entry in message.causal_history]
+            of_layout, named = pb.NimIdsMessage, [entry.message_id for entry in message.causal_history]
             detailed = [entry for entry in history if entry.retrieval_hint or entry.sender_id]
-            start = pb.NimIdsMessage(
-                message_id=message_id, lamport_timestamp=lamport, causal_history=ids, channel_id=channel_id
-            ).SerializeToString()
-        else:
-            start = pb.NimMessage(
-                message_id=message_id, lamport_timestamp=lamport, causal_history=history, channel_id=channel_id
-            ).SerializeToString()
+        start = of_layout(
+            message_id=message.message_id,
+            lamport_timestamp=message.lamport_timestamp or 0,
+            causal_history=named,
+            channel_id=message.channel_id,
+        )
         end = pb.NimIdsMessage(sender_id=message.sender_id, causal_history_entries=detailed, repair_request=repair)
         # Written even if empty, as nim-sds does.
         large = (*field(5, content or b""), *field(6, bloom_filter or b""))
-        return b"".join((start, *large, end.SerializeToString()))
+        return b"".join((start.SerializeToString(), *large, end.SerializeToString()))
     head = pb.SpecMessage(
         sender_id=message.sender_id,
         message_id=message.message_id,

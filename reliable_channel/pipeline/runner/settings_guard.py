@@ -139,9 +139,8 @@ def refuse_other_copies(
     is one of the ``names`` that the checkpoint was made with, or one of the two was restored from an older copy. Also
     if a table lacks rows on which verdicts were given: no checkpoint has the versions of all tables."""
     judged = None
-    with suppress(
-        EnvironmentFault
-    ):  # verdicts that cannot be read keep no job from running; their next round names them
+    # Verdicts that cannot be read keep no job from running; their next round names them.
+    with suppress(EnvironmentFault):
         judged = read_last_position(paths)
     for table in tables:
         opened = open_at(paths.table(table.name))

@@ -22,9 +22,9 @@ MINUTE_US = 60_000_000
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    found = load("local").with_run_dir(tmp_path)
-    create_tables(found.paths, (CLOCK, SDS_MESSAGES, ORDERED_SDS_MESSAGES))
-    return found
+    configured = load("local").with_run_dir(tmp_path)
+    create_tables(configured.paths, (CLOCK, SDS_MESSAGES, ORDERED_SDS_MESSAGES))
+    return configured
 
 
 def at(minute: int) -> int:
@@ -34,8 +34,8 @@ def at(minute: int) -> int:
 def commit(settings: Settings, table: Table, *rows: tuple[str, int, int]) -> None:
     """One commit of rows (kind, partition, minute)."""
     place = {"kafka_topic": "t", "kafka_offset": 0}
-    found = [{**place, "sds_kind": kind, "kafka_partition": p, "event_time": at(m)} for kind, p, m in rows]
-    append_rows(settings.paths, table, as_arrow(found, table))
+    records = [{**place, "sds_kind": kind, "kafka_partition": p, "event_time": at(m)} for kind, p, m in rows]
+    append_rows(settings.paths, table, as_arrow(records, table))
 
 
 def read_to(settings: Settings, query: str, table: Table, version: int) -> None:
