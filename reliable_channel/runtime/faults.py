@@ -118,6 +118,8 @@ def _explain_system_error(error: OSError) -> ReliableChannelError | None:
         return LocalError(f"{name} lies under a file, not under a directory.", f"{_ANOTHER_PLACE}.")
     if error.errno == errno.EEXIST:  # of mkdir: nothing else here demands that a file is not there yet
         return LocalError(f"{name} is a file, not a directory.", f"{_ANOTHER_PLACE}.")
+    if error.errno == errno.ENAMETOOLONG:
+        return LocalError(f"{_shorten(name)} is longer than a path may be.", "Name a shorter one.")
     if error.errno == errno.EISDIR:
         return LocalError(f"{name} is a directory.", "Name a file.")
     return None

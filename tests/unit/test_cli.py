@@ -194,6 +194,29 @@ def test_a_file_in_place_of_a_directory_is_named(capsys: pytest.CaptureFixture[s
     assert err.startswith(f"reliable-channel: {tmp_path / 'file'} is a file, not a directory. Choose another place")
 
 
+def test_a_path_that_no_file_can_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "-c", "c" * 400, "config", "show")
+    assert status == 2
+    assert re.search(r"/c{100,}… is longer than a path may be\. Name a shorter one\.\n$", err)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "--max-lag"),
+        ("report", "--min-messages"),
+        ("simulate", "--messages"),
+        ("simulate", "--channels"),
+        ("simulate", "--topics"),
+        ("run", "--close-after-ms"),
+    ],
+)
+def test_a_number_of_400_digits_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, str]) -> None:
+    status, _, err = run(capsys, *arguments, "9" * 400)
+    assert status == 2
+    assert f"Invalid value for '{arguments[1]}'" in err
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyError("x\x1b[2J"), RuntimeError("")])
 def test_what_nobody_foresaw_is_one_line_that_says_how_to_see_the_rest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -60,6 +60,17 @@ def test_a_number_that_json_does_not_have_is_null(capsys: pytest.CaptureFixture[
     assert json.loads(out, parse_constant=pytest.fail) == [{"none": None, "list": [None, 1.0], "some": 0.5}]
 
 
+@pytest.mark.parametrize("form", Form)
+def test_a_date_that_python_does_not_have_is_a_wrong_question(
+    capsys: pytest.CaptureFixture[str], sample_tables: Path, form: Form
+) -> None:
+    for date in ("DATE 'infinity'", "[TIMESTAMP 'infinity']"):
+        status, out, err = ask(capsys, sample_tables, f"SELECT {date}", "--format", form)
+        assert (status, out) == (2, "")
+        assert err.startswith("reliable-channel: The answer cannot be printed: ")
+        assert err.endswith("Cast this column to VARCHAR.\n")
+
+
 def test_numbers_are_numbers_in_every_form(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:
     """DuckDB's sums of whole numbers are decimals in Arrow."""
     question = (

@@ -78,12 +78,18 @@ def register(app: typer.Typer) -> None:
         max_lag: Annotated[
             int | None,
             typer.Option(
-                metavar="RECORDS", min=0, help="Most records that ingest may be behind Kafka.", rich_help_panel=LIMIT
+                metavar="RECORDS",
+                min=0,
+                max=10**12,
+                help="Most records that ingest may be behind Kafka.",
+                rich_help_panel=LIMIT,
             ),
         ] = None,
         min_messages: Annotated[
             int | None,
-            typer.Option(metavar="COUNT", min=1, help="Fewest messages there must be.", rich_help_panel=LIMIT),
+            typer.Option(
+                metavar="COUNT", min=1, max=10**12, help="Fewest messages there must be.", rich_help_panel=LIMIT
+            ),
         ] = None,
         max_age: Annotated[
             str | None,

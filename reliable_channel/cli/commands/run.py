@@ -226,6 +226,7 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(
                 min=0,
+                max=10**12,
                 help="With --once: end with a closing tick so many ms after the last record (default: wall clock).",
             ),
         ] = None,

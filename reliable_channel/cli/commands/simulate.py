@@ -15,10 +15,10 @@ def register(app: typer.Typer) -> None:
     def simulate(
         context: typer.Context,
         seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 1,
-        messages: Annotated[int, typer.Option(min=1, help="Application messages in all.")] = 200,
+        messages: Annotated[int, typer.Option(min=1, max=10**7, help="Application messages in all.")] = 200,
         participants: Annotated[int, typer.Option(min=1, max=100, help="Participants of each channel.")] = 3,
-        channels: Annotated[int, typer.Option(min=1, help="Channels.")] = 4,
-        topics: Annotated[int, typer.Option(min=1, help="Content topics the channels share.")] = 2,
+        channels: Annotated[int, typer.Option(min=1, max=10**6, help="Channels.")] = 4,
+        topics: Annotated[int, typer.Option(min=1, max=10**6, help="Content topics the channels share.")] = 2,
         loss: Annotated[float, typer.Option(min=0, max=1, help="Share of envelopes each link loses.")] = 0.05,
         bursty: Annotated[bool, typer.Option(help="Lose envelopes in bursts (Gilbert-Elliott) as well.")] = False,
         minutes: Annotated[float, typer.Option(min=0.1, max=1e6, help="Virtual length of the conversation.")] = 10.0,

@@ -60,8 +60,14 @@ def register(app: typer.Typer) -> None:
 def answer(lake: TableSnapshot, question: str, form: Form) -> None:
     """Print the rows of a query over the newest versions of the tables, and which of them do not exist yet. Raises as
     ``TableSnapshot.ask``."""
+    from reliable_channel.core.errors import LocalError
+
     lake = lake.newest()
-    typer.echo(format_rows(lake.ask(question), form))
+    rows = lake.ask(question)
+    try:
+        typer.echo(format_rows(rows, form))
+    except OverflowError as error:  # a date that DuckDB has and Python does not
+        raise LocalError(f"The answer cannot be printed: {error}.", "Cast this column to VARCHAR.") from None
     if absent := lake.absent():
         one = len(absent) == 1
         typer.echo(
