@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
@@ -71,18 +72,13 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
         for row in binned["bins"]
     ]
 
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.dashboard.verdict_chart import chart
-
-        return chart(pd.DataFrame(bins), binned["seconds"], window.now)
-
     total = sum(row["messages"] for row in bins)
     return _make_figure(
         "Verdicts over time",
         f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
         ("first seen (UTC)", "verdict and cause", "messages"),
         [(text.moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins],
-        draw,
+        lambda _: _import_charts("loss").verdicts(pd.DataFrame(bins), binned["seconds"], window.now),
     )
 
 
@@ -92,29 +88,19 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     frame["link"] = [link("/channels", last=window.last, text=name) for name in frame["name"]]
     frame.attrs["until"] = window.now
 
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.report.charts.delivery import rate as chart
-
-        return chart(frame)
-
     rows = [(text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False)]
     return _make_figure(
         "Messages delivered",
         f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
         ("delivered (UTC)", "channel", "messages"),
         rows,
-        draw,
+        lambda _: _import_charts("delivery").rate(frame),
     )
 
 
 def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """How far each query was behind."""
     frame = capacity.lag(TableWindow(lake)).groupby("query").tail(200)
-
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.report.charts.capacity import lag as chart
-
-        return chart(frame)
 
     newest = frame.sort_values("time", ascending=False, kind="stable")
     rows = [
@@ -126,18 +112,13 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
         "Lines per query: what was unread when each micro-batch ended.",
         ("micro-batch ended (UTC)", "query", "behind", "unit"),
         rows,
-        draw,
+        lambda _: _import_charts("capacity").lag(frame),
     )
 
 
 def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
     """Every known event of a message."""
     frame = timeline(TableWindow(lake), message)
-
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.report.charts.message import timeline as chart
-
-        return chart(frame, width)
 
     rows = [
         (
@@ -155,7 +136,7 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
         f"Marks in lanes over time: {len(frame)} events of this message.",
         ("time (UTC)", "lane", "what", "who", "detail", "SDS id"),
         rows,
-        draw,
+        lambda width: _import_charts("message").timeline(frame, width),
         most=2_000,
     )
 
@@ -163,11 +144,6 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
 def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
     """The messages named by this one, and the messages that name it."""
     graph = causal_graph(TableWindow(lake), message)
-
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.report.charts.message import causal_graph as chart
-
-        return chart(graph, width, lambda sds_id: link("/message", key=sds_id, **message.channel.query))
 
     named_by: dict[str, list[str]] = {}
     for later, earlier in graph.edges:
@@ -188,7 +164,9 @@ def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Fi
         f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not arrive.",
         ("step", "SDS id", "sender", "state", "names"),
         rows,
-        draw,
+        lambda width: _import_charts("message").causal_graph(
+            graph, width, lambda sds_id: link("/message", key=sds_id, **message.channel.query)
+        ),
     )
 
 
@@ -204,18 +182,14 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
     rows = read_contacts(lake, where, parameters, seconds * 1000).get(key, [])
     columns = sum_known(rows, seconds)
 
-    def draw(width: int) -> Any:
-        from reliable_channel.analysis.report.charts.known import chart
-
-        return chart(pd.DataFrame(columns, columns=["time", "participant", "known", "settled"]), seconds, window.now)
-
+    names = ["time", "participant", "known", "settled"]
     participants = len({row["participant"] for row in rows})
     figure = _make_figure(
         "Share of the channel known",
         f"Marks of {participants} participants over time, by the share of the others' messages known.",
         ("time (UTC)", "participant", "known", "of"),
         [(text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns],
-        draw,
+        lambda _: _import_charts("incidents").known_shares(pd.DataFrame(columns, columns=names), seconds, window.now),
     )
     return replace(figure, notes=tuple(map(_describe_split, find_splits(lake, key, rows, seconds * 1000))))
 
@@ -295,6 +269,11 @@ def _put_legends_in_one_column(value: Any) -> None:
         _put_legends_in_one_column(inner)
     if isinstance(value, dict) and isinstance(value.get("legend"), dict):
         value["legend"]["columns"] = 1
+
+
+def _import_charts(name: str) -> Any:
+    """A module of charts, imported when one is drawn: altair takes most of the time to start."""
+    return import_module(f"reliable_channel.analysis.report.charts.{name}")
 
 
 def _make_figure(

@@ -1,4 +1,4 @@
-"""Renders charts as SVG and PNG with vl-convert in this process; nothing is loaded from a network."""
+"""Renders charts as SVG with vl-convert in this process; nothing is loaded from a network."""
 
 from __future__ import annotations
 
@@ -27,22 +27,10 @@ _drawing = threading.Lock()
 def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
     """The chart, or its Vega-Lite specification, as an SVG document; Vega escapes the text in it. Safe from several
     threads, which take turns."""
+    spec = printable(chart if isinstance(chart, dict) else chart.to_dict())
     with _drawing:
-        drawn: str = vl_convert.vegalite_to_svg(_safe(chart), vl_version=VL_VERSION, config=LOOK, allowed_base_urls=[])
+        drawn: str = vl_convert.vegalite_to_svg(spec, vl_version=VL_VERSION, config=LOOK, allowed_base_urls=[])
     return drawn
-
-
-def png(chart: alt.TopLevelMixin, scale: float = 2) -> bytes:
-    """The chart as a PNG."""
-    with _drawing:
-        drawn: bytes = vl_convert.vegalite_to_png(
-            _safe(chart), vl_version=VL_VERSION, config=LOOK, scale=scale, allowed_base_urls=[]
-        )
-    return drawn
-
-
-def _safe(chart: alt.TopLevelMixin | dict[str, Any]) -> Any:
-    return printable(chart if isinstance(chart, dict) else chart.to_dict())
 
 
 def printable(value: Any) -> Any:

@@ -89,7 +89,7 @@ def list_store_answers(source: TableWindow) -> pd.DataFrame:
 
 def list_new_names(source: TableWindow) -> pd.DataFrame:
     """In bins of time: the senders that sent a single SDS message, ever."""
-    frame = source.query(
+    return source.query(
         """
         WITH firsts AS (SELECT sender_id, min(event_time) AS first FROM sds_messages
                         WHERE sds_kind <> 'tick' GROUP BY ALL HAVING count(*) = 1)
@@ -97,8 +97,6 @@ def list_new_names(source: TableWindow) -> pd.DataFrame:
         """,
         seconds=BIN_S,
     )
-    frame.attrs["seconds"] = BIN_S
-    return frame
 
 
 def describe(source: TableWindow) -> str:

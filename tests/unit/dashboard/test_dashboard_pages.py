@@ -20,12 +20,13 @@ from deltalake import DeltaTable, write_deltalake
 from starlette.testclient import TestClient
 
 from reliable_channel.analysis import text as texts
-from reliable_channel.analysis.dashboard import page_cache, render, verdict_chart
+from reliable_channel.analysis.dashboard import page_cache, render
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.figures import _prepare
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
@@ -302,7 +303,7 @@ def test_axes_of_time_run_to_the_recorded_clock_of_a_live_pipeline() -> None:
     assert TimeWindow("all", clock, clock, clock, clock + dt.timedelta(days=1)).now is None
     first = pd.Timestamp("2026-11-23 08:00", tz="UTC")
     bins = pd.DataFrame([{"time": first, "verdict": "delivered", "outcome": "delivered", "messages": 1, "link": "x"}])
-    drawn = verdict_chart.chart(bins, 60, clock).to_dict()
+    drawn = loss_charts.verdicts(bins, 60, clock).to_dict()
     end = drawn["encoding"]["x"]["scale"]["domainMax"]
     assert (end["date"], end["hours"], end["minutes"], end["utc"]) == (23, 9, 30, True)
 

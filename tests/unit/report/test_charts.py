@@ -121,10 +121,6 @@ def test_widths_of_time_are_words(seconds: int, words: str) -> None:
     assert look.every(seconds) == words
 
 
-def test_a_picture_is_a_png(source: TableWindow) -> None:
-    assert drawing.png(CHARTS["causes"](source)).startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize("name", ["\x1b[2J", "\x00", "\ud800", "\u202e", "a\nb"])
 def test_a_chart_draws_any_name_that_nobody_cleaned(name: str) -> None:
     chart = alt.Chart(pd.DataFrame({"name": [name], "n": [1]})).mark_bar().encode(x="n:Q", y="name:N")

@@ -1,4 +1,4 @@
 """Draws Altair charts, each from one frame of ``reliable_channel.analysis.report``.
 
-``drawing`` turns them into SVG or PNG in this process, without a browser and without a network.
+``drawing`` turns them into SVG in this process, without a browser and without a network.
 """
