@@ -52,7 +52,7 @@ def node_has_rln(api: WakuApi) -> bool | None:
     for entry in entries:
         for name, state in entry.items() if isinstance(entry, dict) else ():
             if name.lower().replace("_", " ").startswith("rln"):
-                return state not in ("NOT_MOUNTED", "Not Mounted")
+                return _read_status(state) != "NOT_MOUNTED"
     return False if entries else None
 
 
@@ -82,11 +82,16 @@ def judge_report(reported: dict[str, Any], mode: Mode) -> Health:
     status = reported.get("connectionStatus")
     node = reported.get("nodeHealth")
     detail = f"node {str(node)[:40]}, connection {str(status)[:40]}"
-    if (node is not None and node != "READY") or any(state != "READY" for state in known):
+    if (node is not None and _read_status(node) != "READY") or any(_read_status(state) != "READY" for state in known):
         return Health(HealthState.UNHEALTHY, detail)
     if isinstance(status, str) and (state := _CONNECTION.get(status.lower().replace("_", ""))):
         return Health(state, detail)
     return Health(HealthState.MINIMALLY_HEALTHY, detail)
+
+
+def _read_status(value: Any) -> str:
+    """nwaku's name of a health status; before 0.36 it wrote *Not Ready* for ``NOT_READY``."""
+    return str(value).upper().replace(" ", "_")
 
 
 def _is_connected(value: Any) -> bool:

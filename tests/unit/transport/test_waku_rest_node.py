@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from reliable_channel.transport.http.client import BoundedHttp, HttpResponse
 from reliable_channel.transport.sharding import Autosharding, NamedTopic
 from reliable_channel.transport.store.model import StoreQuery
 from reliable_channel.transport.waku_api import WakuApi
+from reliable_channel.transport.waku_health import judge_report
 from reliable_channel.transport.waku_receiver import Batch, ReadInterrupted, WakuReceiver
 from reliable_channel.transport.waku_rest import Pace, WakuRestNode
 from tests.support.fake_waku_node import PUBSUB_TOPIC, FakeWakuNetwork, FakeWakuNode
@@ -459,6 +460,24 @@ def test_health_is_judged_from_the_peers(
         found = node.health().state
         node.stop()
     assert found is state
+
+
+@pytest.mark.parametrize("spell", [str, lambda status: status.replace("_", " ").title()], ids=["READY", "Ready"])
+@pytest.mark.parametrize(
+    ("node", "relay", "connection", "state"),
+    [
+        ("READY", "READY", None, HealthState.MINIMALLY_HEALTHY),
+        ("READY", "READY", "Connected", HealthState.HEALTHY),
+        ("READY", "NOT_READY", "Connected", HealthState.UNHEALTHY),
+        ("NOT_READY", "READY", None, HealthState.UNHEALTHY),
+        ("INITIALIZING", "NOT_MOUNTED", None, HealthState.UNHEALTHY),
+    ],
+)
+def test_without_the_admin_api_health_is_what_any_nwaku_says_of_itself(
+    spell: Callable[[str], str], node: str, relay: str, connection: str | None, state: HealthState
+) -> None:
+    reported = {"nodeHealth": spell(node), "connectionStatus": connection, "protocolsHealth": [{"Relay": spell(relay)}]}
+    assert judge_report(reported, Mode.RELAY).state is state
 
 
 def test_an_old_nwaku_gets_lightpush_v1() -> None:
