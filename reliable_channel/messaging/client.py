@@ -44,6 +44,13 @@ class TopicHealth(StrEnum):
     NOT_SUBSCRIBED = "NOT_SUBSCRIBED"
 
 
+class MessageSource(StrEnum):
+    """How a message arrived: from the network as it was published, or from a store afterwards."""
+
+    LIVE = "live"
+    HISTORY = "history"
+
+
 class _NamedEvent:
     name: ClassVar[str]
 
@@ -61,6 +68,7 @@ class MessageReceivedEvent(_NamedEvent):
     name = "message_received"
     message_hash: str
     message: WakuMessage
+    source: MessageSource
 
 
 @dataclass(frozen=True)
@@ -244,7 +252,8 @@ class MessagingClient:
     def _on_received(self, event: CustomEvent) -> None:
         record: MessageRecord = event.detail
         if record.message.content_topic in self._topics:
-            self.message_events.emit(MessageReceivedEvent(record.hash_hex, record.message))
+            source = MessageSource.HISTORY if record.from_store else MessageSource.LIVE
+            self.message_events.emit(MessageReceivedEvent(record.hash_hex, record.message, source))
 
     def _on_stored(self, event: CustomEvent) -> None:
         record: MessageRecord = event.detail

@@ -12,7 +12,7 @@ from typing import Any
 from reliable_channel.messaging.ledger import Ledger
 from reliable_channel.messaging.records import MessageRecord, shorten
 from reliable_channel.messaging.subscriptions import Subscription, SubscriptionListener, Subscriptions
-from reliable_channel.transport.base import ReceivedEnvelope
+from reliable_channel.transport.base import ReceivedEnvelope, Source
 
 _running: set[asyncio.Task[object]] = set()
 """Tasks that run, because event loops hold them weakly (https://docs.python.org/3/library/asyncio-task.html)."""
@@ -41,6 +41,7 @@ class MessageReceiver:
     ) -> list[tuple[MessageRecord, bool]]:
         """The records of this envelope after it was received, and whether each is received for the first time."""
         ids = tuple(taker.subscription_id for taker in takers)
+        from_store = envelope.source is Source.STORE
         known = self._ledger.records.all_by_hash(envelope.message_hash)
         if not known:
             record = MessageRecord(
@@ -49,6 +50,7 @@ class MessageReceiver:
                 error=error,
                 message_hash=envelope.message_hash,
                 pubsub_topic=envelope.pubsub_topic,
+                from_store=from_store,
             )
             return [(self._ledger.add(record, ids, failed=error is not None), True)]
         recorded = []
@@ -56,7 +58,7 @@ class MessageReceiver:
             if record.received or (not takers and record.error is not None):
                 recorded.append((record, False))
                 continue
-            changes: dict[str, Any] = {"received": bool(takers)}
+            changes: dict[str, Any] = {"received": bool(takers), "from_store": from_store}
             if error is not None:
                 changes |= {"error": error, "failed": True}
             recorded.append((self._ledger.update(record, subscriptions=ids, **changes), bool(takers)))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.events import EventName
@@ -22,7 +22,8 @@ class MessageRecord:
     bridge, or for the rate limit.
 
     ``message_hash`` (32 bytes) and ``pubsub_topic`` belong to that envelope. ``record_id`` orders records by when they
-    were added, ``change_seq`` by their latest change (the cursor for long polling).
+    were added, ``change_seq`` by their latest change (the cursor for long polling). ``from_store``: a store gave the
+    envelope that was received just now; it is not kept.
     """
 
     message: WakuMessage
@@ -38,6 +39,7 @@ class MessageRecord:
     record_id: int = 0
     change_seq: int = 0
     created_ms: int = 0
+    from_store: bool = field(default=False, compare=False)
 
     @property
     def hash_hex(self) -> str:

@@ -189,13 +189,13 @@ class MemoryNode(NodeBase):
         )
         return accepted.request_id
 
-    def arrive(self, message: WakuMessage, pubsub_topic: str) -> None:
+    def arrive(self, message: WakuMessage, pubsub_topic: str, source: Source = Source.RELAY) -> None:
         """One delivered copy."""
         if not self._started or message.content_topic not in self._subscribed:
             return
         envelope_hash = message_hash(pubsub_topic, message)
         if self._seen.add(envelope_hash):
-            envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, Source.RELAY)
+            envelope = ReceivedEnvelope(message, pubsub_topic, envelope_hash, source)
             self._emit(Received(envelope))
 
     def _follow(self, events: list[RateLimitEvent[Accepted]]) -> None:

@@ -23,6 +23,7 @@ from reliable_channel.messaging.client import (
     MessagePropagatedEvent,
     MessageReceivedEvent,
     MessageSentEvent,
+    MessageSource,
     MessagingClient,
 )
 from reliable_channel.messaging.rest.channel_events import event_to_json
@@ -103,10 +104,13 @@ class EnvelopeOut(Wire):
 
 
 class ReceivedMessage(Wire):
-    """A message that arrived on a subscribed content topic."""
+    """A message that arrived on a subscribed content topic. ``seq`` counts all since the server's start from 1: what
+    is missing between two calls was dropped, or another client took it."""
 
     message_hash: str
     message: EnvelopeOut
+    source: MessageSource
+    seq: int
 
 
 class MessagingEvents:
@@ -118,6 +122,7 @@ class MessagingEvents:
         self._clock = clock
         self._sends: OrderedDict[str, deque[SendEventRecord]] = OrderedDict()
         self._received: deque[ReceivedMessage] = deque(maxlen=MAX_RECEIVED)
+        self._received_count = 0
         self._lock = threading.Lock()
         client.message_events.on(object, call=self._on_message)
         client.health_events.on(object, call=self._keep)
@@ -145,8 +150,14 @@ class MessagingEvents:
         with self._lock:
             match event:
                 case MessageReceivedEvent():
+                    self._received_count += 1
                     self._received.append(
-                        ReceivedMessage(message_hash=event.message_hash, message=_make_envelope(event.message))
+                        ReceivedMessage(
+                            message_hash=event.message_hash,
+                            message=_make_envelope(event.message),
+                            source=event.source,
+                            seq=self._received_count,
+                        )
                     )
                 case _:
                     self._add_send(event)

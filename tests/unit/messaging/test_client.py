@@ -18,6 +18,7 @@ from reliable_channel.messaging.client import (
     MessagePropagatedEvent,
     MessageReceivedEvent,
     MessageSentEvent,
+    MessageSource,
     ShardTopicHealthChange,
     SubscriptionsError,
     TopicHealth,
@@ -25,7 +26,7 @@ from reliable_channel.messaging.client import (
     topic_health,
 )
 from reliable_channel.messaging.config import Mode
-from reliable_channel.transport.base import FailureReason
+from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.health import Health, HealthState
 from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
 
@@ -60,6 +61,19 @@ def test_messages_of_subscribed_topics_are_received_once(world: World, heard: He
     (event,) = heard.messages
     assert isinstance(event, MessageReceivedEvent)
     assert (event.message, event.message_hash[:2], len(event.message_hash)) == (message, "0x", 66)
+    assert event.source is MessageSource.LIVE
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_message_that_a_bridge_found_in_a_store_is_history(world: World, heard: Heard, known: bool) -> None:
+    message = world.arrives(b"missed")
+    if known:
+        assert len(world.node.history([CONTENT])) == 1
+    heard.client.subscribe([CONTENT])
+    world.transport.arrive(message, PUBSUB, Source.STORE)
+    world.run()
+    (event,) = heard.messages
+    assert event.source is MessageSource.HISTORY
 
 
 def test_a_topic_that_only_the_other_face_subscribed_to_is_not_received_here(world: World, heard: Heard) -> None:

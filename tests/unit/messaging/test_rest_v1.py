@@ -47,7 +47,10 @@ def test_subscribe_receive_and_unsubscribe(world: World, client: TestClient) -> 
             "meta": encoded(b"m"),
             "proof": encoded(b"p"),
         },
+        "source": "live",
+        "seq": 1,
     }
+    assert second["seq"] == 2
     assert set(second["message"]) == {"payload", "contentTopic", "version", "timestamp", "ephemeral"}
     assert client.get(f"{V1}/events/received").json() == [], "each is returned once"
     for _ in range(2):  # what is not subscribed is ignored
@@ -63,6 +66,7 @@ def test_the_oldest_of_too_many_received_messages_are_dropped(world: World, clie
     for number in range(MAX_RECEIVED + 5):
         world.arrives(b"%d" % number)
     received = client.get(f"{V1}/events/received").json()
+    assert [one["seq"] for one in received] == list(range(6, MAX_RECEIVED + 6)), "a gap tells how many were dropped"
     payloads = [base64.b64decode(one["message"]["payload"]) for one in received]
     assert payloads == [b"%d" % number for number in range(5, MAX_RECEIVED + 5)]
 
