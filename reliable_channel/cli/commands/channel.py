@@ -11,7 +11,6 @@ from reliable_channel.cli.commands import invocation
 
 if TYPE_CHECKING:
     from reliable_channel.channel import ChannelEvent
-    from reliable_channel.runtime.participant import ParticipantOptions, Transport
 
 ChannelArgument = Annotated[str, typer.Argument(help="The channel's id.", show_default=False)]
 Topic = Annotated[str | None, typer.Option(help="Content topic.", show_default="/reliable-channel/1/<channel>/proto")]
@@ -43,10 +42,10 @@ def register(app: typer.Typer) -> None:
         from dataclasses import replace
 
         from reliable_channel.channel import SenderLocked, SqlitePersistence, inspect_channel
-        from reliable_channel.runtime.participant import channel_config, channel_keys
+        from reliable_channel.runtime.participant import ParticipantOptions, channel_config, channel_keys
 
         settings = invocation(context).settings()
-        who = participant_of(channel_id, topic, sender, database, key_files, "kafka")
+        who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()))
         shown = 0
         if who.database_path(settings).exists():
             persistence = SqlitePersistence(who.database_path(settings))
@@ -78,20 +77,6 @@ def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
-
-
-def participant_of(
-    channel_id: str,
-    topic: str | None,
-    sender: str | None,
-    database: Path | None,
-    key_files: list[Path] | None,
-    transport: Transport,
-) -> ParticipantOptions:
-    """The participant that the options name."""
-    from reliable_channel.runtime.participant import ParticipantOptions
-
-    return ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
 
 
 def print_event(event: ChannelEvent, as_json: bool) -> None:

@@ -14,7 +14,6 @@ from reliable_channel.cli.commands.channel import (
     Sender,
     Topic,
     TransportName,
-    participant_of,
     print_event,
 )
 
@@ -41,10 +40,10 @@ def register(app: typer.Typer) -> None:
         import threading
 
         from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageLost, MessageReceived
-        from reliable_channel.runtime.participant import participant
+        from reliable_channel.runtime.participant import ParticipantOptions, participant
 
         settings = invocation(context).settings()
-        who = participant_of(channel_id, topic, sender, database, key_files, transport)
+        who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
         enough = threading.Event()
         received, failed = 0, False
 

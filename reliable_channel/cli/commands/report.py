@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.analysis.report.source import Window
 
-WINDOW, FORM, LIMIT = "Which time, which channel", "In which form", "Thresholds: exit with 3 when crossed"
+_window, _form, _limit = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Which time, which channel", "In which form", "Thresholds: exit with 3 when crossed")
+)
+"""The options, by their panel of the help."""
 CROSSED = 3
 """The exit code when a threshold is crossed."""
 
@@ -28,87 +33,38 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         since: Annotated[
             str | None,
-            typer.Option(
-                "--from",
-                metavar="TIME",
-                help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d.",
-                rich_help_panel=WINDOW,
-            ),
+            _window("--from", metavar="TIME", help="2026-11-01, 2026-11-01T12:00 (UTC), or back from now: 24h, 7d."),
         ] = None,
         until: Annotated[
-            str | None,
-            typer.Option(
-                "--to", metavar="TIME", help="The end, itself not in it; like --from.", rich_help_panel=WINDOW
-            ),
+            str | None, _window("--to", metavar="TIME", help="The end, itself not in it; like --from.")
         ] = None,
-        channel: Annotated[str | None, typer.Option(help="Only this SDS channel id.", rich_help_panel=WINDOW)] = None,
-        content_topic: Annotated[
-            str | None, typer.Option(help="Only this Waku content topic.", rich_help_panel=WINDOW)
-        ] = None,
-        html: Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Write one self-contained page with charts.", rich_help_panel=FORM),
-        ] = None,
-        as_json: Annotated[
-            bool, typer.Option("--json", help="Print one JSON object (docs/report.md).", rich_help_panel=FORM)
-        ] = False,
-        csv: Annotated[
-            Path | None, typer.Option(metavar="DIR", help="Write every table as a CSV file.", rich_help_panel=FORM)
-        ] = None,
+        channel: Annotated[str | None, _window(help="Only this SDS channel id.")] = None,
+        content_topic: Annotated[str | None, _window(help="Only this Waku content topic.")] = None,
+        html: Annotated[Path | None, _form(metavar="FILE", help="Write one self-contained page with charts.")] = None,
+        as_json: Annotated[bool, _form("--json", help="Print one JSON object (docs/report.md).")] = False,
+        csv: Annotated[Path | None, _form(metavar="DIR", help="Write every table as a CSV file.")] = None,
         max_loss: Annotated[
-            str | None,
-            typer.Option(
-                metavar="SHARE",
-                help="Largest share of messages that may be missing: 0.1% or 0.001.",
-                rich_help_panel=LIMIT,
-            ),
+            str | None, _limit(metavar="SHARE", help="Largest share of messages that may be missing: 0.1% or 0.001.")
         ] = None,
         max_latency: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME", help="Longest that 99 of 100 messages may take: 30s, 500ms.", rich_help_panel=LIMIT
-            ),
+            str | None, _limit(metavar="TIME", help="Longest that 99 of 100 messages may take: 30s, 500ms.")
         ] = None,
         max_quarantine: Annotated[
-            str | None,
-            typer.Option(
-                metavar="SHARE", help="Largest share of records that may be quarantined.", rich_help_panel=LIMIT
-            ),
+            str | None, _limit(metavar="SHARE", help="Largest share of records that may be quarantined.")
         ] = None,
         max_lag: Annotated[
             int | None,
-            typer.Option(
-                metavar="RECORDS",
-                min=0,
-                max=10**12,
-                help="Most records that ingest may be behind Kafka.",
-                rich_help_panel=LIMIT,
-            ),
+            _limit(metavar="RECORDS", min=0, max=10**12, help="Most records that ingest may be behind Kafka."),
         ] = None,
         min_messages: Annotated[
-            int | None,
-            typer.Option(
-                metavar="COUNT", min=1, max=10**12, help="Fewest messages there must be.", rich_help_panel=LIMIT
-            ),
+            int | None, _limit(metavar="COUNT", min=1, max=10**12, help="Fewest messages there must be.")
         ] = None,
         max_age: Annotated[
-            str | None,
-            typer.Option(
-                metavar="TIME",
-                help="How long ago the newest trace of a message may be: 15min, 1h.",
-                rich_help_panel=LIMIT,
-            ),
+            str | None, _limit(metavar="TIME", help="How long ago the newest trace of a message may be: 15min, 1h.")
         ] = None,
-        missing: Annotated[
-            bool, typer.Option("--missing", help="Only the missing messages, one a line.", rich_help_panel=FORM)
-        ] = False,
+        missing: Annotated[bool, _form("--missing", help="Only the missing messages, one a line.")] = False,
         message: Annotated[
-            str | None,
-            typer.Option(
-                metavar="ID",
-                help="Only this message: its key, SDS id or hash, or how one begins.",
-                rich_help_panel=FORM,
-            ),
+            str | None, _form(metavar="ID", help="Only this message: its key, SDS id or hash, or how one begins.")
         ] = None,
         tables: TablesOption = None,
     ) -> None:

@@ -16,7 +16,6 @@ from reliable_channel.cli.commands.channel import (
     Sender,
     Topic,
     TransportName,
-    participant_of,
     print_event,
 )
 
@@ -63,12 +62,12 @@ def register(app: typer.Typer) -> None:
         )
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.core.segmentation.split import check_size
-        from reliable_channel.runtime.participant import participant
+        from reliable_channel.runtime.participant import ParticipantOptions, participant
 
         if stdin + lines + bool(messages or files) != 1:
             raise ConfigurationError("Nothing to send, or too many sources.", "Give texts, --file, --stdin or --lines.")
         settings = invocation(context).settings()
-        who = participant_of(channel_id, topic, sender, database, key_files, transport)
+        who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
         payloads = _read_payloads(messages or [], files or [], stdin)
         for payload in payloads:
             check_size(payload, settings.segmentation)
