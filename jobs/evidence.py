@@ -8,6 +8,7 @@ import sys
 
 from reliable_channel.config import Settings
 from reliable_channel.evidence.collecting import collect_evidence
+from reliable_channel.lake.live import record_outcome
 from reliable_channel.runtime.job import make_parser, run_job
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import check_kafka
@@ -15,7 +16,8 @@ from reliable_channel.runtime.own_broker import check_kafka
 
 def collect(settings: Settings) -> None:
     check_kafka(settings)
-    sys.stderr.write(f"{collect_evidence(settings)} records of evidence\n")
+    with record_outcome(settings.paths, "evidence"):
+        sys.stderr.write(f"{collect_evidence(settings)} records of evidence\n")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import threading
 
 from reliable_channel.config import Settings
 from reliable_channel.evidence.refetch import refetch_once
+from reliable_channel.lake.live import record_outcome
 from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
@@ -26,7 +27,8 @@ def main() -> int:
     def run(settings: Settings) -> None:
         check_kafka(settings)
         while not stop.is_set():
-            sys.stderr.write(f"{refetch_once(settings, store_client)}\n")
+            with record_outcome(settings.paths, "refetch"):
+                sys.stderr.write(f"{refetch_once(settings, store_client)}\n")
             if not options.continuous or stop.wait(settings.spark.trigger_interval_ms / 1000):
                 break
 

@@ -12,14 +12,18 @@ from pyspark.sql import SparkSession
 from reliable_channel.analysis.alerts.check import check
 from reliable_channel.analysis.alerts.text import summary
 from reliable_channel.config import Settings
+from reliable_channel.lake.live import record_outcome
 from reliable_channel.pipeline.runner.job import main_batch
 from reliable_channel.pipeline.verdict import verdicts
 
 
 def judge(spark: SparkSession, settings: Settings) -> None:
     """The verdicts, then the alerts that follow from them (docs/alerts.md)."""
-    print(f"verdict: {verdicts.run(spark, settings)} messages judged")
-    print(f"alerts: {summary(check(settings))}")
+    try:
+        with record_outcome(settings.paths, "verdict"):
+            print(f"verdict: {verdicts.run(spark, settings)} messages judged")
+    finally:
+        print(f"alerts: {summary(check(settings))}")
 
 
 if __name__ == "__main__":

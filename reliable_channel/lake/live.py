@@ -1,8 +1,10 @@
-"""Records that a continuous job has not ended, so that a reader can distinguish a crash from an orderly end."""
+"""Records that a continuous job has not ended, so that a reader can distinguish a crash from an orderly end; and
+whether a job that comes again and again fails, which shows nowhere else but in its log."""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,9 +13,12 @@ from contextlib import contextmanager
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import exists
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import PIPELINE_METRICS
-from reliable_channel.lake.tables.operations import CONTINUOUS
+from reliable_channel.lake.tables.operations import CONTINUOUS, FAILING
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -33,6 +38,27 @@ def declare_live(paths: PathSettings, job: str, stop: threading.Event) -> Iterat
 def declare(paths: PathSettings, job: str, run: str, is_live: bool, now: dt.datetime | None = None) -> None:
     """Write one declaration of the run ``run`` of a job."""
     write_metric(paths, job, run, 0 if is_live else 1, CONTINUOUS, float(is_live), now)
+
+
+@contextmanager
+def record_outcome(paths: PathSettings, job: str) -> Iterator[None]:
+    """Record whether this run of a job, which is the block, fails."""
+    try:
+        yield
+    except Exception:
+        record_failing(paths, job, True)
+        raise
+    record_failing(paths, job, False)
+
+
+def record_failing(paths: PathSettings, job: str, is_failing: bool) -> None:
+    """Record whether a job that comes again and again fails, for the alert ``failing_job``. Without a pipeline there is
+    nobody to tell. What cannot be written is only logged: it must not keep the job from its work."""
+    try:
+        if exists(paths, PIPELINE_METRICS):
+            write_metric(paths, job, str(uuid.uuid4()), 0, FAILING, float(is_failing))
+    except Exception as error:
+        _log.warning("How %s ended was not recorded: %s", job, error)
 
 
 def write_metric(

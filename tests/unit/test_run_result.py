@@ -51,10 +51,12 @@ class Rounds:
     def __init__(self, rounds: int, takes_s: float, clock: list[float]) -> None:
         self.left, self.takes_s, self.clock, self.pauses = rounds, takes_s, clock, list[float]()
 
-    def judge(self, *_: Any) -> dict[tuple[str, str], int]:
+    def judge(self, *_: Any) -> None:
         self.clock[0] += self.takes_s
         if self.left == 1:
             raise RuntimeError  # without a text, as some libraries do
+
+    def check(self, *_: Any) -> dict[tuple[str, str], int]:
         return {("silent_channel", "warning"): 5 + self.left}
 
     def wait(self, pause_s: float) -> bool:
@@ -85,9 +87,12 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
     clock, said, due, prometheus = [0.0], list[str](), list[float](), PrometheusMetrics()
     rounds = Rounds(3, takes_s, clock)
     monkeypatch.setattr(run, "run_new_verdicts", rounds.judge)
+    monkeypatch.setattr(run, "check_alerts", rounds.check)
     monkeypatch.setattr(run.time, "monotonic", lambda: clock[0])  # type: ignore[attr-defined]
     settings = load("local", paths={"data_dir": str(sample_tables)})
-    run.judge_until(cast(Any, NoSpark()), settings, cast(threading.Event, rounds), said.append, prometheus, due.append)
+    stop, session, recorded = cast(threading.Event, rounds), cast(Any, NoSpark()), list[tuple[str, bool]]()
+    record = lambda *row: recorded.append(row)  # noqa: E731
+    run.judge_until(session, settings, stop, said.append, prometheus, due.append, record)
     assert rounds.pauses == [60] * 4
     # Within its pause and twice the time of the last round, and half a minute.
     assert due == [(60 + 2 * takes_s + 30) * 1000] * len(due)
@@ -101,7 +106,9 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
     for cause, messages in found.causes.items():
         assert prometheus.registry.get_sample_value("reliable_channel_missing_messages", {"cause": cause}) == messages
     raised = {"alert": "silent_channel", "severity": "warning"}
-    assert prometheus.registry.get_sample_value("reliable_channel_open_alerts", raised) == 5, "those of the last round"
+    raised_then = prometheus.registry.get_sample_value("reliable_channel_open_alerts", raised)
+    assert raised_then == 5, "those of the last round, although it gave no verdicts"
+    assert recorded == [("verdict", False)]
     labels = {"stage": "waiting", "quantile": "0.5"}
     waited = prometheus.registry.get_sample_value("reliable_channel_latency_seconds", labels)
     assert waited == pytest.approx(found.latency_ms["waiting"][0] / 1000)
@@ -119,7 +126,7 @@ def test_a_continuous_run_takes_evidence_at_every_interval_whatever_fails(monkey
     monkeypatch.setattr("reliable_channel.evidence.collecting.collect_evidence", collect)
     settings = load("local")
     collect_once = partial(run.run_collection, settings, said.append)
-    run.repeat_until("evidence", collect_once, 2, cast(threading.Event, rounds), said.append)
+    run.repeat_until("evidence", collect_once, 2, cast(threading.Event, rounds), said.append, lambda *_: None)
     assert rounds.pauses == [2] * 5
     assert said == ["evidence: 3 records", "evidence: No broker.", "evidence: 2 records"]
 
@@ -133,10 +140,25 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails() -> 
             raise fault
         said.append("asked")
 
-    run.repeat_until("refetch", ask, 10, cast(threading.Event, rounds), said.append)
+    run.repeat_until("refetch", ask, 10, cast(threading.Event, rounds), said.append, lambda *_: None)
     assert said[0] == "refetch: No store answers."
     assert said[1].startswith("refetch: The disk is full writing /tables.")
     assert said[2:] == ["asked"]
+
+
+def test_a_job_of_a_run_fails_when_three_rounds_in_a_row_did_and_no_more_after_a_good_one() -> None:
+    outcomes = "+--+----++-"
+    rounds, recorded, left = Rounds(len(outcomes), 0, [0.0]), list[tuple[int, str, bool]](), iter(outcomes)
+
+    def ask() -> None:
+        if next(left) == "-":
+            raise EnvironmentFault("No store answers.")
+
+    def record(name: str, is_failing: bool) -> None:
+        recorded.append((len(rounds.pauses), name, is_failing))
+
+    run.repeat_until("refetch", ask, 10, cast(threading.Event, rounds), list[str]().append, record)
+    assert recorded == [(1, "refetch", False), (7, "refetch", True), (9, "refetch", False)]
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["by a signal", "by itself"])

@@ -17,13 +17,13 @@ from deltalake import DeltaTable
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import open_table, select
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
-from reliable_channel.lake.tables.operations import CONTINUOUS
+from reliable_channel.lake.tables.operations import CONTINUOUS, FAILING
 
 ROUNDS = "verdicts"
 NEXT_ROUND_MS = "next_round_ms"
 """The metric: ms from ``recorded_at`` to the time at which the next round must have ended; 0 after an orderly end."""
-OF_MICRO_BATCHES = f"metric NOT IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}')"
-"""The condition for rows of ``pipeline_metrics`` of a micro-batch: not what a continuous run declares."""
+OF_MICRO_BATCHES = f"metric NOT IN ('{NEXT_ROUND_MS}', '{CONTINUOUS}', '{FAILING}')"
+"""The condition for rows of ``pipeline_metrics`` of a micro-batch: not what runs declare."""
 CLOCK_MS = 15 * 60 * 1000
 """A running pipeline writes the recorded clock more often than this, even if no record comes."""
 
@@ -120,7 +120,7 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     parts = []
     for since, due in _read_next_round(metrics):
         if now > due:
-            effect = "Since then no verdict was given and no alert could be raised or cleared."
+            effect = "Since then no verdict was given, and alerts may have been neither raised nor cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
     is_live = any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
     written = select(_WRITTEN, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []

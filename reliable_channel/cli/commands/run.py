@@ -29,6 +29,8 @@ LAST_ROUND_S = 20.0
 """How long the end of a continuous run waits for a round of verdicts, whose Spark jobs are cancelled."""
 FIRST_ROUND_MS = 300_000
 """How long the first round of a continuous run may take: it judges everything that arrived since the last run."""
+FAILED_ROUNDS = 3
+"""After so many rounds in a row that failed, a job of a continuous run counts as failing."""
 STATUS_S = 60.0
 LAST_BATCH = "reliable_channel_query_last_batch_timestamp_seconds"
 
@@ -52,17 +54,30 @@ def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def repeat_until(
-    name: str, work: Callable[[], object], pause_s: float, stop: threading.Event, say: Callable[[str], None]
+    name: str,
+    work: Callable[[], object],
+    pause_s: float,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    record_failing: Callable[[str, bool], object],
 ) -> None:
-    """Do this work after every pause until ``stop``; a fault is printed and the next round tries again."""
+    """Do this work after every pause until ``stop``; a fault is printed and the next round tries again.
+
+    ``record_failing`` is called with whether :data:`FAILED_ROUNDS` in a row failed, whenever that changes."""
     from reliable_channel.runtime.faults import as_fault
 
+    failed, recorded = 0, None
     while not stop.wait(pause_s):
         try:
             work()
+            failed = 0
         except Exception as fault:  # whatever it is, the pipeline goes on without
+            failed += 1
             if not stop.is_set():
                 say(f"{name}: {as_fault(fault)}")
+        if failed in (0, FAILED_ROUNDS) and recorded != (failed > 0) and not stop.is_set():
+            recorded = failed > 0
+            record_failing(name, recorded)
 
 
 def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
@@ -73,16 +88,21 @@ def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], N
     create_tables(settings.paths, verdicts.TABLES_READ)
     run_collection(settings, say)
     run_new_verdicts(spark, settings, say)
+    check_alerts(settings, say)
 
 
-def run_new_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> Counter[tuple[str, str]]:
-    """Compute the verdicts of messages about which tables have new rows, then check the alerts that follow; returns how
-    many are raised, by rule and severity."""
-    from reliable_channel.analysis.alerts.check import check
-    from reliable_channel.analysis.alerts.text import summary
+def run_new_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
+    """Compute the verdicts of messages about which tables have new rows."""
     from reliable_channel.pipeline.verdict import verdicts
 
     say(f"verdict: {verdicts.run(spark, settings)} messages judged")
+
+
+def check_alerts(settings: Settings, say: Callable[[str], None]) -> Counter[tuple[str, str]]:
+    """Check the alerts; returns how many are raised, by rule and severity."""
+    from reliable_channel.analysis.alerts.check import check
+    from reliable_channel.analysis.alerts.text import summary
+
     checked = check(settings)
     say(f"alerts: {summary(checked)}")
     return Counter((alert.alert, alert.severity) for alert in checked.open_alerts)
@@ -95,11 +115,13 @@ def judge_until(
     say: Callable[[str], None],
     metrics: PrometheusMetrics,
     declare: Callable[[float], object],
+    record_failing: Callable[[str, bool], object],
 ) -> None:
     """Compute verdicts and check alerts until ``stop``, with a pause of ``pipeline.verdict_interval_ms`` after every
     round, however long it took: so a verdict is late by an interval and its round at most.
 
-    ``declare`` is called after each good round with the time, in ms, within which the next one must have ended."""
+    ``declare`` is called after each good round with the time, in ms, within which the next one must have ended;
+    ``record_failing`` as by :func:`repeat_until`."""
     from reliable_channel.analysis.alerts.heartbeat import due_ms
     from reliable_channel.analysis.figures import QUANTILES, outcome
     from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -111,7 +133,10 @@ def judge_until(
 
     def judge() -> None:
         started = time.monotonic()
-        metrics.record_alerts(run_new_verdicts(session, settings, say))
+        try:
+            run_new_verdicts(session, settings, say)
+        finally:  # also when no verdict can be given: that is an alert itself
+            metrics.record_alerts(check_alerts(settings, say))
         figures = outcome(TableSnapshot(settings.paths))
         latency = {stage: dict(zip(QUANTILES, ms, strict=False)) for stage, ms in figures.latency_ms.items()}
         metrics.record_verdicts(figures.verdicts, figures.causes, latency, figures.newest)
@@ -119,7 +144,7 @@ def judge_until(
         declare(due)
         metrics.next_round(time.time() + due / 1000)
 
-    repeat_until("verdict", judge, pause_s, stop, say)
+    repeat_until("verdict", judge, pause_s, stop, say, record_failing)
 
 
 def summarize_tables(settings: Settings) -> str:
@@ -177,7 +202,7 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
     from functools import partial
 
     from reliable_channel.analysis.alerts.heartbeat import Heartbeat
-    from reliable_channel.lake.live import declare_live
+    from reliable_channel.lake.live import declare_live, record_failing
     from reliable_channel.pipeline.runner.metrics import record_metrics
     from reliable_channel.pipeline.runner.queries import INGEST
     from reliable_channel.pipeline.runner.run import run_continuously
@@ -185,17 +210,20 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
 
     stop, pause_s = threading.Event(), settings.spark.trigger_interval_ms / 1000
     repeated = [("evidence", run_collection), *([("refetch", run_refetch)] if settings.store.nodes else [])]
+    record = partial(record_failing, settings.paths)
+    if not settings.store.nodes:
+        record("refetch", False)  # which may have failed while there were some
     with handle_signals(lambda *_: stop.set()):
         # Nobody joins these: what the end of the process interrupts, the next run repeats. Rows of evidence are written
         # with their position in the topic, and refetch is at least once (docs/pipeline.md, *Refetch*).
         for name, work in repeated:
-            rounds = (name, partial(work, settings, say), pause_s, stop, say)
+            rounds = (name, partial(work, settings, say), pause_s, stop, say, record)
             threading.Thread(target=repeat_until, args=rounds, daemon=True).start()
         with record_metrics(spark, settings, serve=True) as metrics:
             threading.Thread(target=keep_status, args=(stop, metrics, terminal), daemon=True).start()
             heartbeat = Heartbeat(settings.paths)
             judge = threading.Thread(
-                target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record), daemon=True
+                target=judge_until, args=(spark, settings, stop, say, metrics, heartbeat.record, record), daemon=True
             )
             if settings.pipeline.verdict_interval_ms:
                 due = heartbeat.start(FIRST_ROUND_MS + settings.pipeline.verdict_interval_ms)

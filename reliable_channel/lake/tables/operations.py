@@ -39,6 +39,9 @@ CLOCK = Table(
 CONTINUOUS = "continuous"
 """The metric of a job that is not to end: 1 when it starts, 0 when it ends in order; not after a fault, because it was
 to go on."""
+FAILING = "failing"
+"""The metric of a job that comes again and again (evidence, refetch, verdict, maintain): 1 while its runs fail, else
+0."""
 
 PIPELINE_METRICS = Table(
     "pipeline_metrics",

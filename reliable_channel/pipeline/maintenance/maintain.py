@@ -24,6 +24,7 @@ from reliable_channel.core.errors import LocalError
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.follow import LONG_ROWS
+from reliable_channel.lake.live import record_outcome
 from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_table, rows_in
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, Table
@@ -94,18 +95,19 @@ def run(
     works or if conflicts persist."""
     if unknown := sorted(set(only) - BY_NAME.keys()):
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
-    every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
-    wanted = [plan for plan in every if not only or plan.table.name in only]
-    if not wanted:
-        for name in only:
-            raise no_table_fault(settings.paths.table(name))
-        raise no_tables_fault(settings.paths.data_dir)
     done = []
-    with hold_lease(settings.paths) if not dry_run else nullcontext(lambda: None) as still_alone:
-        for plan in wanted:
-            still_alone()
-            done.append(_maintain_table(settings, plan, dry_run))
-            say(str(done[-1]))
+    with nullcontext() if dry_run or only else record_outcome(settings.paths, "maintain"):
+        every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+        wanted = [plan for plan in every if not only or plan.table.name in only]
+        if not wanted:
+            for name in only:
+                raise no_table_fault(settings.paths.table(name))
+            raise no_tables_fault(settings.paths.data_dir)
+        with hold_lease(settings.paths) if not dry_run else nullcontext(lambda: None) as still_alone:
+            for plan in wanted:
+                still_alone()
+                done.append(_maintain_table(settings, plan, dry_run))
+                say(str(done[-1]))
     return done
 
 
