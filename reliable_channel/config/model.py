@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, ValidationInfo, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_serializer, field_validator, model_validator
 
-import reliable_channel.config.core  # noqa: F401 - makes the core's dataclasses refuse unknown keys
 from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.config.channels import ChannelsSettings, ParticipantSettings
 from reliable_channel.config.fixed import drop_fixed
@@ -24,9 +23,13 @@ from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.segmentation.config import SegmentationConfig
 from reliable_channel.core.segmentation.lifetime import check_lifetime
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.messaging.config import MessagingConfig
 
 ENVIRONMENT_PREFIX = "RELIABLE_CHANNEL__"
+for _core in (SegmentationConfig, SdsParameters, FilterFormat, RateLimitConfig):
+    # They refuse unknown keys, too: the attribute by which pydantic configures a dataclass that is not its own.
+    setattr(_core, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010 - the core declares no such thing
 _STATIC_SHARD = re.compile(r"/waku/2/rs/([0-9]+)/([0-9]+)")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reliable_channel.config import Settings
-from reliable_channel.config.node import RestSettings
+from reliable_channel.config.node import NodeSettings, StoreNodeSettings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.transport.bridge import Bridge, BridgeNode
 from reliable_channel.transport.bridge_context import BridgeTopics
@@ -35,17 +35,17 @@ def pubsub_topics(settings: Settings) -> PubsubTopics:
 
 def waku_api(settings: Settings) -> WakuApi:
     """Create the client of the configured Waku node."""
-    return WakuApi(_make_http(settings.node.url, settings.node), _choose_dialect(settings.node))
+    return WakuApi(*_connect(settings.node))
 
 
 def store_client(settings: Settings, peers: Sequence[str] = (), own_node: bool = False) -> StoreClient:
     """Create the client of the stores to query, in this order: ``peers`` (multiaddrs) through the node at ``node.url``,
     the configured store nodes, and with ``own_node`` the peers that this node knows or discovers."""
     node, store = settings.node, settings.store
-    nodes = [RestStoreNode(_make_http(node.url, node), _choose_dialect(node), peer) for peer in peers]
-    nodes += [RestStoreNode(_make_http(one.url, one), _choose_dialect(one), one.peer_address) for one in store.nodes]
+    nodes = [RestStoreNode(*_connect(node), peer) for peer in peers]
+    nodes += [RestStoreNode(*_connect(one), one.peer_address) for one in store.nodes]
     if own_node:
-        nodes.append(RestStoreNode(_make_http(node.url, node), _choose_dialect(node)))
+        nodes.append(RestStoreNode(*_connect(node)))
     retry = RetryPolicy(store.attempts, store.first_wait_ms / 1000, store.longest_wait_ms / 1000)
     return StoreClient(nodes, retry)
 
@@ -105,13 +105,11 @@ def kafka_node(
     )
 
 
-def _make_http(url: str, rest: RestSettings) -> BoundedHttp:
-    headers = {name: value.get_secret_value() for name, value in rest.headers.items()}
-    return BoundedHttp(url, rest.timeout_ms / 1000, rest.max_body_bytes, headers)
-
-
-def _choose_dialect(rest: RestSettings) -> NodeDialect | None:
-    return None if rest.dialect == "auto" else NodeDialect(rest.dialect)
+def _connect(node: NodeSettings | StoreNodeSettings) -> tuple[BoundedHttp, NodeDialect | None]:
+    """How a node is reached, and the dialect that it speaks; ``None``: it is asked."""
+    headers = {name: value.get_secret_value() for name, value in node.headers.items()}
+    http = BoundedHttp(node.url, node.timeout_ms / 1000, node.max_body_bytes, headers)
+    return http, None if node.dialect == "auto" else NodeDialect(node.dialect)
 
 
 def make_bridge(settings: Settings, loop: bool = False) -> Bridge:

@@ -148,7 +148,8 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=_make_environment(),
+            # Without what makes the JVM print more or load agents.
+            env={key: value for key, value in jvm_environment().items() if key != "JAVA_TOOL_OPTIONS"},
         ) as ivy,
     ):
         try:
@@ -164,11 +165,6 @@ def _run_ivy(command: list[str], expected: int | None) -> None:
             raise
         if status != 0:
             raise _explain_output(tail)
-
-
-def _make_environment() -> dict[str, str]:
-    """Return our environment without variables that make the JVM print more or load agents."""
-    return {key: value for key, value in jvm_environment().items() if key != "JAVA_TOOL_OPTIONS"}
 
 
 def _explain_output(output: deque[str]) -> EnvironmentFault:

@@ -33,7 +33,18 @@ def messaging_node(settings: Settings) -> MessagingNode:
     """Create the configured node, not started. Raises ``ConfigurationError`` and ``EnvironmentFault``."""
     config = messaging_config(settings)
     over_kafka = settings.api.transport == "kafka"
-    transport: Node = _make_kafka_node(settings, config) if over_kafka else _make_waku_node(settings, config)
+    if over_kafka:
+        refuse_what_kafka_cannot(settings, config)
+    topics, store = _choose_topics(settings, config), _make_stores(settings, config, over_kafka)
+    transport: Node
+    if over_kafka:
+        transport = kafka_node(settings, settings.api.group_id, topics=topics, store=store)
+    else:
+        api = waku_api(settings)
+        transport = waku_node(settings, api=api, topics=topics, mode=config.mode, store=store)
+        known = [*config.bootstrap_nodes, *(config.preferred_service_nodes or ()), *(config.store_nodes or ())]
+        if known:
+            transport.add_listener(_Introduction(api, list(dict.fromkeys(known))).on_event)
     database = str(Path(settings.paths.run_dir) / "messaging.sqlite")
     feed = Feed()
     if settings.api.feed:
@@ -63,22 +74,6 @@ def refuse_what_kafka_cannot(settings: Settings, config: MessagingConfig) -> Non
         )
 
 
-def _make_kafka_node(settings: Settings, config: MessagingConfig) -> Node:
-    refuse_what_kafka_cannot(settings, config)
-    store = _make_stores(settings, config, over_kafka=True)
-    return kafka_node(settings, settings.api.group_id, topics=_choose_topics(settings, config), store=store)
-
-
-def _make_waku_node(settings: Settings, config: MessagingConfig) -> Node:
-    api = waku_api(settings)
-    store = _make_stores(settings, config)
-    transport = waku_node(settings, api=api, topics=_choose_topics(settings, config), mode=config.mode, store=store)
-    known = [*config.bootstrap_nodes, *(config.preferred_service_nodes or ()), *(config.store_nodes or ())]
-    if known:
-        transport.add_listener(_Introduction(api, list(dict.fromkeys(known))).on_event)
-    return transport
-
-
 def _choose_topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
     """With one shard, all content topics use it; with several, autosharding selects the shard of each."""
     if len(config.pubsub_topics) == 1:
@@ -86,7 +81,7 @@ def _choose_topics(settings: Settings, config: MessagingConfig) -> PubsubTopics:
     return Autosharding(config.cluster_id, settings.node.shards)
 
 
-def _make_stores(settings: Settings, config: MessagingConfig, over_kafka: bool = False) -> StoreClient:
+def _make_stores(settings: Settings, config: MessagingConfig, over_kafka: bool) -> StoreClient:
     """Create the store client: ``store_nodes`` first, as peers queried through the node at ``node.url``; without them
     ``preferred_service_nodes``; then the configured store nodes. Over Kafka a Waku node is optional, so it is used only
     for the named peers; otherwise the peers that it knows or discovers come last."""
