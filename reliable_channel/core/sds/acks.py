@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -31,34 +32,26 @@ MAX_HITS = 16
 the id."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tracked:
     """One message whose acknowledgements are tracked."""
 
-    __slots__ = ("acked", "certain", "hits", "implied", "lamport", "message_id", "reached", "row", "sender_id", "since")
-
-    def __init__(
-        self,
-        message_id: str,
-        sender_id: str,
-        lamport: int,
-        since: int,
-        acked: int = 0,
-        implied: int = 0,
-        certain: int = 0,
-        reached: int = 0,
-    ) -> None:
-        self.message_id = message_id
-        self.sender_id = sender_id
-        self.lamport = lamport
-        self.since = since
-        self.row = -1
-        self.acked, self.implied, self.certain = acked, implied, certain
-        """One bit per participant: who has acknowledged it, who has implied that, and who has named it."""
-        self.reached = reached
-        """One bit per participant that has the message in its causal past and was known before it was sent: when a
-        filter of that participant contains the id too, the acknowledgement is implied."""
-        self.hits: dict[str, list[str]] = {}
-        """Participant → its messages whose filters contain the id."""
+    message_id: str
+    sender_id: str
+    lamport: int
+    since: int
+    acked: int = 0
+    """One bit per participant that has acknowledged it."""
+    implied: int = 0
+    """One bit per participant that has implied that."""
+    certain: int = 0
+    """One bit per participant that has named it."""
+    reached: int = 0
+    """One bit per participant that has the message in its causal past and was known before it was sent: when a
+    filter of that participant contains the id too, the acknowledgement is implied."""
+    row: int = -1
+    hits: dict[str, list[str]] = field(default_factory=dict)
+    """Participant → its messages whose filters contain the id."""
 
     def evidence_of(self, number: int) -> Evidence | None:
         """The strongest evidence on which a participant has acknowledged; ``None`` if it has not."""

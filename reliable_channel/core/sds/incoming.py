@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
@@ -54,67 +55,39 @@ Position = tuple[int, str, str]
 """Lamport timestamp, SDS id, sender."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Waiting:
     """A content message in the incoming buffer."""
 
-    __slots__ = (
-        "before_observation",
-        "content",
-        "digest",
-        "hint",
-        "history",
-        "key",
-        "lamport",
-        "late",
-        "lost",
-        "past",
-        "received_at",
-        "repaired",
-        "replaces",
-        "sds_id",
-        "sender_id",
-        "size",
-        "unmet",
-        "unproven",
-        "verified",
-        "won",
-    )
+    key: Key
+    sender_id: str
+    lamport: int
+    history: tuple[str, ...]
+    digest: bytes
+    content: bytes | None
+    hint: bytes | None
+    received_at: int
+    sds_id: str = field(init=False)
+    """The SDS id on the wire."""
+    past: int = 0
+    unmet: list[str] = field(default_factory=list)
+    """The dependencies it waits for, in reverse order: the last one is being watched for."""
+    size: int = 0
+    """Bytes that it counts in the buffer."""
+    lost: list[str] = field(default_factory=list)
+    before_observation: tuple[str, ...] = ()
+    late: bool = False
+    repaired: bool = False
+    replaces: bool = False
+    verified: bool = False
+    """Whether its id was recomputed from it."""
+    won: bool = False
+    """Whether it replaced another message."""
+    unproven: bool = False
+    """Whether it is not accepted as the owner of its id (:mod:`~reliable_channel.core.sds.unproven`)."""
 
-    def __init__(
-        self,
-        key: Key,
-        sender_id: str,
-        lamport: int,
-        history: tuple[str, ...],
-        digest: bytes,
-        content: bytes | None,
-        hint: bytes | None,
-        received_at: int,
-    ) -> None:
-        self.key = key
-        self.sds_id = sds_id_of(key)
-        """The SDS id on the wire."""
-        self.sender_id = sender_id
-        self.lamport = lamport
-        self.history = history
-        self.digest = digest
-        self.content = content
-        self.hint = hint
-        self.received_at = received_at
-        self.past = 0
-        self.unmet: list[str] = []
-        """The dependencies it waits for, in reverse order: the last one is being watched for."""
-        self.size = 0
-        """Bytes that it counts in the buffer."""
-        self.lost: list[str] = []
-        self.before_observation: tuple[str, ...] = ()
-        self.late = False
-        self.repaired = False
-        self.replaces = False
-        self.verified = self.won = False
-        """Whether its id was recomputed from it, and whether it replaced another message."""
-        self.unproven = False
-        """Whether it is not accepted as the owner of its id (:mod:`~reliable_channel.core.sds.unproven`)."""
+    def __post_init__(self) -> None:
+        self.sds_id = sds_id_of(self.key)
 
     @property
     def is_further_send(self) -> bool:
@@ -134,46 +107,24 @@ class Waiting:
         self.history = history
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Missing:
     """An id that is named but has not arrived."""
 
-    __slots__ = (
-        "charged_to",
-        "due",
-        "hint",
-        "lost_at",
-        "message_id",
-        "others",
-        "reached",
-        "refetches",
-        "sender_id",
-        "since",
-    )
-
-    def __init__(
-        self,
-        message_id: str,
-        sender_id: str | None,
-        hint: bytes | None,
-        since: int,
-        due: int,
-        lost_at: int,
-        charged_to: str,
-    ) -> None:
-        self.message_id = message_id
-        self.sender_id = sender_id
-        self.hint = hint
-        self.since = since
-        self.due = due
-        self.lost_at = lost_at
-        self.charged_to = charged_to
-        """The sender in whose budget of missing ids it counts, at first the first one that named it."""
-        self.others: list[tuple[str | None, bytes | None]] = []
-        """Other senders and hints that messages give for it; requests use all in turn."""
-        self.refetches = 0
-        self.reached: dict[str, tuple[str, bool]] = {}
-        """Participant that has this id in its causal past → (the message that proves it, whether that message names the
-        id itself). When the missing message arrives, these participants have acknowledged it."""
+    message_id: str
+    sender_id: str | None
+    hint: bytes | None
+    since: int
+    due: int
+    lost_at: int
+    charged_to: str
+    """The sender in whose budget of missing ids it counts, at first the first one that named it."""
+    others: list[tuple[str | None, bytes | None]] = field(default_factory=list)
+    """Other senders and hints that messages give for it; requests use all in turn."""
+    refetches: int = 0
+    reached: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    """Participant that has this id in its causal past → (the message that proves it, whether that message names the
+    id itself). When the missing message arrives, these participants have acknowledged it."""
 
     def namings(self) -> list[tuple[str | None, bytes | None]]:
         """The senders and hints that messages give for it, in order of arrival."""

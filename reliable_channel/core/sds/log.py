@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from reliable_channel.core.sds.shares import size_of
@@ -55,47 +56,25 @@ def bits_to_bytes(bits: int) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LogEntry:
     """One message of the log. ``past`` has one bit per participant known to have this message in its causal past, so
     that no part of the past is walked twice for one participant."""
 
-    __slots__ = (
-        "digest",
-        "encoded",
-        "hint",
-        "history",
-        "lamport",
-        "message_id",
-        "past",
-        "sender_id",
-        "size",
-        "verified",
-        "won",
-    )
-
-    def __init__(
-        self,
-        message_id: str,
-        lamport: int,
-        sender_id: str,
-        history: tuple[str, ...],
-        digest: bytes,
-        hint: bytes | None,
-        past: int = 0,
-        size: int = 0,
-    ) -> None:
-        self.message_id = message_id
-        self.lamport = lamport
-        self.sender_id = sender_id
-        self.history = history
-        self.digest = digest
-        self.hint = hint
-        self.past = past
-        self.size = size
-        """Bytes that it counts in the log, if that is more than the minimum per entry; else 0."""
-        self.verified = self.won = False
-        """Whether its id was recomputed from it, and whether it replaced another message."""
-        self.encoded: bytes | None = None
+    message_id: str
+    lamport: int
+    sender_id: str
+    history: tuple[str, ...]
+    digest: bytes
+    hint: bytes | None
+    past: int = 0
+    size: int = 0
+    """Bytes that it counts in the log, if that is more than the minimum per entry; else 0."""
+    verified: bool = False
+    """Whether its id was recomputed from it."""
+    won: bool = False
+    """Whether it replaced another message."""
+    encoded: bytes | None = None
 
     def reach(self, bit: int) -> None:
         """Record that a participant has this message in its causal past."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -88,24 +89,22 @@ OPEN_STATES = frozenset({_S.UNSENT, _S.WAITING})
 """In the outgoing buffer."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OwnSegment:
     """One own segment. ``data``: its bytes on the wire, dropped when it leaves the buffer."""
 
-    __slots__ = ("attempts", "data", "due", "index", "message_id", "number", "queued_at", "send", "state", "wait")
-
-    def __init__(self, message_id: str, index: int, data: bytes, wait: int) -> None:
-        self.message_id = message_id
-        self.index = index
-        self.data = data
-        self.wait = wait
-        self.attempts = 0
-        self.due: int | None = None
-        self.state = SegmentState.UNSENT
-        self.number = 0
-        """Its number in the order of sending: timers due at the same time run in this order."""
-        self.queued_at: int | None = None
-        """Since when (ms) it waits to be dispatched."""
-        self.send: OwnSend
+    message_id: str
+    index: int
+    data: bytes
+    wait: int
+    attempts: int = 0
+    due: int | None = None
+    state: SegmentState = SegmentState.UNSENT
+    number: int = 0
+    """Its number in the order of sending: timers due at the same time run in this order."""
+    queued_at: int | None = None
+    """Since when (ms) it waits to be dispatched."""
+    send: OwnSend = field(init=False)
 
     def move(self, event: SegmentInput) -> SegmentState:
         """Take one step of :data:`LIFECYCLE`; returns the previous state."""
@@ -119,23 +118,24 @@ class OwnSegment:
         return before
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OwnSend:
     """The segments of one ``send``; a recipient needs ``required`` of them."""
 
-    __slots__ = ("by_count", "complete_for", "delivered", "failed", "open", "required", "segments", "send_id")
+    send_id: str
+    required: int
+    segments: list[OwnSegment]
+    delivered: bool = False
+    failed: bool = False
+    complete_for: dict[str, None] = field(default_factory=dict)
+    """Participants that have acknowledged ``required`` segments."""
+    by_count: dict[str, int] = field(default_factory=dict)
+    """Participant → the number of segments it has acknowledged."""
+    open: int = field(init=False)
 
-    def __init__(self, send_id: str, required: int, segments: list[OwnSegment]) -> None:
-        self.send_id = send_id
-        self.required = required
-        self.segments = segments
-        self.delivered = False
-        self.failed = False
-        self.complete_for: dict[str, None] = {}
-        """Participants that have acknowledged ``required`` segments."""
-        self.by_count: dict[str, int] = {}
-        """Participant → the number of segments it has acknowledged."""
-        self.open = len(segments)
-        for segment in segments:
+    def __post_init__(self) -> None:
+        self.open = len(self.segments)
+        for segment in self.segments:
             segment.send = self
 
     def indices(self, state: SegmentState) -> tuple[int, ...]:
