@@ -9,17 +9,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from reliable_channel.config import Settings
 from reliable_channel.evidence.intake import EvidenceRecord, name_source, read_position, write
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
-from reliable_channel.transport.kafka_producer import make_unreachable_error
+from reliable_channel.transport.kafka_producer import translate_errors
 
 BATCH_RECORDS = 5_000
 POLL_MS = 2_000
 
 
+@translate_errors()
 def collect_evidence(settings: Settings) -> int:
     """Process all current records of the evidence topic, each exactly once; returns how many became rows. Needs no
     Spark.
@@ -28,13 +28,10 @@ def collect_evidence(settings: Settings) -> int:
     if Kafka cannot be reached or a record cannot be decoded."""
     topic, clients = settings.bridge.evidence_topic, settings.kafka.clients()
     options = {"max_poll_records": BATCH_RECORDS, **clients.consumer}
-    try:
-        # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
-        consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
-        with closing(consumer), _hold_lock(settings):
-            return _read(settings, consumer, topic, describe_topic(clients, topic).id)
-    except KafkaError as error:
-        raise make_unreachable_error(error) from None
+    # No group: the positions are in the tables, committed together with the rows (:mod:`.intake`).
+    consumer = KafkaConsumer(**options, enable_auto_commit=False, group_id=None)
+    with closing(consumer), _hold_lock(settings):
+        return _read(settings, consumer, topic, describe_topic(clients, topic).id)
 
 
 @contextmanager

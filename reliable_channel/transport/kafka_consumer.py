@@ -29,7 +29,7 @@ from kafka.structs import OffsetAndMetadata
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.base import RecordsGone
 from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS, KafkaClients
-from reliable_channel.transport.kafka_producer import make_unreachable_error
+from reliable_channel.transport.kafka_producer import translate_errors
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +110,7 @@ class OffsetReader:
     offsets with their topic: an offset that is committed for ``marker_topic`` shows that the group is known all the
     same. Raises ``EnvironmentFault`` when the cluster or the topic does not exist."""
 
+    @translate_errors()
     def __init__(
         self,
         clients: KafkaClients,
@@ -137,10 +138,7 @@ class OffsetReader:
             "allow_auto_create_topics": False,  # a reader would make it with the broker's defaults
             **clients.consumer,
         }
-        try:
-            self._consumer = KafkaConsumer(**self._options)
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
+        self._consumer = KafkaConsumer(**self._options)
         self._spoilt = False
         """A record could not be decoded. kafka-python's next poll would not end, so another consumer must go on."""
         try:
@@ -153,14 +151,12 @@ class OffsetReader:
                         "Check its name; `reliable-channel setup` creates the topics of this project.",
                     )
                 time.sleep(0.2)  # there is nothing to wait for: the brokers report no new topic
-        except KafkaError as error:
-            self._consumer.close()
-            raise make_unreachable_error(error) from None
         except BaseException:
             self._consumer.close()
             raise
         self.commit({tp.partition: self._consumer.position(tp) for tp in self._assigned})
 
+    @translate_errors()
     def poll(self, timeout_ms: int) -> list[RawRecord]:
         """Return the records that have arrived, in order within each partition. Raises ``EnvironmentFault``, also for a
         record that cannot be decoded: reading continues when it is deleted."""
@@ -176,67 +172,52 @@ class OffsetReader:
             self._spoilt = True
             raise
         except OffsetOutOfRangeError as error:
-            return self._pass_gone(error.args[0])
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
+            for tp, offset in error.args[0].items():
+                self._continue_at_earliest(tp, offset)
+            return []
         return [
             RawRecord(r.partition, r.offset, r.key, r.value, tuple(r.headers or ()))
             for records in batches.values()
             for r in records
         ]
 
+    @translate_errors()
     def commit(self, next_offsets: Mapping[int, int]) -> None:
         """Commit the offsets to continue from, by partition. Raises ``EnvironmentFault``; a later commit replaces a
         failed one."""
         if not self._keeps or not next_offsets:
             return
-        try:
-            self._refresh_if_due()
-            # Positions in a topic that is gone do not apply to the new one.
-            offsets = {
-                tp: min(next_offsets[tp.partition], self._consumer.position(tp))
-                for tp in self._assigned
-                if tp.partition in next_offsets
-            }
-            self._committed |= {tp.partition: offset for tp, offset in offsets.items()}
-            if self._marker is not None:
-                offsets[self._marker] = 0
-            self._consumer.commit(
-                {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
-                timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
-            )
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
+        self._refresh_if_due()
+        # Positions in a topic that is gone do not apply to the new one.
+        offsets = {
+            tp: min(next_offsets[tp.partition], self._consumer.position(tp))
+            for tp in self._assigned
+            if tp.partition in next_offsets
+        }
+        self._committed |= {tp.partition: offset for tp, offset in offsets.items()}
+        if self._marker is not None:
+            offsets[self._marker] = 0
+        self._consumer.commit(
+            {tp: OffsetAndMetadata(offset, self._topic_id, -1) for tp, offset in offsets.items()},
+            timeout_ms=COMMIT_TIMEOUT_MS,  # without one it waits for a lost coordinator for ever
+        )
 
+    @translate_errors()
     def rewind(self, count: int) -> None:
         """Read again from ``count`` records before the end of each partition. Raises ``EnvironmentFault``."""
-        try:
-            begins = self._find_begins(self._assigned)
-            for tp, end in self._find_ends(self._assigned).items():
-                self._consumer.seek(tp, max(begins[tp], end - count))
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
+        begins = self._find_begins(self._assigned)
+        for tp, end in self._find_ends(self._assigned).items():
+            self._consumer.seek(tp, max(begins[tp], end - count))
 
+    @translate_errors()
     def check(self) -> int:
         """Query the brokers; returns how many records this reader is behind. Raises ``EnvironmentFault`` when they do
         not answer."""
-        try:
-            ends = self._find_ends(self._assigned)
-            return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
+        ends = self._find_ends(self._assigned)
+        return sum(max(0, end - self._consumer.position(tp)) for tp, end in ends.items())
 
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=COMMIT_TIMEOUT_MS)
-
-    def _pass_gone(self, positions: Mapping[TopicPartition, int]) -> list[RawRecord]:
-        """Continue after records that are gone; returns none. Raises ``EnvironmentFault``."""
-        try:
-            for tp, offset in positions.items():
-                self._continue_at_earliest(tp, offset)
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
-        return []
 
     def _refresh_if_due(self) -> None:
         if time.monotonic() - self._refreshed > TOPIC_REFRESH_S:

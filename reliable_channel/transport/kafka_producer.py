@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaProducer
@@ -57,10 +57,8 @@ class EnvelopeProducer:
             "request_timeout_ms": int(min(30.0, delivery_timeout_s / 2) * 1000),  # a second request must be possible
             **options,
         }
-        try:
+        with translate_errors():
             self._producer = KafkaProducer(**all_options)
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
 
     def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
         """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
@@ -94,17 +92,13 @@ class EnvelopeProducer:
     def fetch_partitions(self, topic: str) -> None:
         """Fetch the topic's partitions now, since kafka-python would otherwise wait for them at the first record.
         Raises ``EnvironmentFault``."""
-        try:
+        with translate_errors():
             self._producer.partitions_for(topic)
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""
-        try:
+        with translate_errors():
             self._producer.flush(timeout=timeout_s)
-        except KafkaError as error:
-            raise make_unreachable_error(error) from None
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; remaining records fail. Closing twice does nothing."""
@@ -128,9 +122,14 @@ def reason_of(error: BaseException) -> FailureReason:
     return FailureReason.REFUSED if isinstance(error, AuthorizationError) else FailureReason.UNREACHABLE
 
 
-def make_unreachable_error(error: BaseException) -> EnvironmentFault:
-    """One sentence for every fault of the cluster; addresses and secrets of the options are not in it."""
-    return EnvironmentFault(
-        f"Kafka does not answer ({type(error).__name__}).",
-        "Start the broker with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
-    )
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise every ``KafkaError`` of the block, or of the decorated function, as an ``EnvironmentFault``: one sentence
+    for every fault of the cluster; addresses and secrets of the options are not in it."""
+    try:
+        yield
+    except KafkaError as error:
+        raise EnvironmentFault(
+            f"Kafka does not answer ({type(error).__name__}).",
+            "Start the broker with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
+        ) from None
