@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from reliable_channel.channel.events import ChannelProblem, MessageLost, MessageReceived
 from reliable_channel.channel.evicted import EvictedSet, EvictedSets, Stage
@@ -231,7 +232,7 @@ class Inbox:
         key, payload = text_of(message_id), open_ephemeral(content, self.config.accepted_dialects)
         if isinstance(payload, Malformed):
             return self._make_problem(now, _EPHEMERAL_PROBLEMS.get(payload.reason, "malformed"), payload.detail, key)
-        return Report(self._make_event(payload, sender_id, key, None, now, ephemeral=True))
+        return Report(self._make_event(payload, sender_id, key, now, ephemeral=True))
 
     def take_repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
         """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
@@ -431,10 +432,10 @@ class Inbox:
             pending.payload,
             pending.sender_id,
             pending.sds_ids[-1],
-            pending.lamport_timestamp,
             now,
+            lamport_timestamp=pending.lamport_timestamp,
             late=any(note.late for note in notes),
-            lost=tuple(dict.fromkeys(lost for note in notes for lost in note.lost if lost not in own)),
+            lost_dependencies=tuple(dict.fromkeys(lost for note in notes for lost in note.lost if lost not in own)),
             chunks=pending.chunks,
             request_id=pending.request_id,
         )
@@ -447,20 +448,7 @@ class Inbox:
             if note is not None and note.is_of(owner) and not self.pending.awaits(sds_id):
                 del self.notes[sds_id]
 
-    def _make_event(
-        self,
-        payload: bytes,
-        sender_id: str,
-        sds_id: str,
-        lamport: int | None,
-        now: int,
-        *,
-        ephemeral: bool = False,
-        late: bool = False,
-        lost: tuple[str, ...] = (),
-        chunks: tuple[MessageChunk, ...] = (),
-        request_id: str | None = None,
-    ) -> MessageReceived:
+    def _make_event(self, payload: bytes, sender_id: str, sds_id: str, now: int, **more: Any) -> MessageReceived:
         return MessageReceived(
             channel_id=self.channel_id,
             at=now,
@@ -469,13 +457,8 @@ class Inbox:
             sender_id=sender_id,
             content_topic=self.content_topic,
             sequence=0,
-            ephemeral=ephemeral,
             sds_id=sds_id_of_text(sds_id),
-            lamport_timestamp=lamport,
-            late=late,
-            lost_dependencies=lost,
-            chunks=chunks,
-            request_id=request_id,
+            **more,
         )
 
     def _make_problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:

@@ -295,10 +295,7 @@ class ChannelMachine:
             return []
         send.sent = True
         self.sends.settle(send)
-        event = MessageSent(
-            channel_id=self.channel_id, at=now, request_id=send.send_id, message_id=send.payload_hash, request_ids=()
-        )
-        return [Report(event)]
+        return [Report(MessageSent(**self._describe(send, now), request_ids=()))]
 
     def _fail_dispatch(self, given: DispatchFailed, now: int) -> list[Effect]:
         position = self.sends.find(given.sds_id)
@@ -316,17 +313,19 @@ class ChannelMachine:
             return []
         send.failed = True
         self.sends.settle(send)
-        channel, request, message = self.channel_id, send.send_id, send.payload_hash
-        event: MessageDeliveryError | MessageSendError
+        about = self._describe(send, now)
         if send.sent and self.config.delivery_error_event:
-            event = MessageDeliveryError(
-                channel_id=channel, at=now, request_id=request, message_id=message, error=error
-            )
-        else:
-            event = MessageSendError(
-                channel_id=channel, at=now, request_id=request, message_id=message, error=error, dispatched=send.sent
-            )
-        return [Report(event)]
+            return [Report(MessageDeliveryError(**about, error=error))]
+        return [Report(MessageSendError(**about, error=error, dispatched=send.sent))]
+
+    def _describe(self, send: SendProgress, now: int) -> dict[str, Any]:
+        """The fields of an event about an own send."""
+        return {
+            "channel_id": self.channel_id,
+            "at": now,
+            "request_id": send.send_id,
+            "message_id": send.payload_hash,
+        }
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -451,7 +450,6 @@ class ChannelMachine:
         return [effect for event in events for effect in self._effects_of(event, message, now)]
 
     def _effects_of(self, event: SdsEvent, message: SdsMessage | None, now: int) -> list[Effect]:
-        channel, at = self.channel_id, now
         match event:
             case Delivered():
                 return self.inbox.accept_delivery(event)
@@ -460,34 +458,32 @@ class ChannelMachine:
             case RefetchDue():
                 return [Fetch(event.retrieval_hint, event.attempt)]
             case MissingDependency():
-                return [
-                    Report(
-                        MissingMessage(channel_id=channel, at=at, sds_id=event.message_id, sender_id=event.sender_id)
-                    )
-                ]
+                missing = MissingMessage(
+                    channel_id=self.channel_id, at=now, sds_id=event.message_id, sender_id=event.sender_id
+                )
+                return [Report(missing)]
             case DependencyLost():
-                return [
-                    Report(
-                        IrretrievableMessage(
-                            channel_id=channel,
-                            at=at,
-                            sds_id=event.message_id,
-                            sender_id=event.sender_id,
-                            missing_since=event.missing_since,
-                            refetches=event.refetches,
-                        )
-                    )
-                ]
+                lost = IrretrievableMessage(
+                    channel_id=self.channel_id,
+                    at=now,
+                    sds_id=event.message_id,
+                    sender_id=event.sender_id,
+                    missing_since=event.missing_since,
+                    refetches=event.refetches,
+                )
+                return [Report(lost)]
             case Conflict():
-                return [self._make_problem(at, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)]
+                return [
+                    self._make_problem(now, "conflict", f"{event.why}; the {event.winner} stands", event.message_id)
+                ]
             case MessageRefused():
-                return [self._make_problem(at, "refused", f"{event.reason}: {event.detail}", event.message_id)]
+                return [self._make_problem(now, "refused", f"{event.reason}: {event.detail}", event.message_id)]
             case Evicted():
                 detail = f"{event.sender_id!r} gave up {event.count} of its {event.memory} entries"
-                return [self._make_problem(at, "evicted", detail)]
+                return [self._make_problem(now, "evicted", detail)]
             case SaturatedFilter():
                 detail = f"{event.saturation:.0%} of the bits of {event.sender_id!r} are set"
-                return [self._make_problem(at, "saturated_filter", detail, event.message_id)]
+                return [self._make_problem(now, "saturated_filter", detail, event.message_id)]
         return self._effects_on_sends(event, now)
 
     def _effects_on_sends(self, event: SdsEvent, now: int) -> list[Effect]:
@@ -497,14 +493,8 @@ class ChannelMachine:
                 if position is None:
                     return []
                 send, index = position
-                segment: dict[str, Any] = {
-                    "channel_id": self.channel_id,
-                    "at": now,
-                    "request_id": send.send_id,
-                    "message_id": send.payload_hash,
-                    "sds_id": event.message_id,
-                    "chunk_info": ChunkInfo(index, len(send.sds_ids)),
-                }
+                segment = self._describe(send, now)
+                segment |= {"sds_id": event.message_id, "chunk_info": ChunkInfo(index, len(send.sds_ids))}
                 if isinstance(event, PossiblyAcknowledged):
                     return [Report(MessagePossiblyAcknowledged(**segment, by=event.by, count=event.count))]
                 acknowledged = MessageAcknowledged(
@@ -532,14 +522,7 @@ class ChannelMachine:
         sent = [] if send.failed else self._complete_send(send, now)
         send.delivered = True
         self.sends.settle(send)
-        delivered = MessageDelivered(
-            channel_id=self.channel_id,
-            at=now,
-            request_id=send.send_id,
-            message_id=send.payload_hash,
-            after_error=send.failed,
-        )
-        return [*sent, Report(delivered)]
+        return [*sent, Report(MessageDelivered(**self._describe(send, now), after_error=send.failed))]
 
     def _make_problem(self, now: int, kind: str, detail: str, sds_id: str = "") -> Report:
         return Report(ChannelProblem(channel_id=self.channel_id, at=now, kind=kind, detail=detail, sds_id=sds_id))

@@ -18,7 +18,7 @@ from reliable_channel.core.wire.hashing import keccak256
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Segment, decode_segment
-from reliable_channel.core.wire.waku import WakuMessage
+from reliable_channel.messaging.records import MessageRecord
 
 
 class SenderEventKind(StrEnum):
@@ -80,17 +80,9 @@ class LossReport:
     detail: str = ""
 
 
-def make_sender_event(
-    kind: SenderEventKind,
-    now: int,
-    request_id: str,
-    pubsub_topic: str,
-    message: WakuMessage,
-    envelope_hash: bytes | None,
-    detail: str = "",
-) -> SenderEvent:
-    """A row about an envelope, with the channel's fields from its payload."""
-    decoded = decode_in_families(message.payload, tuple(WireFamily))
+def make_sender_event(kind: SenderEventKind, now: int, record: MessageRecord, detail: str = "") -> SenderEvent:
+    """A row about a request, with the channel's fields from its payload."""
+    decoded = decode_in_families(record.message.payload, tuple(WireFamily))
     known: dict[str, object] = {}
     if not isinstance(decoded, Malformed):
         sds = decoded[1]
@@ -102,10 +94,10 @@ def make_sender_event(
     return SenderEvent(
         event=kind,
         at_ms=now,
-        request_id=request_id,
-        pubsub_topic=pubsub_topic,
-        content_topic=message.content_topic,
-        envelope_hash=envelope_hash,
+        request_id=str(record.request_id),
+        pubsub_topic=record.pubsub_topic,
+        content_topic=record.message.content_topic,
+        envelope_hash=record.message_hash,
         detail=detail,
         **known,  # type: ignore[arg-type]
     )

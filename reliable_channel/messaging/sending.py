@@ -478,15 +478,7 @@ class MessageSender:
                     self._ledger.update(record, sending=sending, queued=False)
 
     def _report(self, kind: SenderEventKind, record: MessageRecord, detail: str = "") -> None:
-        event = make_sender_event(
-            kind,
-            self._ledger.now(),
-            str(record.request_id),
-            record.pubsub_topic,
-            record.message,
-            record.message_hash,
-            shorten(detail),
-        )
+        event = make_sender_event(kind, self._ledger.now(), record, shorten(detail))
         self._ledger.run_after(lambda: self._feed.record(event))
 
 

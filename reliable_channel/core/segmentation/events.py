@@ -88,26 +88,26 @@ class MissingSegment:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class SegmentDuplicate:
-    """A segment that changed nothing: it was held already, or (``late``) its message was already completed."""
+class ReceivedSegmentEvent:
+    """Base of the events about one segment that was received."""
 
     scope: Scope
     entire_message_hash: bytes
     is_parity: bool
     index: int
     sds_id: str
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class SegmentDuplicate(ReceivedSegmentEvent):
+    """A segment that changed nothing: it was held already, or (``late``) its message was already completed."""
+
     late: bool
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class SegmentConflict:
+class SegmentConflict(ReceivedSegmentEvent):
     """Different bytes for an index under the same SDS id as the held segment: both are kept until the hash decides."""
-
-    scope: Scope
-    entire_message_hash: bytes
-    is_parity: bool
-    index: int
-    sds_id: str
 
 
 class Refusal(StrEnum):
@@ -120,14 +120,9 @@ class Refusal(StrEnum):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class SegmentRefused:
+class SegmentRefused(ReceivedSegmentEvent):
     """A segment that alone would exceed a bound, or whose counts are impossible for a message of this hash."""
 
-    scope: Scope
-    entire_message_hash: bytes
-    is_parity: bool
-    index: int
-    sds_id: str
     reason: Refusal
 
 
@@ -149,15 +144,9 @@ class HashMismatch:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class PoisonedSegmentExcluded:
+class PoisonedSegmentExcluded(ReceivedSegmentEvent):
     """A false segment, found by comparison with the verified payload; emitted right before its
     :class:`MessageCompleted`."""
-
-    scope: Scope
-    entire_message_hash: bytes
-    is_parity: bool
-    index: int
-    sds_id: str
 
 
 class EvictionReason(StrEnum):

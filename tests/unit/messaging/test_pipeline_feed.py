@@ -14,6 +14,7 @@ from reliable_channel.core.wire.sds import SdsMessage, WireFamily, encode_sds_me
 from reliable_channel.core.wire.segment import Dialect, Segment, encode_segment
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging import KafkaFeed
+from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.messaging.sender_events import SenderEventKind, make_sender_event, to_json
 from reliable_channel.transport.base import FailureReason, ReceivedEnvelope, SendBufferFull, Source
 from reliable_channel.transport.kafka_clients import KafkaClients
@@ -56,7 +57,10 @@ def feed(producer: FakeProducer, **options: Any) -> KafkaFeed:
 
 
 def row(message: WakuMessage = MESSAGE, kind: SenderEventKind = SenderEventKind.SENT) -> Any:
-    return make_sender_event(kind, 5, "request", PUBSUB, message, message_hash(PUBSUB, message), "why")
+    record = MessageRecord(
+        message, sending=True, request_id="request", message_hash=message_hash(PUBSUB, message), pubsub_topic=PUBSUB
+    )
+    return make_sender_event(kind, 5, record, "why")
 
 
 def received(message: WakuMessage) -> ReceivedEnvelope:
