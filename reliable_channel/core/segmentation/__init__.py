@@ -38,38 +38,3 @@ from reliable_channel.core.segmentation.recovery import (
 )
 from reliable_channel.core.segmentation.split import contents_for, split, validates_as_segment
 from reliable_channel.core.wire.segment import Dialect, Segment
-
-__all__ = [
-    "ChunkDiscarded",
-    "ChunkGate",
-    "CompletedSend",
-    "Dialect",
-    "EvictionReason",
-    "HashMismatch",
-    "HeldSegment",
-    "IncompleteSet",
-    "MessageChunk",
-    "MessageCompleted",
-    "PoisonedSegmentExcluded",
-    "Reassembler",
-    "ReceivedChunk",
-    "Refusal",
-    "Scope",
-    "Segment",
-    "SegmentConflict",
-    "SegmentDuplicate",
-    "SegmentRefused",
-    "SegmentationConfig",
-    "SegmentationEvent",
-    "SetEvicted",
-    "SetExpired",
-    "SetOverdue",
-    "contents_for",
-    "effective_segment_size",
-    "find_repaired",
-    "get_codec",
-    "id_scheme_of",
-    "missing_segments",
-    "split",
-    "validates_as_segment",
-]
