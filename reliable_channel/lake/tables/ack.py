@@ -2,35 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    AN_ENVELOPE,
-    ANOTHER_ID,
-    CHANNEL,
-    CHANNEL_KEY,
-    DATA_COUNT,
-    DELIVERY_TIME,
-    DETAIL,
-    EARLIEST_SENDER_TIMESTAMP,
-    ENTIRE_HASH,
-    EVENT_TIME,
-    FAMILY,
-    FIRST_LAMPORT,
-    FIRST_SDS_ID,
-    FIRST_SEEN,
-    LAMPORT,
-    LATE,
-    LOST_IDS,
-    MISSING_SENDER,
-    NEEDED_BY,
-    OFFSET_OF_THAT_RECORD,
-    PARITY_COUNT,
-    PAYLOAD_BYTES,
-    POSITION_EXACT,
-    SDS_ID,
-    SEGMENT_INDEX,
-    SENDER,
-    SENDER_VERIFIED,
-)
+from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 DELIVERIES = Table(
@@ -40,8 +12,8 @@ DELIVERIES = Table(
     " has only this row).",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        FAMILY,
+        *columns.CHANNEL,
+        columns.FAMILY,
         Column("row_seq", "BIGINT", "number of the row in its channel and family, from 1", example="109"),
         Column("row_kind", "STRING", "segment, or message", example="message"),
         Column(
@@ -50,10 +22,10 @@ DELIVERIES = Table(
             "message rows: number of the message in its channel and family, from 1",
             example="110",
         ),
-        DELIVERY_TIME,
-        SENDER,
-        SDS_ID,
-        LAMPORT,
+        columns.DELIVERY_TIME,
+        columns.SENDER,
+        columns.SDS_ID,
+        columns.LAMPORT,
         Column("sds_kind", "STRING", "content or ephemeral", example="content"),
         Column(
             "segment_kind",
@@ -61,29 +33,29 @@ DELIVERIES = Table(
             "bare, data or parity; null on the message row of a segmented message",
             example="data",
         ),
-        ENTIRE_HASH,
-        SEGMENT_INDEX,
-        DATA_COUNT,
-        PARITY_COUNT,
+        columns.ENTIRE_HASH,
+        columns.SEGMENT_INDEX,
+        columns.DATA_COUNT,
+        columns.PARITY_COUNT,
         *(
             column.describe(f"message rows: {column.meaning}")
-            for column in (FIRST_SDS_ID, FIRST_LAMPORT, POSITION_EXACT)
+            for column in (columns.FIRST_SDS_ID, columns.FIRST_LAMPORT, columns.POSITION_EXACT)
         ),
         Column("kafka_topic", "STRING", "Kafka topic of the record that brought it", example="waku.envelopes"),
         Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
-        OFFSET_OF_THAT_RECORD,
-        FIRST_SEEN.describe("event time of that record; for a segmented message of its first segment"),
-        PAYLOAD_BYTES.describe("message rows: size of the payload"),
-        EARLIEST_SENDER_TIMESTAMP,
-        SENDER_VERIFIED,
+        columns.OFFSET_OF_THAT_RECORD,
+        columns.FIRST_SEEN.describe("event time of that record; for a segmented message of its first segment"),
+        columns.PAYLOAD_BYTES.describe("message rows: size of the payload"),
+        columns.EARLIEST_SENDER_TIMESTAMP,
+        columns.SENDER_VERIFIED,
         Column(
             "repaired_by", "STRING", "parity or message if the segment was repaired; null if received", example="parity"
         ),
         Column("repaired_segments", "INT", "message rows: number of data segments rebuilt from parity", example="1"),
-        LATE,
-        LOST_IDS,
+        columns.LATE,
+        columns.LOST_IDS,
     ),
-    (*CHANNEL_KEY, "family", "row_seq"),
+    (*columns.CHANNEL_KEY, "family", "row_seq"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
@@ -94,9 +66,9 @@ ACKS = Table(
     " first evidence and for each stronger one.",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        SDS_ID,
-        SENDER.describe("sender of the acknowledged message"),
+        *columns.CHANNEL,
+        columns.SDS_ID,
+        columns.SENDER.describe("sender of the acknowledged message"),
         Column("acknowledged_by", "STRING", "participant that acknowledges; never the sender", example="frank"),
         Column(
             "evidence",
@@ -110,9 +82,11 @@ ACKS = Table(
             "certain (named in a causal history), implied, or probable (in enough filters); see docs/sds.md",
             example="certain",
         ),
-        Column("evidence_sds_id", "STRING", "SDS id of the message that carried the evidence", example=ANOTHER_ID),
-        ENTIRE_HASH,
-        EVENT_TIME.describe("event time of the evidence"),
+        Column(
+            "evidence_sds_id", "STRING", "SDS id of the message that carried the evidence", example=columns.ANOTHER_ID
+        ),
+        columns.ENTIRE_HASH,
+        columns.EVENT_TIME.describe("event time of the evidence"),
         Column(
             "latency_ms",
             "BIGINT",
@@ -122,9 +96,9 @@ ACKS = Table(
         ),
         Column("copies", "INT", "copies of the message seen by then; more than 1 means retransmissions", example="1"),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the evidence", example="0"),
-        OFFSET_OF_THAT_RECORD,
+        columns.OFFSET_OF_THAT_RECORD,
     ),
-    (*CHANNEL_KEY, "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
+    (*columns.CHANNEL_KEY, "sds_id", "acknowledged_by", "evidence", "evidence_sds_id"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
@@ -134,21 +108,21 @@ REFETCH_REQUESTS = Table(
     "Missing dependencies to request from store nodes, one row per attempt.",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        SDS_ID,
-        MISSING_SENDER,
+        *columns.CHANNEL,
+        columns.SDS_ID,
+        columns.MISSING_SENDER,
         Column(
             "retrieval_hint",
             "BINARY",
             "as a sender wrote it; stores are queried by a hint of 32 bytes (Waku message hash), otherwise by"
             " content topic and time; null if unknown",
-            example=AN_ENVELOPE,
+            example=columns.AN_ENVELOPE,
         ),
         Column("attempt", "INT", "number of the attempt, from 1", example="1"),
-        NEEDED_BY,
-        EVENT_TIME.describe("event time at which it was due"),
+        columns.NEEDED_BY,
+        columns.EVENT_TIME.describe("event time at which it was due"),
     ),
-    (*CHANNEL_KEY, "sds_id", "attempt"),
+    (*columns.CHANNEL_KEY, "sds_id", "attempt"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -157,26 +131,26 @@ LOST_DEPENDENCIES = Table(
     "Dependencies that are declared irretrievably lost, or older than the observation of their channel.",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        SDS_ID,
-        MISSING_SENDER,
+        *columns.CHANNEL,
+        columns.SDS_ID,
+        columns.MISSING_SENDER,
         Column(
             "retrieval_hint",
             "BINARY",
             "the hint of the first message that named it; null if it gave none, or unless status is lost",
-            example=AN_ENVELOPE,
+            example=columns.AN_ENVELOPE,
         ),
         Column("status", "STRING", "lost, before_observation, or recovered (arrived late)", example="lost"),
-        NEEDED_BY.describe(f"{NEEDED_BY.meaning}; null if recovered"),
+        columns.NEEDED_BY.describe(f"{columns.NEEDED_BY.meaning}; null if recovered"),
         Column(
             "missing_since",
             "TIMESTAMP",
             "event time of the first miss; null if recovered",
             example="2026-01-01T00:04:03.144Z",
         ),
-        EVENT_TIME.describe("event time of the status"),
+        columns.EVENT_TIME.describe("event time of the status"),
     ),
-    (*CHANNEL_KEY, "sds_id", "status"),
+    (*columns.CHANNEL_KEY, "sds_id", "status"),
     retention_ms=90 * DAY_MS,
 )
 
@@ -185,18 +159,20 @@ REPAIR_REQUESTS = Table(
     "Which participant asked the channel for which message (SDS-R): evidence that it lacks the message.",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        SDS_ID,
-        SENDER.describe("sender of the requested message; null if not stated"),
+        *columns.CHANNEL,
+        columns.SDS_ID,
+        columns.SENDER.describe("sender of the requested message; null if not stated"),
         Column("requested_by", "STRING", "participant that requests it", example="carol"),
-        Column("request_sds_id", "STRING", "SDS id of the message that carried the request", example=ANOTHER_ID),
+        Column(
+            "request_sds_id", "STRING", "SDS id of the message that carried the request", example=columns.ANOTHER_ID
+        ),
         Column("held_here", "BOOLEAN", "the message had been received here when the request arrived", example="false"),
-        EVENT_TIME.describe("event time of the request"),
+        columns.EVENT_TIME.describe("event time of the request"),
         Column("kafka_partition", "INT", "Kafka partition of the record that carried the request", example="0"),
-        OFFSET_OF_THAT_RECORD,
+        columns.OFFSET_OF_THAT_RECORD,
     ),
     # A sync message may come in several copies, each of which requests again.
-    (*CHANNEL_KEY, "sds_id", "requested_by", "request_sds_id", "kafka_partition", "kafka_offset"),
+    (*columns.CHANNEL_KEY, "sds_id", "requested_by", "request_sds_id", "kafka_partition", "kafka_offset"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -206,12 +182,12 @@ CHANNEL_EVENTS = Table(
     " and rows on which the program itself failed (row_failed).",
     "jobs/ack.py, jobs/reassembly.py",
     (
-        *CHANNEL,
+        *columns.CHANNEL,
         Column("event", "STRING", "name of the event, from SDS or reassembly", example="saturated_filter"),
-        SDS_ID,
-        SENDER,
-        DETAIL.describe(DETAIL.meaning, "0.731 of the bits are set"),
-        EVENT_TIME.describe("event time at which it happened"),
+        columns.SDS_ID,
+        columns.SENDER,
+        columns.DETAIL.describe(columns.DETAIL.meaning, "0.731 of the bits are set"),
+        columns.EVENT_TIME.describe("event time at which it happened"),
         Column(
             "kafka_topic",
             "STRING",
@@ -219,8 +195,8 @@ CHANNEL_EVENTS = Table(
             example="waku.envelopes",
         ),
         Column("kafka_partition", "INT", "Kafka partition of that record", example="0"),
-        OFFSET_OF_THAT_RECORD,
+        columns.OFFSET_OF_THAT_RECORD,
     ),
-    (*CHANNEL_KEY, "event", "sds_id", "event_time"),
+    (*columns.CHANNEL_KEY, "event", "sds_id", "event_time"),
     retention_ms=30 * DAY_MS,
 )

@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    AN_ID,
-    ANOTHER_ID,
-    CHANNEL,
-    CHANNEL_KEY,
-    CONTENT_TOPIC,
-    DETAIL,
-    ENTIRE_HASH,
-    ENVELOPE_HASH,
-    EVENT_TIME,
-    MESSAGE_HASH,
-    PUBSUB_TOPIC,
-    RECORDED_AT,
-    SDS_ID,
-    SDS_IDS,
-    SENDER,
-)
+from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 SENDER_EVENTS = Table(
@@ -27,22 +11,22 @@ SENDER_EVENTS = Table(
     " messages that they gave up (lost: one row for each segment they held).",
     "jobs/evidence.py",
     (
-        *CHANNEL,
-        SENDER,
-        SDS_ID,
-        ENTIRE_HASH,
+        *columns.CHANNEL,
+        columns.SENDER,
+        columns.SDS_ID,
+        columns.ENTIRE_HASH,
         Column(
             "event",
             "STRING",
             "queued, sent, resent, delayed, rate_limited, not_stored, dropped or failed; lost, of a recipient",
             example="rate_limited",
         ),
-        ENVELOPE_HASH.describe("Waku message hash of the envelope; null if there is none"),
-        DETAIL.describe("human-readable detail", "epoch quota is used up"),
-        EVENT_TIME.describe("time of the event by the clock of who reports it"),
+        columns.ENVELOPE_HASH.describe("Waku message hash of the envelope; null if there is none"),
+        columns.DETAIL.describe("human-readable detail", "epoch quota is used up"),
+        columns.EVENT_TIME.describe("time of the event by the clock of who reports it"),
         Column("reported_by", "STRING", "lost: the recipient that gave it up; else null", example="carol"),
     ),
-    (*CHANNEL_KEY, "sender_id", "sds_id", "event", "event_time"),
+    (*columns.CHANNEL_KEY, "sender_id", "sds_id", "event", "event_time"),
     retention_ms=30 * DAY_MS,
 )
 
@@ -51,7 +35,7 @@ SIGHTINGS = Table(
     "Which bridge, or node whose log was read (vantage), did what with which envelope, and when.",
     "jobs/evidence.py, reliable-channel evidence logs",
     (
-        MESSAGE_HASH,
+        columns.MESSAGE_HASH,
         Column(
             "vantage",
             "STRING",
@@ -74,7 +58,7 @@ SIGHTINGS = Table(
             " stored, not_stored, pushed, not_pushed, filtered_out, rejected, confirmed or failed",
             example="relay",
         ),
-        PUBSUB_TOPIC,
+        columns.PUBSUB_TOPIC,
         Column(
             "seen_at",
             "TIMESTAMP",
@@ -108,11 +92,11 @@ STORE_PRESENCE = Table(
             nullable=False,
             example="http://127.0.0.1:8645",
         ),
-        MESSAGE_HASH.describe("Waku message hash queried; null for range, gap"),
-        PUBSUB_TOPIC,
-        CONTENT_TOPIC,
+        columns.MESSAGE_HASH.describe("Waku message hash queried; null for range, gap"),
+        columns.PUBSUB_TOPIC,
+        columns.CONTENT_TOPIC,
         Column("channel_id", "STRING", "SDS channel id; null if unknown", example="talk"),
-        SDS_ID.describe("SDS message id; null if unknown"),
+        columns.SDS_ID.describe("SDS message id; null if unknown"),
         Column(
             "attempt",
             "INT",
@@ -127,7 +111,7 @@ STORE_PRESENCE = Table(
             " set of segments), gap or audit",
             example="refetch",
         ),
-        DETAIL.describe(
+        columns.DETAIL.describe(
             "gap: source_gaps.name; set: entire_message_hash (hex); `unproven`: present, but encrypted, so it may"
             " contain another message; else why it failed",
             "unreachable",
@@ -147,14 +131,16 @@ SENT_ROWS = Table(
         Column(
             "row_id", "STRING", "id of the row, used as the label of its send", nullable=False, example="order-4711"
         ),
-        Column("send_id", "STRING", "ReliableSendId: the SDS id of the first segment", example=AN_ID),
-        *CHANNEL,
-        SENDER.describe("participant that sent it"),
+        Column("send_id", "STRING", "ReliableSendId: the SDS id of the first segment", example=columns.AN_ID),
+        *columns.CHANNEL,
+        columns.SENDER.describe("participant that sent it"),
         Column("required", "INT", "number of segments needed to rebuild the message (k)", example="1"),
-        SDS_IDS.describe("SDS ids of the segments, data then parity", f'["{AN_ID}", "{ANOTHER_ID}"]'),
-        RECORDED_AT,
+        columns.SDS_IDS.describe(
+            "SDS ids of the segments, data then parity", f'["{columns.AN_ID}", "{columns.ANOTHER_ID}"]'
+        ),
+        columns.RECORDED_AT,
     ),
-    (*CHANNEL_KEY, "sender_id", "row_id"),
+    (*columns.CHANNEL_KEY, "sender_id", "row_id"),
     retention_ms=90 * DAY_MS,
     retention_column="recorded_at",
 )

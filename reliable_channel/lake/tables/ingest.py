@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    CHANNEL,
-    CONTENT_TOPIC,
-    COORDINATES,
-    DETAIL,
-    EVENT_TIME,
-    INGEST_TIME,
-    KAFKA_TOPIC,
-    MESSAGE_HASH,
-    PUBSUB_TOPIC,
-    RECORD_KEY,
-    RECORD_TIME,
-    SDS_METADATA,
-    SENDER_TIMESTAMP,
-    SOURCE,
-)
+from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 ENVELOPES = Table(
@@ -26,17 +11,17 @@ ENVELOPES = Table(
     " traffic is only here.",
     "jobs/ingest.py",
     (
-        *COORDINATES,
-        RECORD_TIME,
-        EVENT_TIME,
-        INGEST_TIME,
-        SOURCE,
-        PUBSUB_TOPIC.describe("Waku pubsub topic, from the Kafka header"),
-        CONTENT_TOPIC.describe("Waku content topic, from the envelope"),
-        MESSAGE_HASH.describe("Waku message hash (14/WAKU2-MESSAGE)"),
+        *columns.COORDINATES,
+        columns.RECORD_TIME,
+        columns.EVENT_TIME,
+        columns.INGEST_TIME,
+        columns.SOURCE,
+        columns.PUBSUB_TOPIC.describe("Waku pubsub topic, from the Kafka header"),
+        columns.CONTENT_TOPIC.describe("Waku content topic, from the envelope"),
+        columns.MESSAGE_HASH.describe("Waku message hash (14/WAKU2-MESSAGE)"),
         Column("value", "BINARY", "WakuMessage as received, in protobuf", example="0x0a9e95010a03626f62"),
         Column("value_bytes", "INT", "size of the WakuMessage", unit="bytes", example="19174"),
-        SENDER_TIMESTAMP,
+        columns.SENDER_TIMESTAMP,
         Column("ephemeral", "BOOLEAN", "the envelope's flag that stores need not keep it", example="false"),
         Column(
             "kind",
@@ -45,7 +30,7 @@ ENVELOPES = Table(
             example="sds",
         ),
     ),
-    RECORD_KEY,
+    columns.RECORD_KEY,
     z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
@@ -56,12 +41,12 @@ SDS_MESSAGES = Table(
     " clock (sds_kind = 'tick') in record order.",
     "jobs/ingest.py",
     (
-        *COORDINATES,
-        EVENT_TIME,
-        INGEST_TIME,
-        SOURCE,
-        *CHANNEL,
-        *SDS_METADATA,
+        *columns.COORDINATES,
+        columns.EVENT_TIME,
+        columns.INGEST_TIME,
+        columns.SOURCE,
+        *columns.CHANNEL,
+        *columns.SDS_METADATA,
         Column(
             "content",
             "BINARY",
@@ -94,7 +79,7 @@ SDS_MESSAGES = Table(
             example="keccak",
         ),
     ),
-    RECORD_KEY,
+    columns.RECORD_KEY,
     z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
     clock_rows="sds_kind",
@@ -105,10 +90,10 @@ QUARANTINE = Table(
     "Quarantined records: undecodable, forbidden or suspicious ones, with reason and bytes (docs/quarantine.md).",
     "jobs/ingest.py",
     (
-        *COORDINATES,
-        RECORD_TIME,
-        EVENT_TIME,
-        INGEST_TIME,
+        *columns.COORDINATES,
+        columns.RECORD_TIME,
+        columns.EVENT_TIME,
+        columns.INGEST_TIME,
         Column(
             "stage",
             "STRING",
@@ -116,8 +101,9 @@ QUARANTINE = Table(
             example="envelope",
         ),
         Column("reason", "STRING", "reason code; docs/quarantine.md lists all", example="malformed_envelope"),
-        DETAIL.describe(
-            DETAIL.meaning, "Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt"
+        columns.DETAIL.describe(
+            columns.DETAIL.meaning,
+            "Error parsing message with type 'waku.message.v1.WakuMessage': Wire format was corrupt",
         ),
         Column(
             "disposition",
@@ -125,10 +111,10 @@ QUARANTINE = Table(
             "dropped; kept: still used as a bare payload; requeued: decoded later",
             example="dropped",
         ),
-        SOURCE,
-        PUBSUB_TOPIC.describe("Waku pubsub topic; null if the header is unreadable"),
-        CONTENT_TOPIC.describe("Waku content topic; null if the envelope is unreadable"),
-        MESSAGE_HASH.describe("Waku message hash; null if the envelope is unreadable"),
+        columns.SOURCE,
+        columns.PUBSUB_TOPIC.describe("Waku pubsub topic; null if the header is unreadable"),
+        columns.CONTENT_TOPIC.describe("Waku content topic; null if the envelope is unreadable"),
+        columns.MESSAGE_HASH.describe("Waku message hash; null if the envelope is unreadable"),
         Column(
             "raw",
             "BINARY",
@@ -144,7 +130,7 @@ QUARANTINE = Table(
             example="0x21920029b91c672b535716df3890e1a99266bba7370056bd193f1606aa58c7cd",
         ),
     ),
-    (*RECORD_KEY, "reason"),
+    (*columns.RECORD_KEY, "reason"),
     z_order_by=("reason", "event_time"),
     retention_ms=90 * DAY_MS,
 )
@@ -155,7 +141,7 @@ SOURCE_GAPS = Table(
     " listening. The markers of transactions and aborted records are none.",
     "jobs/ingest.py, jobs/evidence.py",
     (
-        KAFKA_TOPIC,
+        columns.KAFKA_TOPIC,
         Column("kafka_partition", "INT", "Kafka partition; -1 for a bridge gap", nullable=False, example="0"),
         Column(
             "first_offset",
@@ -195,7 +181,7 @@ SOURCE_GAPS = Table(
         Column(
             "to_time", "TIMESTAMP", "event time of the first record after the gap", example="2026-01-01T00:04:58.101Z"
         ),
-        INGEST_TIME.describe("clock of the micro-batch or bridge that recorded it"),
+        columns.INGEST_TIME.describe("clock of the micro-batch or bridge that recorded it"),
         Column("attempts", "INT", "queries of the bridge to store nodes; null for offsets of Kafka", example="2"),
         Column("vantage", "STRING", "bridge that was not listening; null for offsets of Kafka", example="bridge"),
         Column(

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    A_HASH,
-    AN_ID,
-    ANOTHER_ID,
-    CHANNEL,
-    CHANNEL_KEY,
-    DATA_COUNT,
-    DELIVERY_TIME,
-    DETAIL,
-    EARLIEST_SENDER_TIMESTAMP,
-    ENTIRE_HASH,
-    FAMILY,
-    FIRST_SEEN,
-    LATE,
-    LOST_IDS,
-    OFFSET_OF_THAT_RECORD,
-    PARITY_COUNT,
-    PAYLOAD,
-    PAYLOAD_BYTES,
-    POSITION_EXACT,
-    SDS_IDS,
-    SENDER,
-    SENDER_VERIFIED,
-    WRITTEN_AT,
-)
+from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 DELIVERED_MESSAGES = Table(
@@ -34,17 +10,17 @@ DELIVERED_MESSAGES = Table(
     "The messages delivered at this observer: payload, sender, causal position, times.",
     "jobs/ack.py",
     (
-        *CHANNEL,
-        FAMILY,
+        *columns.CHANNEL,
+        columns.FAMILY,
         Column(
             "delivery_seq",
             "BIGINT",
             "number of the message in its channel and family at this observer, from 1",
             example="110",
         ),
-        DELIVERY_TIME,
-        SENDER,
-        ENTIRE_HASH,
+        columns.DELIVERY_TIME,
+        columns.SENDER,
+        columns.ENTIRE_HASH,
         Column(
             "causal_lamport",
             "BIGINT",
@@ -52,24 +28,26 @@ DELIVERED_MESSAGES = Table(
             unit="ms since 1970",
             example="1767226185235",
         ),
-        Column("causal_sds_id", "STRING", "causal position, part 2: SDS id of the first segment", example=AN_ID),
-        POSITION_EXACT,
-        PAYLOAD,
-        PAYLOAD_BYTES,
+        Column(
+            "causal_sds_id", "STRING", "causal position, part 2: SDS id of the first segment", example=columns.AN_ID
+        ),
+        columns.POSITION_EXACT,
+        columns.PAYLOAD,
+        columns.PAYLOAD_BYTES,
         Column("ephemeral", "BOOLEAN", "sent as an ephemeral message (LIP-109)", example="false"),
-        DATA_COUNT,
-        PARITY_COUNT,
+        columns.DATA_COUNT,
+        columns.PARITY_COUNT,
         Column("repaired_segments", "INT", "number of its data segments rebuilt from parity", example="1"),
-        LATE,
-        LOST_IDS,
-        EARLIEST_SENDER_TIMESTAMP,
-        SENDER_VERIFIED,
-        FIRST_SEEN.describe("event time of its first segment here"),
+        columns.LATE,
+        columns.LOST_IDS,
+        columns.EARLIEST_SENDER_TIMESTAMP,
+        columns.SENDER_VERIFIED,
+        columns.FIRST_SEEN.describe("event time of its first segment here"),
         Column("kafka_partition", "INT", "Kafka partition of the record that brought or completed it", example="0"),
-        OFFSET_OF_THAT_RECORD,
-        WRITTEN_AT,
+        columns.OFFSET_OF_THAT_RECORD,
+        columns.WRITTEN_AT,
     ),
-    (*CHANNEL_KEY, "family", "delivery_seq"),
+    (*columns.CHANNEL_KEY, "family", "delivery_seq"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=365 * DAY_MS,
 )
@@ -79,19 +57,19 @@ DELIVERY_STATUS = Table(
     "Verdict and cause of every message known to exist, as of a time; a later verdict replaces an earlier one.",
     "jobs/verdict.py",
     (
-        *CHANNEL,
+        *columns.CHANNEL,
         Column(
             "message_key",
             "STRING",
             "hex entire_message_hash, '-', and a Lamport timestamp or SDS id; or an SDS id alone",
-            example=f"{A_HASH[2:]}-1767226185235",
+            example=f"{columns.A_HASH[2:]}-1767226185235",
         ),
         Column(
             "as_of", "TIMESTAMP", "event time up to which the evidence was read", example="2026-01-01T01:13:13.539Z"
         ),
-        SENDER,
-        ENTIRE_HASH,
-        SDS_IDS.describe("known SDS ids of its segments", f'["{AN_ID}", "{ANOTHER_ID}"]'),
+        columns.SENDER,
+        columns.ENTIRE_HASH,
+        columns.SDS_IDS.describe("known SDS ids of its segments", f'["{columns.AN_ID}", "{columns.ANOTHER_ID}"]'),
         Column("verdict", "STRING", "delivered, missing or unknown", example="missing"),
         Column(
             "cause",
@@ -101,7 +79,7 @@ DELIVERY_STATUS = Table(
             " source_gap, unsettled, before_observation, not_followed, claimed_by_one",
             example="segment_missing",
         ),
-        DETAIL.describe(
+        columns.DETAIL.describe(
             "how many segments arrived, which evidence would show the cause, and which nodes' logs have it; null if"
             " delivered",
             "2 of 3 needed segments arrived",
@@ -118,7 +96,7 @@ DELIVERY_STATUS = Table(
             "participants that acknowledged k of its segments, so can rebuild it, and do not report it lost",
             example='["bob", "frank"]',
         ),
-        FIRST_SEEN.describe("time of its first evidence: event time, or its sender's clock"),
+        columns.FIRST_SEEN.describe("time of its first evidence: event time, or its sender's clock"),
         Column("delivered_at", "TIMESTAMP", "event time of the delivery", example="2026-01-01T00:01:12.455Z"),
         Column(
             "settled", "BOOLEAN", "delivered, or the settle delay has passed; if false, judged again", example="true"
@@ -130,7 +108,7 @@ DELIVERY_STATUS = Table(
             example='["carol"]',
         ),
     ),
-    (*CHANNEL_KEY, "message_key"),
+    (*columns.CHANNEL_KEY, "message_key"),
     z_order_by=("content_topic", "as_of"),
     retention_ms=365 * DAY_MS,
     retention_column="as_of",

@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-from reliable_channel.lake.tables.columns import (
-    AN_ID,
-    ANOTHER_ID,
-    CHANNEL,
-    CHANNEL_KEY,
-    COORDINATES,
-    DATA_COUNT,
-    DETAIL,
-    ENTIRE_HASH,
-    EVENT_TIME,
-    FAMILY,
-    FIRST_LAMPORT,
-    FIRST_SDS_ID,
-    FIRST_SEEN,
-    PARITY_COUNT,
-    PAYLOAD,
-    PAYLOAD_BYTES,
-    POSITION_EXACT,
-    RECORD_KEY,
-    SDS_IDS,
-    SDS_METADATA,
-    SENDER,
-    SOURCE,
-)
+from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
 ORDERED_SDS_MESSAGES = Table(
@@ -34,15 +11,15 @@ ORDERED_SDS_MESSAGES = Table(
     " SDS message, and after the record that completed a segment set, its repaired and completed rows.",
     "jobs/reassembly.py",
     (
-        *COORDINATES,
+        *columns.COORDINATES,
         Column(
             "sub_order", "INT", "0: the record itself; 1 and up: repaired rows, then the completed row", example="0"
         ),
         Column("row_kind", "STRING", "message, repaired, completed, or tick (recorded clock)", example="message"),
-        EVENT_TIME,
-        SOURCE.describe(f"{SOURCE.meaning}; null for repaired and completed rows"),
-        *CHANNEL,
-        *SDS_METADATA,
+        columns.EVENT_TIME,
+        columns.SOURCE.describe(f"{columns.SOURCE.meaning}; null for repaired and completed rows"),
+        *columns.CHANNEL,
+        *columns.SDS_METADATA,
         Column(
             "repaired_by",
             "STRING",
@@ -58,10 +35,10 @@ ORDERED_SDS_MESSAGES = Table(
         ),
         *(
             column.describe(f"completed rows: {column.meaning}")
-            for column in (SDS_IDS, PAYLOAD_BYTES, FIRST_LAMPORT, POSITION_EXACT)
+            for column in (columns.SDS_IDS, columns.PAYLOAD_BYTES, columns.FIRST_LAMPORT, columns.POSITION_EXACT)
         ),
     ),
-    (*RECORD_KEY, "sub_order"),
+    (*columns.RECORD_KEY, "sub_order"),
     retention_ms=7 * DAY_MS,
     clock_rows="row_kind",
 )
@@ -71,19 +48,19 @@ REASSEMBLED_MESSAGES = Table(
     "Payloads rebuilt from segments and verified by their Keccak-256. (Bare payloads are in sds_messages.)",
     "jobs/reassembly.py",
     (
-        *COORDINATES,
-        EVENT_TIME.describe("event time of the record that completed the set"),
-        *CHANNEL,
-        FAMILY,
-        SENDER,
-        ENTIRE_HASH,
-        FIRST_SDS_ID,
-        FIRST_LAMPORT,
-        POSITION_EXACT,
-        PAYLOAD,
-        PAYLOAD_BYTES,
-        DATA_COUNT,
-        PARITY_COUNT,
+        *columns.COORDINATES,
+        columns.EVENT_TIME.describe("event time of the record that completed the set"),
+        *columns.CHANNEL,
+        columns.FAMILY,
+        columns.SENDER,
+        columns.ENTIRE_HASH,
+        columns.FIRST_SDS_ID,
+        columns.FIRST_LAMPORT,
+        columns.POSITION_EXACT,
+        columns.PAYLOAD,
+        columns.PAYLOAD_BYTES,
+        columns.DATA_COUNT,
+        columns.PARITY_COUNT,
         Column("data_received", "INT", "data segments received when rebuilt", example="2"),
         Column("parity_received", "INT", "parity segments received when rebuilt", example="1"),
         Column(
@@ -92,9 +69,9 @@ REASSEMBLED_MESSAGES = Table(
             "indices of data segments rebuilt from parity or taken from another send of the payload",
             example="[1]",
         ),
-        SDS_IDS,
+        columns.SDS_IDS,
         Column("segment_dialect", "STRING", "wire dialect of the segments", example="v0.1"),
-        FIRST_SEEN,
+        columns.FIRST_SEEN,
         Column(
             "send",
             "INT",
@@ -105,7 +82,7 @@ REASSEMBLED_MESSAGES = Table(
             "one_send", "BOOLEAN", "ids or equal timestamps prove one send; else segments may be of two", example="true"
         ),
     ),
-    RECORD_KEY,
+    columns.RECORD_KEY,
     z_order_by=("content_topic", "event_time"),
     retention_ms=30 * DAY_MS,
 )
@@ -116,11 +93,11 @@ INCOMPLETE_MESSAGES = Table(
     " given up. A set that was overdue and is not given up is still open, or its message was rebuilt late.",
     "jobs/reassembly.py",
     (
-        *CHANNEL,
-        FAMILY,
-        SENDER,
-        ENTIRE_HASH,
-        EVENT_TIME.describe(
+        *columns.CHANNEL,
+        columns.FAMILY,
+        columns.SENDER,
+        columns.ENTIRE_HASH,
+        columns.EVENT_TIME.describe(
             "event time at which it was overdue or given up; for a timer, when due", "2026-01-01T00:09:03.285Z"
         ),
         Column(
@@ -135,19 +112,19 @@ INCOMPLETE_MESSAGES = Table(
             "overdue: silent; given_up: expired or over_limit; both: hash_mismatch",
             example="silent",
         ),
-        DETAIL,
-        DATA_COUNT,
-        PARITY_COUNT,
+        columns.DETAIL,
+        columns.DATA_COUNT,
+        columns.PARITY_COUNT,
         Column("data_held", "ARRAY<INT>", "indices of the data segments received", example="[0, 2]"),
         Column("parity_held", "ARRAY<INT>", "indices of the parity segments received", example="[0]"),
         Column(
             "data_missing", "ARRAY<INT>", "indices of the missing data segments; null if k is unknown", example="[1]"
         ),
-        SDS_IDS.describe("SDS ids of the segments received", f'["{AN_ID}", "{ANOTHER_ID}"]'),
-        FIRST_SEEN.describe("event time of the first segment received"),
+        columns.SDS_IDS.describe("SDS ids of the segments received", f'["{columns.AN_ID}", "{columns.ANOTHER_ID}"]'),
+        columns.FIRST_SEEN.describe("event time of the first segment received"),
         Column("last_seen", "TIMESTAMP", "event time of the last segment received", example="2026-01-01T00:04:03.285Z"),
     ),
-    (*CHANNEL_KEY, "family", "sender_id", "entire_message_hash", "event_time", "status"),
+    (*columns.CHANNEL_KEY, "family", "sender_id", "entire_message_hash", "event_time", "status"),
     z_order_by=("content_topic", "event_time"),
     retention_ms=90 * DAY_MS,
 )
