@@ -391,17 +391,8 @@ class Outbound:
     def _make_evidence(
         self, event: str, pending: PendingDispatch, message: WakuMessage, reason: str, detail: str
     ) -> OutRecord:
-        pubsub_topic = pending.record.pubsub_topic
-        key, value = dispatch_record(
-            event,
-            pubsub_topic=pubsub_topic,
-            content_topic=message.content_topic,
-            envelope_hash=message_hash(pubsub_topic, message),
-            at_ms=self._bridge.now_ms(),
-            request_id=pending.request_id,
-            reason=reason,
-            detail=detail,
-        )
+        topic, now = pending.record.pubsub_topic, self._bridge.now_ms()
+        key, value = dispatch_record(event, topic, message, pending.request_id, reason, detail, now)
         return OutRecord(self._bridge.topics.evidence, key, value)
 
     def _renew_stamp(self, message: WakuMessage) -> WakuMessage:

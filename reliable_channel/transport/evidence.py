@@ -27,6 +27,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap
 
@@ -67,14 +68,12 @@ def gap_record(
 
 def dispatch_record(
     event: str,
-    *,
     pubsub_topic: str,
-    content_topic: str,
-    envelope_hash: bytes | None,
+    message: WakuMessage,
+    request_id: str | None,
+    reason: str,
+    detail: str,
     at_ms: int,
-    request_id: str | None = None,
-    reason: str | None = None,
-    detail: str = "",
 ) -> tuple[bytes, bytes]:
     """Key and value of a dispatch's record."""
     value = {
@@ -84,11 +83,11 @@ def dispatch_record(
         "detail": detail[:300],
         "request_id": request_id,
         "pubsub_topic": pubsub_topic,
-        "content_topic": content_topic,
-        "envelope_hash": None if envelope_hash is None else envelope_hash.hex(),
+        "content_topic": message.content_topic,
+        "envelope_hash": message_hash(pubsub_topic, message).hex(),
         "at_ms": at_ms,
     }
-    return content_topic.encode(), _encode(value)
+    return message.content_topic.encode(), _encode(value)
 
 
 def sightings_record(
