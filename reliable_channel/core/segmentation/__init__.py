@@ -20,6 +20,7 @@ from reliable_channel.core.segmentation.events import (
     IncompleteSet,
     MessageCompleted,
     PoisonedSegmentExcluded,
+    ReceivedSegmentEvent,
     Refusal,
     Scope,
     SegmentationEvent,

@@ -13,18 +13,16 @@ from reliable_channel.core.segmentation import (
     HashMismatch,
     IncompleteSet,
     MessageCompleted,
-    PoisonedSegmentExcluded,
+    ReceivedSegmentEvent,
     Scope,
     SegmentationConfig,
-    SegmentConflict,
-    SegmentRefused,
     find_repaired,
     id_scheme_of,
 )
 from reliable_channel.core.wire.hashing import sha256
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import Row, row_type
-from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, TopicPartition
+from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.pipeline.guarded import EVENT
 
 SCOPE = (*CHANNEL_KEY, "family", "sender_id")
@@ -33,6 +31,9 @@ SCOPE = (*CHANNEL_KEY, "family", "sender_id")
 Message, Ordered = row_type(tables.REASSEMBLED_MESSAGES), row_type(tables.ORDERED_SDS_MESSAGES)
 Event = row_type(tables.CHANNEL_EVENTS)
 
+
+Record = tuple[str, int, int]
+"""The Kafka topic, partition and offset of the record that caused a result."""
 
 OVERDUE, GIVEN_UP = "overdue", "given_up"
 """The values of ``incomplete_messages.status``."""
@@ -44,11 +45,9 @@ class ReportedSet(NamedTuple):
     fields: dict[str, Any]
 
 
-def results_of_completed(
-    event: MessageCompleted, offset: int, topic_partition: TopicPartition, config: SegmentationConfig
-) -> Iterator[Row]:
+def results_of_completed(event: MessageCompleted, record: Record, config: SegmentationConfig) -> Iterator[Row]:
     """The row of the payload, then the rows of repaired segments, then the completed row."""
-    scope, record = _name_scope(event.scope), _name_record(topic_partition, offset)
+    scope, of_record = _name_scope(event.scope), _name_record(record)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
     repaired = list(_make_repaired_rows(event, config))
     ids |= {(r["segment_kind"] == "parity", r["segment_index"]): r["sds_id"] for r in repaired}
@@ -59,7 +58,7 @@ def results_of_completed(
     first = sds_ids[0] or next((i for i in sds_ids if i is not None), None)
     common = {
         **scope,
-        **record,
+        **of_record,
         "entire_message_hash": hash_,
         "event_time": event.completed_at * 1000,
         "first_lamport_timestamp": event.first_lamport,
@@ -85,7 +84,7 @@ def results_of_completed(
     for number, row in enumerate(repaired, start=1):
         yield Ordered(
             **scope,
-            **record,
+            **of_record,
             **row,
             row_kind="repaired",
             sub_order=number,
@@ -158,7 +157,7 @@ NAMED_IDS = 16
 """The maximum number of ids named in an event. Each is cut to 64 characters, as ids of this program have."""
 
 
-def mismatch_result(event: HashMismatch, offset: int, topic_partition: TopicPartition, now: int) -> Row:
+def mismatch_result(event: HashMismatch, record: Record, now: int) -> Row:
     """The event for segments that do not rebuild their message, with the ids that claim the same index."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
@@ -166,49 +165,32 @@ def mismatch_result(event: HashMismatch, offset: int, topic_partition: TopicPart
     state = "contested" if event.contested else "held"
     detail = f"segments do not hash to {event.entire_message_hash.hex()}, {more}; {state}: {shown}"
     sds_id = (event.contested or event.held)[0].sds_id
-    return _make_event("hash_mismatch", event.scope, sds_id, detail, now * 1000, topic_partition, offset)
+    return _make_event("hash_mismatch", event.scope, sds_id, detail, now * 1000, record)
 
 
-def event_result(
-    event: SegmentRefused | SegmentConflict | PoisonedSegmentExcluded,
-    name: str,
-    detail: str,
-    offset: int,
-    topic_partition: TopicPartition,
-    now: int,
-) -> Row:
+def event_result(event: ReceivedSegmentEvent, name: str, detail: str, record: Record, now: int) -> Row:
     """The event for a segment that was not accepted, with the reason."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
-    return _make_event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, topic_partition, offset)
+    return _make_event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, record)
 
 
-def failure_result(
-    scope: Scope | None, sds_id: str | None, detail: str, event_us: int, topic_partition: TopicPartition, offset: int
-) -> Row:
+def failure_result(scope: Scope | None, sds_id: str | None, detail: str, event_us: int, record: Record) -> Row:
     """The event for a row on which the program failed. ``sds_id``: of a segment, ``None`` for a tick."""
     detail = f"{'tick' if sds_id is None else 'segment'} row: {detail}"
-    return _make_event(EVENT, scope, sds_id, detail, event_us, topic_partition, offset)
+    return _make_event(EVENT, scope, sds_id, detail, event_us, record)
 
 
 def _make_event(
-    name: str,
-    scope: Sequence[str] | None,
-    sds_id: str | None,
-    detail: str,
-    time_us: int,
-    topic_partition: TopicPartition,
-    offset: int,
+    name: str, scope: Sequence[str] | None, sds_id: str | None, detail: str, time_us: int, record: Record
 ) -> Row:
     """A row of ``channel_events``."""
     whose = _name_scope(scope or (None,) * len(SCOPE))
     del whose["family"]  # channel_events has no such column
-    return Event(
-        **whose, **_name_record(topic_partition, offset), event=name, event_time=time_us, sds_id=sds_id, detail=detail
-    )
+    return Event(**whose, **_name_record(record), event=name, event_time=time_us, sds_id=sds_id, detail=detail)
 
 
-def _name_record(topic_partition: TopicPartition, offset: int) -> dict[str, Any]:
-    return dict(zip(RECORD_KEY, (*topic_partition, offset), strict=True))
+def _name_record(record: Record) -> dict[str, Any]:
+    return dict(zip(RECORD_KEY, record, strict=True))
 
 
 def _name_scope(scope: Sequence[str | None]) -> dict[str, Any]:

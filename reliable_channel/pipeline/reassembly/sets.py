@@ -43,6 +43,7 @@ from reliable_channel.pipeline.reassembly.set_results import (
     GIVEN_UP,
     OVERDUE,
     Message,
+    Record,
     event_result,
     failure_result,
     incomplete_result,
@@ -131,13 +132,13 @@ class HashSets:
     def add(self, row: SegmentRow) -> list[Row]:
         """Apply one segment, in record order; returns rows of tables, and ``ReportedSet``. Timers due before it run
         first."""
-        topic_partition, scope = (row.kafka_topic, row.kafka_partition), row.scope
-        reassembler = self._get_reassembler(scope, topic_partition)
+        record, scope = (row.kafka_topic, row.kafka_partition, row.kafka_offset), row.scope
+        reassembler = self._get_reassembler(scope, record[:2])
         now = row.event_us // 1000
         results: list[Row] = []
         if reassembler.may_be_due(now):
             for event in _advance(reassembler, now):
-                results += self._make_results(event, row.kafka_offset, topic_partition, now)
+                results += self._make_results(event, record, now)
         shared = len(self._scopes) > 1
         before = (reassembler.buffered_bytes, reassembler.open_sets) if shared else (0, 0)
         # In the dialect that ingest has recorded, whatever is configured now.
@@ -147,7 +148,7 @@ class HashSets:
         events = reassembler.add(segment, now, scope=scope, sds_id=row.sds_id, lamport=row.lamport_timestamp)
         if shared and (reassembler.buffered_bytes > before[0] or reassembler.open_sets > before[1]):
             self._make_room(events)
-        results += [r for event in events for r in self._make_results(event, row.kafka_offset, topic_partition, now)]
+        results += [result for event in events for result in self._make_results(event, record, now)]
         if row.encrypted:
             return [r._replace(payload=None) if isinstance(r, Message) else r for r in results]
         return results
@@ -182,7 +183,7 @@ class HashSets:
         results: list[Row] = []
         for reassembler in [each for where, each in self._scopes.values() if where == topic_partition]:
             for event in _advance(reassembler, now_us // 1000):
-                results += self._make_results(event, offset, topic_partition, now_us // 1000)
+                results += self._make_results(event, (*topic_partition, offset), now_us // 1000)
         return results
 
     @property
@@ -246,12 +247,10 @@ class HashSets:
         if scope in self._scopes:
             self._scopes[scope][1].forget_lost()
 
-    def _make_results(
-        self, event: SegmentationEvent, offset: int, topic_partition: TopicPartition, now: int
-    ) -> Iterator[Row]:
+    def _make_results(self, event: SegmentationEvent, record: Record, now: int) -> Iterator[Row]:
         match event:
             case MessageCompleted():
-                made = list(results_of_completed(event, offset, topic_partition, self._config))
+                made = list(results_of_completed(event, record, self._config))
                 ids = made[0].sds_ids
                 send = CompletedSend(
                     event.scope,
@@ -262,7 +261,7 @@ class HashSets:
                     event.completed_at,
                     tuple(ids),
                 )
-                self._get_reassembler(event.scope, topic_partition).remember(send)
+                self._get_reassembler(event.scope, record[:2]).remember(send)
                 self._limit_completed()
                 self._known.update((event.scope, i) for i in ids if i is not None)
                 yield from made
@@ -280,23 +279,16 @@ class HashSets:
                 self._forget_lost(event.incomplete.scope)
                 yield incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
             case HashMismatch():
-                yield mismatch_result(event, offset, topic_partition, now)
+                yield mismatch_result(event, record, now)
             case SegmentRefused():
-                yield event_result(event, "segment_refused", event.reason.value, offset, topic_partition, now)
+                yield event_result(event, "segment_refused", event.reason.value, record, now)
             case SegmentConflict():
-                yield event_result(
-                    event, "segment_conflict", "other bytes under an id that is held", offset, topic_partition, now
-                )
+                detail = "other bytes under an id that is held"
+                yield event_result(event, "segment_conflict", detail, record, now)
             case PoisonedSegmentExcluded():
                 self._must_persist = True
-                yield event_result(
-                    event,
-                    "poisoned_segment",
-                    "not a segment of the payload with this hash",
-                    offset,
-                    topic_partition,
-                    now,
-                )
+                detail = "not a segment of the payload with this hash"
+                yield event_result(event, "poisoned_segment", detail, record, now)
 
 
 def take_rows(
@@ -319,8 +311,8 @@ def take_rows(
 
 def _make_failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     scope, sds_id = (row.scope, row.sds_id) if isinstance(row, SegmentRow) else (sets.scope(), None)
-    topic_partition = (row.kafka_topic, row.kafka_partition)
-    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, topic_partition, row.kafka_offset)
+    record = (row.kafka_topic, row.kafka_partition, row.kafka_offset)
+    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, record)
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:
