@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from reliable_channel.messaging.client import ConnectionStatus
 from reliable_channel.messaging.records import MessageRecord
 from reliable_channel.transport.health import HealthState
 
@@ -151,9 +152,10 @@ class Status(Wire):
 
 
 class HealthAnswer(Wire):
-    """``GET /health``."""
+    """``GET /health``. ``connectionStatus`` is what clients of logos-delivery wait for."""
 
     status: HealthState
+    connection_status: ConnectionStatus
 
 
 class Error(Wire):

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
+from reliable_channel.messaging.client import connection_status
 from reliable_channel.messaging.codec import Message, PlainDecoder, PlainEncoder
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.records import MessageRecord
@@ -221,7 +222,9 @@ def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
             wait,
             request.receive,
         )
-        return JSONResponse({"status": status.value}, headers={CURSOR_HEADER: str(seq)})
+        connection = connection_status(node.config.mode, node.health())
+        body = {"status": status.value, "connectionStatus": connection.value}
+        return JSONResponse(body, headers={CURSOR_HEADER: str(seq)})
 
     @routes.get("/health/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
     def health_stream(since: Since = None, last_event_id: LastEventId = None) -> Response:
