@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,7 +59,7 @@ class TaskFiles:
         self._paths = paths
         self._open: dict[str, _TableFile] = {}
 
-    def __enter__(self) -> TaskFiles:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, fault: object, *_: object) -> None:

@@ -110,30 +110,23 @@ def write_results(rows: DataFrame, sink: BatchSink, derived: Mapping[str, Derive
     return results
 
 
-class ResultFiles:
-    """Writes a task's results to files, and collects the results for the driver. A context manager like
-    :class:`~reliable_channel.lake.files.TaskFiles`."""
+class ResultFiles(TaskFiles):
+    """Writes a task's results to files, and collects the results for the driver."""
 
     def __init__(self, paths: PathSettings, derived: Mapping[str, Derive] | None = None) -> None:
-        self._paths, self._derived = paths, derived or {}
-        self._files = TaskFiles(paths)
+        super().__init__(paths)
+        self._derived = derived or {}
         self._written: list[WrittenFile] = []
         self.for_driver: list[Result] = []
 
-    def __enter__(self) -> ResultFiles:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self._files.__exit__(*fault)
-
-    def add(self, results: Sorted) -> None:
+    def add_results(self, results: Sorted) -> None:
         """Write results to their tables. A ``WrittenFile`` among them is a file that an earlier task has written."""
         for name, columns in results.tables.items():
             rows = of_columns(columns, BY_NAME[name])
-            self._files.add(BY_NAME[name], rows)
+            self.add(BY_NAME[name], rows)
             if name in self._derived:
                 for table, more in self._derived[name](rows, self._paths):
-                    self._files.add(table, more)
+                    self.add(table, more)
         for result in results.others:
             if isinstance(result, WrittenFile):
                 self._written.append(result)
@@ -143,11 +136,11 @@ class ResultFiles:
     def add_rows(self, table: Table, rows: pa.RecordBatch) -> None:
         """Write rows that already have columns of their table."""
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        self._files.add(table, select_columns(columns, rows.num_rows, table))
+        self.add(table, select_columns(columns, rows.num_rows, table))
 
     def finish(self) -> list[WrittenFile]:
         """Close the files; returns all of them, including those of earlier tasks."""
-        return [*self._written, *self._files.finish()]
+        return [*self._written, *super().finish()]
 
 
 def _unpack_all(blobs: pa.BinaryArray) -> Iterator[Sorted]:
@@ -172,7 +165,7 @@ def _write(
                 some = batch.filter(pc.equal(batch.column("kind"), kind))
                 if kind == RESULTS:
                     for together in _unpack_all(some.column(RESULTS)):
-                        files.add(together)
+                        files.add_results(together)
                 else:
                     files.add_rows(BY_NAME[kind], some)
         finished = files.finish()

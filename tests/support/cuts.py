@@ -101,7 +101,7 @@ class Reassembly:
     def _take(self, results: Sorted) -> None:
         """As the last task does: the tables' rows, whoever wrote them."""
         with ResultFiles(self.settings.paths) as files:
-            files.add(results)
+            files.add_results(results)
             written = files.finish()
         for file in written:
             read = pq.read_table(Path(self.settings.paths.table(file.table)) / file.path)

@@ -161,12 +161,15 @@ class SdsChannel:
         (``DuplicateSeen``): hint and wait are renewed. ``id_verified`` and ``content_bytes`` as in :meth:`receive`. A
         message whose id is not verified is refused, except that one too long to search for its id is unproven at
         first."""
-        events: list[SdsEvent] = []
-        if self._sender.observe_sent(message, now, retrieval_hint, content_digest, id_verified, content_bytes, events):
-            self._receiver.settle([message.message_id], now, events)
+        digest = None if content_digest is None else content_digest[:DIGEST_BYTES]
+        arrival = IncomingMessage(
+            message, now, retrieval_hint, digest=digest, id_verified=id_verified, content_bytes=content_bytes
+        )
+        if self._sender.observe_sent(arrival):
+            self._receiver.settle([message.message_id], now, arrival.events)
         while (surplus := self._state.unproven.surplus()) is not None:
-            self._receiver.end_doubt(surplus, now, events)
-        return SdsStep((), tuple(events))
+            self._receiver.end_doubt(surplus, now, arrival.events)
+        return SdsStep((), tuple(arrival.events))
 
     # ---- receiving -----------------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class SdsChannel:
         """
         digest = None if content_digest is None else content_digest[:DIGEST_BYTES]
         arrival = IncomingMessage(
-            message, now, retrieval_hint, repaired, data, digest, id_verified, content_bytes, declined, []
+            message, now, retrieval_hint, repaired, data, digest, id_verified, content_bytes, declined
         )
         return SdsStep((), tuple(self._receiver.receive(arrival)))
 

@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reliable_channel.core.sds.conflicts import (
     COPY,
@@ -75,14 +75,14 @@ class IncomingMessage:
     message: SdsMessage
     now: int
     hint: bytes | None
-    repaired: bool
-    data: bytes | None
-    digest: bytes | None
+    repaired: bool = False
+    data: bytes | None = None
+    digest: bytes | None = None
     """Of the content, if the caller stores it elsewhere."""
-    id_verified: bool | None
-    content_bytes: int | None
-    declined: bool
-    events: list[SdsEvent]
+    id_verified: bool | None = None
+    content_bytes: int | None = None
+    declined: bool = False
+    events: list[SdsEvent] = field(default_factory=list)
     """What the steps report."""
 
 

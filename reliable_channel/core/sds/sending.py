@@ -20,7 +20,7 @@ from reliable_channel.core.sds.events import (
 from reliable_channel.core.sds.incoming import Waiting
 from reliable_channel.core.sds.log import LogEntry, keep_history
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend
-from reliable_channel.core.sds.receiving import DIGEST_BYTES, content_digest
+from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, content_digest
 from reliable_channel.core.sds.room import limit_to_room, room_for
 from reliable_channel.core.sds.state import ChannelState
 from reliable_channel.core.sds.sync import MAX_OWED
@@ -75,18 +75,10 @@ class SdsSender:
             self._remove_missing(message_id, now, events)
         self._spoke(now)
 
-    def observe_sent(
-        self,
-        message: SdsMessage,
-        now: int,
-        hint: bytes | None,
-        digest: bytes | None,
-        id_verified: bool | None,
-        content_bytes: int | None,
-        events: list[SdsEvent],
-    ) -> bool:
+    def observe_sent(self, arrival: IncomingMessage) -> bool:
         """Process an own message seen on the wire; returns whether it is new here and owns its id."""
-        state = self._state
+        state, message, digest, hint = self._state, arrival.message, arrival.digest, arrival.hint
+        now, id_verified, events = arrival.now, arrival.id_verified, arrival.events
         lamport = message.lamport_timestamp
         if message.channel_id != state.channel_id or message.sender_id != self._participant() or lamport is None:
             return False
@@ -94,7 +86,7 @@ class SdsSender:
         if id_verified is False and is_sync:  # a stranger's in this participant's name
             return False
         # The search for the id of a long content may have ended before it was found.
-        searched = (len(message.content) if message.content else content_bytes or 0) <= SEARCHED_BYTES
+        searched = (len(message.content) if message.content else arrival.content_bytes or 0) <= SEARCHED_BYTES
         if id_verified is False and searched:
             why = "not of this message"
             events.append(MessageRefused(now, message.message_id, message.sender_id, RefusalReason.INVALID_ID, why))
@@ -108,14 +100,14 @@ class SdsSender:
             state.incoming.syncs.add(message.message_id, message.sender_id)
             self._remove_missing(message.message_id, now, events)
             return True
-        own_digest = content_digest(message.content) if message.content else (digest or b"")[:DIGEST_BYTES]
+        own_digest = content_digest(message.content) if message.content else digest or b""
         known = find_known(state, message.message_id)
         if known is None and id_verified is False and state.config.unproven_id_ms:
             history = keep_history(message.causal_history)
             unproven = LogEntry(message.message_id, lamport, message.sender_id, history, own_digest, hint)
             state.unproven.add(message.message_id, Doubt(unproven, now, now + state.config.unproven_id_ms))
             return False
-        if known is not None and not self._takes_id(message, known, own_digest, hint, id_verified, now, events):
+        if known is not None and not self._takes_id(arrival, known, own_digest):
             return False
         data = state.config.encode(message)
         segment = self._remember(message, data, 0, lamport, message.content or b"", now, events, digest)
@@ -129,19 +121,10 @@ class SdsSender:
         self._remove_missing(message.message_id, now, events)
         return True
 
-    def _takes_id(
-        self,
-        message: SdsMessage,
-        known: LogEntry | Waiting,
-        digest: bytes,
-        hint: bytes | None,
-        id_verified: bool | None,
-        now: int,
-        events: list[SdsEvent],
-    ) -> bool:
+    def _takes_id(self, arrival: IncomingMessage, known: LogEntry | Waiting, digest: bytes) -> bool:
         """Compare an own message with what is ``known`` under its id; returns whether the id is its own from now on."""
-        state = self._state
-        relation_to_known = relation(state, message, digest, known, id_verified, now, events)
+        state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
+        relation_to_known = relation(state, message, digest, known, arrival.id_verified, now, events)
         if relation_to_known is Relation.LOSER:
             return False
         if relation_to_known is Relation.WINNER:
@@ -156,8 +139,8 @@ class SdsSender:
                 state.repeats.add((known.lamport, message.message_id, known.sender_id), now)
                 state.log.remove(message.message_id)
             return True
-        if hint is not None:
-            known.set_hint(hint)
+        if arrival.hint is not None:
+            known.set_hint(arrival.hint)
         segment = state.outgoing.segments.get(message.message_id)
         if segment is not None:
             state.outgoing.record_sent(segment, now)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 OVERHEAD = 64
@@ -18,18 +19,16 @@ OVERHEAD = 64
 K = TypeVar("K", bound=Hashable)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Share(Generic[K]):
     """The entries of one owner."""
 
-    __slots__ = ("held", "keys", "stated")
-
-    def __init__(self) -> None:
-        self.keys: OrderedDict[K, tuple[int, int]] = OrderedDict()
-        """Keys with their weights and numbers, oldest first."""
-        self.held = 0
-        """Their total weight."""
-        self.stated = (0, 0)
-        """Its rank in the heap, never behind its true one. Corrected on access."""
+    keys: OrderedDict[K, tuple[int, int]] = field(default_factory=OrderedDict)
+    """Keys with their weights and numbers, oldest first."""
+    held: int = 0
+    """Their total weight."""
+    stated: tuple[int, int] = (0, 0)
+    """Its rank in the heap, never behind its true one. Corrected on access."""
 
     def rank(self) -> tuple[int, int]:
         """Owners lose entries in the order of their ranks: who holds most first, then who has the oldest key."""
@@ -145,10 +144,6 @@ class Remembered:
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self.owners
-
-    def items(self) -> Iterator[tuple[str, str]]:
-        """Ids with their owners, oldest first."""
-        return iter(self.owners.items())
 
     def add(self, message_id: str, owner: str) -> None:
         """Remember an id; beyond the bound, the oldest id of the sender with most is forgotten."""

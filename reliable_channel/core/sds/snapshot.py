@@ -181,18 +181,15 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
 
 
 def _write_incoming(proto: pb.SdsState, incoming: IncomingBuffer, texts: _Texts) -> None:
-    for message_id, owner in incoming.lost.items():
-        proto.lost.append(message_id)
-        proto.lost_owners.append(texts.number(owner))
-    for message_id, owner in incoming.evicted.items():
-        proto.evicted.append(message_id)
-        proto.evicted_owners.append(texts.number(owner))
-    for message_id, owner in incoming.before_observation.items():
-        proto.before_observation.append(message_id)
-        proto.before_observation_owners.append(texts.number(owner))
-    for message_id, owner in incoming.syncs.items():
-        proto.syncs.append(message_id)
-        proto.sync_senders.append(owner)
+    for remembered, ids, owners in (
+        (incoming.lost, proto.lost, proto.lost_owners),
+        (incoming.evicted, proto.evicted, proto.evicted_owners),
+        (incoming.before_observation, proto.before_observation, proto.before_observation_owners),
+    ):
+        ids.extend(remembered.owners)
+        owners.extend(map(texts.number, remembered.owners.values()))
+    proto.syncs.extend(incoming.syncs.owners)
+    proto.sync_senders.extend(incoming.syncs.owners.values())
     for waiting in incoming.waiting.values():
         _write_waiting(proto.waiting.add(), waiting)
     for missing in incoming.missing.values():

@@ -34,14 +34,12 @@ def describe_segment(slot: int, sds_id: str, lamport: int | None) -> HeldSegment
     return HeldSegment(slot >= PARITY, slot % PARITY, sds_id, lamport)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Owner:
     """The open sets of one sender, least recently updated first, and their payload bytes."""
 
-    __slots__ = ("buffered_bytes", "open")
-
-    def __init__(self) -> None:
-        self.open: OrderedDict[OpenSet, None] = OrderedDict()
-        self.buffered_bytes = 0
+    open: OrderedDict[OpenSet, None] = field(default_factory=OrderedDict)
+    buffered_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)  # equal and hashed by identity: it is a key of several dictionaries while it changes

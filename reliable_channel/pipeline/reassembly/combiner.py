@@ -199,7 +199,7 @@ class _Written:
             self.flush()
 
     def flush(self) -> None:
-        self._files.add(group_by_table(self._results))
+        self._files.add_results(group_by_table(self._results))
         self._results, self._bytes = [], 0
 
 

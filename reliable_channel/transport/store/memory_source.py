@@ -69,8 +69,5 @@ class MemorySource:
 
     def _matches(self, query: StoreQuery, index: Position) -> bool:
         pubsub_topic, message = self._envelopes[index.message_hash]
-        return (
-            (query.pubsub_topic is None or pubsub_topic == query.pubsub_topic)
-            and (not query.content_topics or message.content_topic in query.content_topics)
-            and (not query.hashes or index.message_hash in query.hashes)
-        )
+        fits = query.admits(pubsub_topic, message.content_topic)
+        return fits and (not query.hashes or index.message_hash in query.hashes)

@@ -54,6 +54,11 @@ class StoreQuery:
         if not 1 <= self.page_size <= MAX_PAGE_SIZE:
             raise LocalError(f"A page size of {self.page_size} is not between 1 and {MAX_PAGE_SIZE}.")
 
+    def admits(self, pubsub_topic: str, content_topic: str) -> bool:
+        """Whether its filter admits messages of these topics."""
+        topics = self.content_topics
+        return self.pubsub_topic in (None, pubsub_topic) and (not topics or content_topic in topics)
+
     def after(self, cursor: bytes | None) -> StoreQuery:
         """The same query for the next page."""
         return replace(self, cursor=cursor)

@@ -272,8 +272,7 @@ class RestStoreNode:
 def _fits(query: StoreQuery, pubsub_topic: str, message: WakuMessage) -> bool:
     at = message.timestamp or 0
     return (
-        (query.pubsub_topic is None or pubsub_topic == query.pubsub_topic)
-        and (not query.content_topics or message.content_topic in query.content_topics)
+        query.admits(pubsub_topic, message.content_topic)
         and (query.start_time_ns is None or at >= query.start_time_ns)
         and (query.end_time_ns is None or at <= query.end_time_ns)
     )
