@@ -31,11 +31,9 @@ class Encryption(Protocol):
 
     def encrypt(self, content: bytes) -> bytes:
         """Encrypt one SDS message or content. Must return different bytes at every call (a fresh nonce)."""
-        ...
 
     def decrypt(self, payload: bytes) -> bytes:
         """Return what was encrypted, or raise any exception."""
-        ...
 
 
 @runtime_checkable
@@ -44,7 +42,6 @@ class TopicBound(Protocol):
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> Encryption:
         """Return a hook that binds its ciphertexts to both topics, and refuses ciphertexts bound to others."""
-        ...
 
 
 @runtime_checkable
@@ -54,7 +51,6 @@ class LayerBound(Protocol):
     def inside_sds(self) -> Encryption:
         """Return the hook for contents of SDS messages. Its ``decrypt`` must raise for all that its ``encrypt`` did not
         make, whole SDS messages of the other layer included: what it accepts counts as encrypted."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

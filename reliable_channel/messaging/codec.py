@@ -29,16 +29,13 @@ class Encoder(Protocol):
     @property
     def pubsub_topic(self) -> str:
         """The pubsub topic it is sent on."""
-        ...
 
     @property
     def content_topic(self) -> str:
         """The content topic it is sent under."""
-        ...
 
     def encode(self, message: Message) -> WakuMessage:
         """The envelope; a ``timestamp`` of None is set at dispatch, fresh (14/WAKU2-MESSAGE). May raise."""
-        ...
 
 
 class Decoder(Protocol):
@@ -47,17 +44,14 @@ class Decoder(Protocol):
     @property
     def pubsub_topic(self) -> str:
         """The pubsub topic it listens on."""
-        ...
 
     @property
     def content_topic(self) -> str:
         """The content topic it listens to."""
-        ...
 
     def decode(self, message: WakuMessage) -> WakuMessage | None:
         """The decoded message, or None for one that is not for this decoder. May raise; the record's ``error`` then
         states the reason."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,12 +197,10 @@ class Node(Protocol):
 
     def start(self) -> None:
         """Start sending and receiving. Starting a started node does nothing."""
-        ...
 
     def stop(self) -> None:
         """Flush accepted envelopes (bounded by the transport's time-out; the rest fails as ``stopped``), end all
         threads. Stopping twice does nothing; a stopped node can be started again."""
-        ...
 
     def send(
         self,
@@ -219,46 +217,36 @@ class Node(Protocol):
         (14/WAKU2-MESSAGE). ``pubsub_topic=None`` uses the result of ``pubsub_topic_for``. ``max_wait_s``: how long to
         wait for room in a full buffer; ``None`` leaves it to the node, 0 never waits. Raises ``MessageTooLarge``,
         :class:`NodeStoppedError`, and :class:`SendBufferFull` when the buffer stays full."""
-        ...
 
     def withdraw(self, request_id: RequestId) -> bool:
         """Take back a send that waits here: behind others, for the rate limit or for another attempt. Returns whether
         it did; no event follows then. A node that does not dispatch itself cannot, and returns ``False``."""
-        ...
 
     def limit_rate(self, config: RateLimitConfig, count: Count | None = None) -> None:
         """Dispatch within this rate limit, with its count stored in ``count``; the default configuration sets no limit.
         A node that does not dispatch itself leaves the limit to the dispatcher. Raises ``ConfigurationError`` when the
         node already has another limit, because a membership has only one."""
-        ...
 
     def subscribe(self, content_topics: Collection[str]) -> None:
         """Subscribe to these content topics as well; repeats change nothing."""
-        ...
 
     def unsubscribe(self, content_topics: Collection[str]) -> None:
         """Unsubscribe. Topics not subscribed are ignored."""
-        ...
 
     def query_store(self, query: StoreQuery) -> StorePage:
         """One page from a store, waiting for it. Raises :class:`StoreUnavailable`."""
-        ...
 
     def health(self) -> Health:
         """The last known health, without asking the network."""
-        ...
 
     def pubsub_topic_for(self, content_topic: str) -> str:
         """The pubsub topic that this node uses for this content topic."""
-        ...
 
     def add_listener(self, listener: Listener) -> None:
         """Call ``listener`` with every later event, after the listeners added before it."""
-        ...
 
     def remove_listener(self, listener: Listener) -> None:
         """Remove a listener. Unknown listeners are ignored."""
-        ...
 
 
 def hash_candidates(pubsub_topic: str, message: WakuMessage) -> tuple[bytes, ...]:

@@ -12,7 +12,6 @@ class Clock(Protocol):
 
     def now_ns(self) -> int:
         """Unix time in ns."""
-        ...
 
 
 class SystemClock:

@@ -44,19 +44,15 @@ class Count(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether nothing is stored any more."""
-        ...
 
     def hold_lock(self) -> AbstractContextManager[None]:
         """Lock the count against others that share it."""
-        ...
 
     def read(self) -> RateLimitSnapshot | None:
         """The count as it was last written."""
-        ...
 
     def write(self, snapshot: RateLimitSnapshot) -> None:
         """Store the count; it survives a crash once this has returned."""
-        ...
 
 
 class KeepsValues(Protocol):

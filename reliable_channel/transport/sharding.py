@@ -16,7 +16,6 @@ class PubsubTopics(Protocol):
 
     def topic_for(self, content_topic: str) -> str:
         """Raises ``LocalError`` when this network has no shard for the content topic."""
-        ...
 
 
 class NamedTopic:

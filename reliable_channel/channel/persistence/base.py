@@ -65,15 +65,12 @@ class Persistence(Protocol):
         """Lock a sender in this database for this process, and one of its channels for the caller; returns the release,
         harmless when called twice. Raises ``SenderLocked`` while another process, or another open backend, holds the
         sender, or while the channel is locked in this process. The lock ends with its process."""
-        ...
 
     def sender_id(self) -> str:
         """The sender id of this database: created at the first call and permanent."""
-        ...
 
     def load(self, key: ChannelKey) -> StoredChannel:
         """Load what is stored of a channel; an empty :class:`StoredChannel` when nothing is."""
-        ...
 
     def append(
         self,
@@ -85,44 +82,33 @@ class Persistence(Protocol):
     ) -> None:
         """Add the inputs of one step to the journal, in order, the name of the send among them, and the ids of the
         sends that they deliver."""
-        ...
 
     def forget_label(self, key: ChannelKey, label: str) -> None:
         """Forget a label and its segments; unknown ones are ignored."""
-        ...
 
     def find_send(self, key: ChannelKey, label: str) -> LabelledSend | None:
         """The send of that label, in whatever state."""
-        ...
 
     def compact(self, key: ChannelKey, snapshot: bytes, fingerprint: str) -> None:
         """Replace the journal and the keys of reported events by a snapshot."""
-        ...
 
     def mark_reported(self, key: ChannelKey, events: Sequence[str], sequence: int) -> None:
         """Record that these events, and messages up to number ``sequence``, were reported to the application."""
-        ...
 
     def put_segments(self, key: ChannelKey, payloads: Mapping[int, bytes]) -> None:
         """Store payloads of segments by number; a number that is there is replaced."""
-        ...
 
     def segments(self, key: ChannelKey, numbers: Collection[int]) -> dict[int, bytes]:
         """The stored payloads of these numbers."""
-        ...
 
     def keep_segments(self, key: ChannelKey, numbers: Collection[int]) -> None:
         """Remove the stored payloads of all other numbers."""
-        ...
 
     def get(self, name: str) -> bytes | None:
         """A small value of the node, such as the rate limit's count."""
-        ...
 
     def put(self, name: str, value: bytes) -> None:
         """Keep a small value of the node."""
-        ...
 
     def close(self) -> None:
         """Release everything. May be called twice."""
-        ...

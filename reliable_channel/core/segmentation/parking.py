@@ -18,15 +18,12 @@ class SegmentStore(Protocol):
 
     def put(self, payloads: Mapping[int, bytes]) -> None:
         """Store payloads; a number that is there is replaced."""
-        ...
 
     def get(self, numbers: Collection[int]) -> Mapping[int, bytes]:
         """The payloads of these numbers, as far as they are there."""
-        ...
 
     def keep(self, numbers: Collection[int]) -> None:
         """Remove all other payloads. Called when no snapshot or journal refers to them any more."""
-        ...
 
 
 def park(held: OpenSet, store: SegmentStore) -> None:

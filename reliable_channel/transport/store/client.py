@@ -42,7 +42,6 @@ class StoreNode(Protocol):
 
     def query(self, query: StoreQuery) -> StorePage:
         """One page. Raises ``StoreNodeError``."""
-        ...
 
     def close(self) -> None: ...
 

@@ -97,4 +97,3 @@ class StoreQuerying(Protocol):
 
     def query(self, query: StoreQuery) -> StorePage:
         """One page. Raises ``StoreUnavailable`` when no node returns one."""
-        ...

@@ -24,15 +24,12 @@ class EnvelopeReading(Protocol):
 
     def position(self, message_hash: bytes) -> Position | None:
         """The place of a stored envelope, ``None`` when there is none of that hash."""
-        ...
 
     def select(self, query: StoreQuery, after: Position | None, limit: int) -> list[Position]:
         """At most ``limit`` matching places beyond ``after`` in the direction of the query, nearest first."""
-        ...
 
     def load(self, message_hashes: Sequence[bytes]) -> dict[bytes, tuple[str, WakuMessage]]:
         """Pubsub topic and envelope of each; envelopes deleted meanwhile are left out."""
-        ...
 
 
 class EnvelopeSource(EnvelopeReading, Protocol):
@@ -40,12 +37,10 @@ class EnvelopeSource(EnvelopeReading, Protocol):
 
     def fault(self) -> str | None:
         """Why queries cannot be answered now, as text for clients; None when they can."""
-        ...
 
     def read_without_waiting(self) -> AbstractContextManager[EnvelopeReading | None]:
         """The same envelopes for a caller that must not wait: ``load`` returns envelopes in memory, at most some tens
         of KiB, and raises ``BlockingIOError`` otherwise. None while another query holds the index."""
-        ...
 
 
 class UnknownCursorError(ReliableChannelError):

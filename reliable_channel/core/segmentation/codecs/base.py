@@ -20,20 +20,16 @@ class Codec(Protocol):
 
     def encode(self, data_shards: Sequence[bytes], parity_count: int) -> list[bytes]:
         """Encode ``parity_count`` parity shards, of the common length (bytes) of the data shards."""
-        ...
 
     def decode(self, shards: Sequence[bytes | None], data_count: int) -> list[bytes]:
         """Return the ``data_count`` data shards, from ``shards``: data then parity, ``None`` where missing."""
-        ...
 
     def supports(self, data_count: int, parity_count: int) -> bool:
         """Whether the code exists for these counts."""
-        ...
 
     def decoding_work(self, data_count: int, parity_count: int, lost: int, length: int) -> int:
         """The cost of recovering ``lost`` data shards of ``length`` bytes, in bytes hashed with Keccak-256 (about 3 ns
         each)."""
-        ...
 
 
 def products_work(products: int, length: int, *, short: bool = False) -> int:
