@@ -1,7 +1,5 @@
 """The base class of all sections: frozen, and unknown keys are refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

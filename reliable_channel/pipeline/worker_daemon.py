@@ -10,8 +10,6 @@ For local sessions only (``spark.python.daemon.module`` in :mod:`reliable_channe
 ``--py-files`` delivers the package, and the daemon does not see it.
 """
 
-from __future__ import annotations
-
 import gc
 
 import pyspark.worker  # noqa: F401

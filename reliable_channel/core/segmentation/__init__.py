@@ -7,8 +7,6 @@ distinguishes a segment from a bare payload, :class:`Reassembler` collects segme
 parity code.
 """
 
-from __future__ import annotations
-
 from reliable_channel.core.segmentation.chunk import ChunkDiscarded, ChunkGate, MessageChunk, ReceivedChunk
 from reliable_channel.core.segmentation.codecs import get_codec
 from reliable_channel.core.segmentation.config import SegmentationConfig, effective_segment_size

@@ -1,7 +1,5 @@
 """The tables that ack writes: messages that SDS delivered, acknowledgements, requests, and lost dependencies."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 

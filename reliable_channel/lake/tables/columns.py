@@ -1,7 +1,5 @@
 """Columns that several tables share, and shared values for their examples."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables.model import HISTORY_TYPE, Column
 
 # The examples of all tables use the same values, so that they fit together.

@@ -1,7 +1,5 @@
 """The tables of evidence from senders, store nodes and bridges, and the table of the send job."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 

@@ -1,7 +1,5 @@
 """The tables for the jobs themselves and their operators: clock, metrics, alerts."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables.columns import DETAIL, EVENT_TIME, KAFKA_TOPIC, RECORDED_AT
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 

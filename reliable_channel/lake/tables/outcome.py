@@ -1,7 +1,5 @@
 """The result tables: delivered messages, and the verdict on every message known to exist."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 

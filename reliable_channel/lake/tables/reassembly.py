@@ -1,7 +1,5 @@
 """The tables that reassembly writes: the input of ack, rebuilt payloads, and segment sets that stayed incomplete."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 

@@ -1,7 +1,5 @@
 """Defines the views ``messages`` and ``dispatches``: the fate of each application message and of its envelopes."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import (
     ACKS,
     CHANNEL_KEY,

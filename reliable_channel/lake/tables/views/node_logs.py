@@ -1,7 +1,5 @@
 """Defines the views ``node_logs`` and ``message_logs``: what the logs of nodes cover, and which envelopes they have."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import (
     CHANNEL_KEY,
     DELIVERY_STATUS,

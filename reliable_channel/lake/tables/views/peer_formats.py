@@ -1,7 +1,5 @@
 """Defines the view ``peer_formats``: the formats of a sender's messages, which show what software it runs."""
 
-from __future__ import annotations
-
 from reliable_channel.lake.tables import CHANNEL_KEY, SDS_MESSAGES, Column
 from reliable_channel.lake.tables.views.model import CHANNEL, View
 
