@@ -75,6 +75,13 @@ at 0.2 s, and with more ticks, an idle pipeline used twice as much CPU (docs/mea
 and without records*)."""
 
 
+def check(spark: SparkSession, settings: Settings, query: Query) -> None:
+    """Raise ``ConfigurationError`` if a setting differs from the one fixed in the checkpoint of ``query``, or if one of
+    its tables no longer exists or is of another time than the checkpoint."""
+    conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
+    settings_guard.check(settings, query.name, conf, query.tables)
+
+
 def start(
     spark: SparkSession,
     settings: Settings,
@@ -88,10 +95,8 @@ def start(
     ``turns``: the turns of all queries of the session. ``writer``: by default the query's own.
 
     Kafka is read at the trigger interval, a table as soon as it has new rows. Creates the tables it needs. The
-    checkpoint makes a restart continue where the last run stopped. Raises ``ConfigurationError`` if a setting differs
-    from the one fixed in the checkpoint, or if one of the checkpoint's tables no longer exists."""
-    conf = {key: str(spark.conf.get(key, "")) for key in settings_guard.SPARK_KEYS}
-    settings_guard.check(settings, query.name, conf, query.tables)
+    checkpoint makes a restart continue where the last run stopped. Raises as :func:`check`."""
+    check(spark, settings, query)
     repoint_state_schemas(settings.paths, query.name)
     create_tables(settings.paths, query.tables)
     wanted = {"spark.sql.streaming.pollingDelay": "10ms" if once else _POLLING_DELAY}

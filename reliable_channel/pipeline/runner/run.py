@@ -17,7 +17,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.ingest import ticks
 from reliable_channel.pipeline.ingest.stream import IngestWriter
-from reliable_channel.pipeline.runner.queries import CHAIN, Query, start
+from reliable_channel.pipeline.runner.queries import CHAIN, Query, check, start
 from reliable_channel.pipeline.runner.turns import Turns
 from reliable_channel.runtime.failures import PythonDidNotStart, explain_failure
 from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts
@@ -35,7 +35,9 @@ def run_chain(
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run every query over the available rows, in the order of the data flow, without advancing silent channels. Raises
-    ``EnvironmentFault`` if a query fails."""
+    ``EnvironmentFault`` if a query fails, and before any of them runs ``ConfigurationError`` if one cannot start."""
+    for query in queries:
+        check(spark, settings, query)
     with note_interrupts() as raise_if_interrupted:
         for query in queries:
             on_progress(query.name)
@@ -84,7 +86,9 @@ def run_continuously(
     """Run every query, in turns, until ``stop`` is set; each then ends after its micro-batch.
 
     Raises ``EnvironmentFault`` if a query fails, and ``ConfigurationError`` if the topic was deleted and created again
-    meanwhile; the others are then stopped."""
+    meanwhile; the others are then stopped. Also ``ConfigurationError`` before any of them runs, if one cannot start."""
+    for query in queries:
+        check(spark, settings, query)
     running: dict[str, StreamingQuery] = {}
     starts = Counter(query.name for query in queries)
     turns = Turns({query.name: query.reads.name if isinstance(query.reads, Table) else None for query in queries})

@@ -1,4 +1,5 @@
-"""Spark waits ten seconds for Python when a query with state starts; on a busy machine it starts the query again."""
+"""Spark waits ten seconds for Python when a query with state starts; on a busy machine it starts the query again. Of
+queries of which one cannot start, none is started."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from reliable_channel.config import load
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.pipeline.runner import run
-from reliable_channel.pipeline.runner.queries import ACK
+from reliable_channel.pipeline.runner.queries import ACK, CHAIN, Query
 from reliable_channel.runtime.failures import PythonDidNotStart
 from tests.support.error_page import pattern_of
 
@@ -54,6 +55,7 @@ class Starts:
         self.left = [*ends]
         self._progress = progress
         monkeypatch.setattr(run, "start", self)
+        monkeypatch.setattr(run, "check", lambda *_: None)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         return FakeQuery(self.left.pop(0), self._progress)
@@ -103,3 +105,22 @@ def test_slow_starts_that_micro_batches_part_do_not_add_up(monkeypatch: pytest.M
     with pytest.raises(EnvironmentFault, match="out of memory"):
         run.run_continuously(cast(Any, None), load("local"), AtOnce(), queries=[ACK])
     assert len(starts.left) == 1
+
+
+@pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "once"])
+def test_of_queries_of_which_one_cannot_start_none_is_started(
+    monkeypatch: pytest.MonkeyPatch, continuous: bool
+) -> None:
+    starts = Starts(monkeypatch, None, None, None)
+
+    def refuse(_spark: object, _settings: object, query: Query) -> None:
+        if query.name == "ack":
+            raise ConfigurationError("The checkpoint of ack was made with other settings.")
+
+    monkeypatch.setattr(run, "check", refuse)
+    with pytest.raises(ConfigurationError):
+        if continuous:
+            run.run_continuously(cast(Any, None), load("local"), AtOnce())
+        else:
+            run.run_chain(cast(Any, None), load("local"))
+    assert len(starts.left) == len(CHAIN)
