@@ -21,7 +21,7 @@ from reliable_channel.lake.read import holds_rows, open_at
 from reliable_channel.lake.tables import CLOCK, DELIVERIES, ENVELOPES, ORDERED_SDS_MESSAGES, Table
 from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
-from reliable_channel.pipeline.verdict.position import read_last_position, refuse_older_tables
+from reliable_channel.pipeline.verdict.position import ELSEWHERE, REBUILD, read_last_position, refuse_older_tables
 
 _IN_SPARK = {
     "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
@@ -40,12 +40,6 @@ _TABLES = "tables"
 
 _WRITES = {"ingest": ENVELOPES, "reassembly": ORDERED_SDS_MESSAGES, "ack": DELIVERIES}
 """A table that only this query writes."""
-
-_REMEDY = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
-
-_ELSEWHERE = (
-    "set paths.data_dir and paths.checkpoint_dir to new places, where ingest reads again what is still in Kafka."
-)
 
 SPARK_KEYS = (*_IN_SPARK.values(),)
 """The session settings that are compared."""
@@ -103,16 +97,16 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
             raise ConfigurationError(
                 f"The checkpoint of {query} was made by another version of this program:"
                 f" it holds the state of {checkpoint.operators} operators, not of 1.",
-                f"Run that version, or {_REMEDY}",
+                f"Run that version, or {REBUILD}",
             )
         recorded = read_recorded_settings(settings.paths, checkpoint)
         sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
         if sentence is not None:
-            raise ConfigurationError(sentence, f"Set it back, or {_REMEDY}")
+            raise ConfigurationError(sentence, f"Set it back, or {REBUILD}")
         if checkpoint.operators and recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
             raise ConfigurationError(
                 f"The checkpoint of {query} was made by another version of this program, whose state it cannot read.",
-                f"Run that version, or {_REMEDY}",
+                f"Run that version, or {REBUILD}",
             )
         if checkpoint.committed is not None:
             refuse_other_copies(settings.paths, checkpoint, tables, recorded.get(_TABLES, "").split())
@@ -127,7 +121,7 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
-    remedy = f"Restore it, or {_ELSEWHERE if query == 'ingest' else _REMEDY}"
+    remedy = f"Restore it, or {ELSEWHERE if query == 'ingest' else REBUILD}"
     fault = f"The query {query} has no checkpoint, but its table {table.name} has rows"
     raise ConfigurationError(f"{fault}: it would write them all again.", remedy)
 
@@ -151,7 +145,7 @@ def refuse_other_copies(
             raise ConfigurationError(
                 f"The table {table.name} was deleted, but the checkpoint of {checkpoint.query} continues after its"
                 " rows.",
-                f"Restore it, or {_ELSEWHERE if table in (ENVELOPES, CLOCK) else _REMEDY}",
+                f"Restore it, or {ELSEWHERE if table in (ENVELOPES, CLOCK) else REBUILD}",
             )
 
 
@@ -169,7 +163,7 @@ def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Tab
         fault = f"The table {table.name} is older than the checkpoint of {query}: rows between them would be missing."
     else:
         return
-    other = _ELSEWHERE if query == "ingest" else _REMEDY
+    other = ELSEWHERE if query == "ingest" else REBUILD
     raise ConfigurationError(fault, f"Restore the tables and the checkpoints of one time, or {other}")
 
 

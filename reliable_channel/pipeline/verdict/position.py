@@ -16,11 +16,18 @@ from reliable_channel import __version__
 from reliable_channel.config import PathSettings, Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.read import open_at, open_table
-from reliable_channel.lake.tables import DELIVERY_STATUS, Table
+from reliable_channel.lake.tables import DELIVERY_STATUS, ENVELOPES, Table
 from reliable_channel.pipeline.verdict.gaps import Silence
 
 USER_METADATA = "userMetadata"
 """The field of a commit's information that contains the position."""
+
+REBUILD = "run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
+"""The remedy for tables and checkpoints that can be derived from envelopes."""
+ELSEWHERE = (
+    "set paths.data_dir and paths.checkpoint_dir to new places, where ingest reads again what is still in Kafka."
+)
+"""The remedy for those that cannot."""
 
 _COMMITS_READ = 20
 """How many commits are searched. Nearly all of them are rounds; maintenance adds a few."""
@@ -69,7 +76,7 @@ def refuse_older_tables(
     paths: PathSettings, position: RoundPosition | None, opened: Mapping[Table, DeltaTable]
 ) -> None:
     """Raise ``ConfigurationError`` if a table was restored from a copy older than the round of ``position``: messages
-    whose evidence is gone would turn from *delivered* into *missing*."""
+    whose evidence is gone would turn from *delivered* into *missing*, and of envelopes a rebuild would lose rows."""
     for table, there in opened.items():
         table_id, version = ("", 0) if position is None else position.read.get(table.name, ("", 0))
         if str(there.metadata().id) != table_id or there.version() >= version:
@@ -77,8 +84,8 @@ def refuse_older_tables(
         if open_table(paths, table).version() < version:  # else another round has read what came after it was opened
             raise ConfigurationError(
                 f"The table {table.name} is older than the verdicts: rows between them would be missing.",
-                "Restore the tables and the checkpoints of one time, or run `reliable-channel rebuild`, which derives"
-                " the tables again with new checkpoints.",
+                "Restore the tables and the checkpoints of one time, or "
+                + (ELSEWHERE if table == ENVELOPES else REBUILD),
             )
 
 

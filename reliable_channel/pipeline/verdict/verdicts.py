@@ -66,7 +66,8 @@ def run(spark: SparkSession, settings: Settings) -> int:
     opened = open_evidence(paths)  # before anything is read: rows that come later are new in the next round
     silence = when_silent(paths, opened)
     since_gaps = SinceGaps(opened, silence.gaps) if silence.gaps else None
-    position = position_of(opened, settings, silence)
+    noted = {**opened, tables.ENVELOPES: open_table(paths, tables.ENVELOPES)}  # from which a rebuild derives the others
+    position = position_of(noted, settings, silence)
     metadata = {USER_METADATA: position.text()}
     status = open_table(paths, tables.DELIVERY_STATUS)
     look_up = {
@@ -74,7 +75,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
         for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
     }
     before = last_position(status)
-    refuse_older_tables(paths, before, opened)
+    refuse_older_tables(paths, before, noted)
     touched = None
     # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
     if status.version() == 0 or (before is not None and before.digest == position.digest):

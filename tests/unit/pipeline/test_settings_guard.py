@@ -289,6 +289,33 @@ def test_a_table_that_was_restored_alone_is_refused_if_verdicts_were_given_on_it
     check(settings, "ack", SESSION, ACK.tables)  # a damaged table of verdicts is for the next round to name
 
 
+def test_envelopes_that_were_restored_alone_are_refused_if_verdicts_were_given_since(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Everything else is there, until a rebuild derives it from what is left of them."""
+    paths, place = settings.paths, Path(settings.paths.table(ENVELOPES.name))
+    create_tables(paths, (*INGEST.tables, *verdicts.TABLES_READ, DELIVERY_STATUS))
+    shutil.copytree(place, tmp_path / "older")
+    for table in (CLOCK, ENVELOPES):
+        append_batch(settings, table, 0)
+    write(settings, "ingest", [batch()], 1, operators=0)
+    channel = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "sender_id": "alice"}
+    sent = {**channel, "entire_message_hash": b"p", "sds_id": "1", "event": "queued", "event_time": 0}
+    append_rows(paths, SENDER_EVENTS, as_arrow([sent], SENDER_EVENTS))
+    assert verdicts.run(cast(SparkSession, None), settings) == 1
+    check(settings, "ingest", SESSION, INGEST.tables)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "older", place)
+    for refused in (
+        lambda: check(settings, "ingest", SESSION, INGEST.tables),
+        lambda: _fit_to_rebuild(paths),
+        lambda: verdicts.run(cast(SparkSession, None), settings),
+    ):
+        with pytest.raises(ConfigurationError, match=r"envelopes is older than the verdicts: .* new places") as fault:
+            refused()
+        assert error_page.pattern_of("Tables that are older than a checkpoint").fullmatch(str(fault.value))
+
+
 @pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
 def test_a_checkpoint_that_was_restored_from_an_older_copy_is_refused(query: Query, settings: Settings) -> None:
     """Its next micro-batches would have numbers that the tables know, and their rows would be dropped as replays."""
