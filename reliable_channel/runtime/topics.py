@@ -99,12 +99,18 @@ def _create_missing(
         finally:
             admin.close()
     except KafkaError as error:
-        own = kafka.bootstrap_servers is None
-        raise EnvironmentFault(  # with the addresses, which are not secret, but no credentials
-            f"Kafka at {kafka.servers} cannot be used ({type(error).__name__}).",
-            "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security.",
-        ) from None
+        raise unreachable(kafka, error) from None
     return created
+
+
+def unreachable(kafka: KafkaSettings, error: Exception | None = None) -> EnvironmentFault:
+    """Describe the client's error, or that nobody answers, in one sentence; it contains the addresses, which are not
+    secret, but no credentials."""
+    own = kafka.bootstrap_servers is None
+    remedy = "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security."
+    return EnvironmentFault(
+        f"Kafka at {kafka.servers} cannot be used ({type(error).__name__ if error else 'no answer'}).", remedy
+    )
 
 
 def _limit_options(client: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

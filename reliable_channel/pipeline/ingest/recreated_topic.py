@@ -12,6 +12,7 @@ from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import read_checkpoint, read_record, write_record
 from reliable_channel.pipeline.ingest.lost_offsets import PATIENCE_MS
+from reliable_channel.runtime.topics import unreachable
 
 _TOPIC_ID = "kafka.topic_id"
 """The key of the topic's id in the record of the checkpoint."""
@@ -34,7 +35,7 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
 
 def find_recreation(settings: Settings) -> ConfigurationError | None:
     """Compare the id of the topic with the checkpoint of ingest, while ingest runs; returns the error to end with if
-    they differ. If Kafka does not answer, the next comparison decides."""
+    they differ. Raises ``EnvironmentFault`` if Kafka does not answer."""
     from kafka.errors import KafkaError
 
     from reliable_channel.transport.kafka_consumer import describe_topic
@@ -45,8 +46,8 @@ def find_recreation(settings: Settings) -> ConfigurationError | None:
         topic_id = describe_topic(
             replace(clients, admin={**patience, **clients.admin}), settings.kafka.topics.envelopes
         ).id
-    except (KafkaError, OSError):
-        return None
+    except (KafkaError, OSError) as error:
+        raise unreachable(settings.kafka, error) from None
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
     if topic_id and known and topic_id != known:
         return _make_error(settings, f"its id is {topic_id}, and ingest has read {known}")

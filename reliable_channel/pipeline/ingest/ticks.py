@@ -119,23 +119,19 @@ class IdleTicker(threading.Thread):
             last, now_us = self._query.lastProgress, wall_clock.now_us()
             if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                 continue
-            if self._is_recreated():
-                return
-            # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
-            if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
-                try:
-                    advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)
-                except Exception as error:  # whatever failed, the next tick tries again
-                    _LOG.warning("No idle tick: %s", as_fault(error))
-                finally:
-                    self._lock.release()
-
-    def _is_recreated(self) -> bool:
-        try:
-            self.refused = find_recreation(self._settings)
-        except Exception as error:  # whatever failed, the next interval asks again
-            _LOG.warning("Kafka was not asked whether its topic was recreated: %s", as_fault(error))
-        return self.refused is not None
+            try:
+                # Raises if Kafka does not answer: then records may wait there, and the topic is not known to be idle.
+                self.refused = find_recreation(self._settings)
+                if self.refused is not None:
+                    return
+                # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
+                if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
+                    try:
+                        advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)
+                    finally:
+                        self._lock.release()
+            except Exception as error:  # whatever failed, the next interval tries again
+                _LOG.warning("No idle tick: %s", as_fault(error))
 
     def stop(self) -> None:
         """Stop after a running tick."""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
@@ -15,7 +16,7 @@ from reliable_channel.pipeline.ingest import ticks
 
 def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
-    answers = iter([None, ValueError("of the client"), refused])
+    answers = iter([None, ValueError("of the client"), None, refused])
 
     def find(_: Settings) -> ConfigurationError | None:
         answer = next(answers)
@@ -61,3 +62,28 @@ def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(
     finally:
         ticker.stop()
     assert "No idle tick: The disk is full writing /tables/clock." in caplog.text
+
+
+def test_there_is_no_tick_while_kafka_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records may wait there. Channels would seem silent, and what is in those records would be called missing."""
+    asked, ticked, calls = threading.Event(), list[int](), list[int]()
+
+    def describe(*_: Any) -> None:
+        calls.append(1)
+        if len(calls) == 3:  # each of the two before has had its chance to tick
+            asked.set()
+        raise KafkaTimeoutError
+
+    monkeypatch.setattr("reliable_channel.transport.kafka_consumer.describe_topic", describe)
+    monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
+    monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
+    ticker = make_ticker()
+    ticker.start()
+    try:
+        assert asked.wait(120)
+        assert ticked == []
+    finally:
+        ticker.stop()
+    assert "No idle tick: Kafka at 127.0.0.1:9092 cannot be used (KafkaTimeoutError). Start it with" in caplog.text
