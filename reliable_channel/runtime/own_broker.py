@@ -3,6 +3,7 @@ own broker and not another one, and that certificate files can be loaded."""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 
@@ -10,6 +11,9 @@ from reliable_channel.config import KafkaSettings, SecuritySettings, Settings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.runtime.broker import files
 from reliable_channel.runtime.logs import quiet_kafka_client
+from reliable_channel.runtime.topics import unreachable
+
+_log = logging.getLogger(__name__)
 
 
 @quiet_kafka_client()
@@ -38,15 +42,21 @@ def own_cluster_id(settings: Settings) -> str | None:
     return next((line.partition("=")[2].strip() for line in lines if line.startswith("cluster.id=")), None)
 
 
-def check_kafka(settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of) -> None:
+def check_kafka(
+    settings: Settings, ask: Callable[[KafkaSettings], str | None] = cluster_id_of, *, for_spark: bool = False
+) -> None:
     """Raise ``EnvironmentFault`` if ``kafka.bootstrap_servers`` is not set and the Kafka on the default port is not the
-    broker of this run directory. A missing answer is not a fault here, because the next connection reports it
-    better. Otherwise raise ``ConfigurationError`` if a certificate file cannot be loaded."""
-    if settings.kafka.bootstrap_servers is not None:
+    broker of this run directory. Otherwise raise ``ConfigurationError`` if a certificate file cannot be loaded.
+
+    A missing answer is not a fault here, because the next connection reports it better. But Spark's (``for_spark``)
+    waits some minutes first, and says nothing, so a warning is logged at once."""
+    is_own = settings.kafka.bootstrap_servers is None
+    if not is_own:
         _load_certificates(settings.kafka.security)
-        return
-    cluster_id = ask(settings.kafka)
-    if cluster_id is not None and cluster_id != own_cluster_id(settings):
+    cluster_id = ask(settings.kafka) if is_own or for_spark else None
+    if cluster_id is None and for_spark:
+        _log.warning("%s Ingest waits for it some minutes.", unreachable(settings.kafka))
+    if is_own and cluster_id is not None and cluster_id != own_cluster_id(settings):
         raise EnvironmentFault(
             f"The Kafka at {settings.kafka.servers} is not the broker of the run directory {settings.paths.run_dir}.",
             "Set kafka.bootstrap_servers to use it, or kafka.broker.port to start ours elsewhere.",

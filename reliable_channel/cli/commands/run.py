@@ -271,7 +271,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime.spark import spark_session
 
         settings = invocation(context).settings()
-        check_kafka(settings)
+        check_kafka(settings, for_spark=True)
 
         terminal = continuous and sys.stderr.isatty()
 

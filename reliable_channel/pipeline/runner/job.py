@@ -30,7 +30,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
 
     def run(settings: Settings) -> None:
         if not isinstance(query.reads, Table):
-            check_kafka(settings)
+            check_kafka(settings, for_spark=True)
         with (
             spark_session(settings, f"reliable-channel {query.name}") as spark,
             record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),

@@ -45,6 +45,21 @@ def test_nobody_answering_is_left_to_whoever_connects(settings: Settings) -> Non
     assert cluster_id_of(settings.with_servers("127.0.0.1:1").kafka, 0.2) is None
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["named", "our own"])
+def test_before_spark_waits_for_minutes_it_is_said_that_nobody_answers(
+    settings: Settings, caplog: pytest.LogCaptureFixture, named: bool
+) -> None:
+    address, remedy = settings.kafka.servers, "Start it with `reliable-channel kafka start`."
+    if named:
+        address, remedy = "kafka-1:9092", "Check kafka.bootstrap_servers and security."
+        settings = settings.with_servers(address)
+    check_kafka(settings, lambda _: None, for_spark=True)
+    wanted = f"Kafka at {address} cannot be used (no answer). {remedy} Ingest waits for it some minutes."
+    assert caplog.messages == [wanted]
+    check_kafka(settings, lambda _: "AOurOwn_Cluster-Id", for_spark=True)
+    assert caplog.messages == [wanted]
+
+
 @pytest.mark.parametrize("key", ["ssl_ca_file", "ssl_certificate_file"])
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "not PEM"])
 def test_a_certificate_file_that_cannot_be_loaded_is_named(tmp_path: Path, key: str, content: str | None) -> None:
