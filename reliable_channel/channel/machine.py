@@ -363,17 +363,21 @@ class ChannelMachine:
         kept = tuple(
             entry
             for entry in message.causal_history
-            if entry.sender_id != self.sender_id
-            or self.sends.find(entry.message_id) is not None
-            or self.sds.sender_of(entry.message_id) is not None
+            if entry.sender_id != self.sender_id or self._knows(entry.message_id)
         )
         return message if len(kept) == len(message.causal_history) else replace(message, causal_history=kept)
 
+    def _knows(self, sds_id: str) -> bool:
+        """Whether an own message is in the state of the channel."""
+        return self.sends.find(sds_id) is not None or self.sds.sender_of(sds_id) is not None
+
     def _check_own(self, message: SdsMessage, now: int) -> tuple[Effect, ...]:
         """SDS ignores messages of one's own sender id. Report the first one that this participant did not send: its
-        Lamport clock was never behind what it sent."""
+        Lamport clock was never behind what it sent, unless it was set back, and that it may still know."""
         lamport = message.lamport_timestamp
         if self._is_sender_id_shared or lamport is None or self.sds.has_reached(lamport, now):
+            return ()
+        if self._knows(message.message_id):
             return ()
         self._is_sender_id_shared = True
         detail = (

@@ -17,6 +17,7 @@ from reliable_channel.core.wire._pb.reassembler_state_pb2 import ChunkGateState,
 from reliable_channel.core.wire._pb.sds_state_pb2 import SdsState
 from reliable_channel.transport.base import SendBufferFull
 from reliable_channel.transport.clock import Clock, ManualClock, Timestamps
+from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC
 from reliable_channel.transport.store.model import StorePage, StoreQuery
 from tests.unit.channel.channel_world import Recorder, World, quick
 
@@ -76,6 +77,26 @@ def test_what_is_sent_after_the_clock_was_set_back_is_accepted(ahead_ms: int) ->
     bob.channel.send(b"heard")
     world.run(10_000)
     assert alice.payloads == [b"heard"]
+
+
+def test_what_was_sent_while_the_clock_was_ahead_is_of_no_other_device_when_it_comes_back(tmp_path: Path) -> None:
+    """An hour later its timestamp is one that others accept, and that this participant's clock has not reached."""
+    world = World()
+    clock = WrongClock(world.network.clock)
+    config = quick(history_backend="sqlite", database=tmp_path / "alice.sqlite")
+    alice = world.join("alice", config, clock=clock)
+    clock.ahead_ms = 60 * MINUTE_MS
+    world.join("bob")
+    alice.channel.send(b"while ahead")
+    world.run(10_000)
+    [(_, envelope), *_] = world.on_wire
+    clock.ahead_ms = 0
+    world.run(57 * MINUTE_MS)
+    alice.channel.close()
+    alice = world.join("alice", config, clock=clock)
+    world.node("alice").arrive(envelope, DEFAULT_PUBSUB_TOPIC)
+    world.run(1_000)
+    assert alice.problems() == []
 
 
 def test_a_channel_that_was_opened_while_the_clock_was_ahead_still_misses_what_is_lost() -> None:
