@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
         context: typer.Context,
         channel_id: ChannelArgument,
         content_topic: Annotated[str | None, typer.Option(help="Content topic, if several have the channel.")] = None,
+        pubsub_topic: Annotated[str | None, typer.Option(help="Pubsub topic, if several have the channel.")] = None,
         parity: Annotated[str, typer.Option(metavar="RATES", help="Parity segments per data segment.")] = "",
         history: Annotated[str, typer.Option(metavar="COUNTS", help="Ids in a causal history.")] = "",
         ack_timeout: Annotated[str, typer.Option(metavar="TIMES", help="First wait for an acknowledgement.")] = "",
@@ -59,7 +60,7 @@ def register(app: typer.Typer) -> None:
         least = share(target)
         lake = TableSnapshot(settings.paths)
         lake.require_any()
-        key = _find_channel(lake, channel_id, content_topic)
+        key = _find_channel(lake, channel_id, content_topic=content_topic, pubsub_topic=pubsub_topic)
         recording = replace(
             read_recording(lake, key, messages), acknowledge_within_ms=settings.sds.acknowledge_within_ms
         )
@@ -90,7 +91,7 @@ def register(app: typer.Typer) -> None:
             _print_predictions(recording, predictions, base, cheapest, least, seeds)
 
 
-def _find_channel(lake: TableSnapshot, channel_id: str, content_topic: str | None) -> ChannelFilter:
+def _find_channel(lake: TableSnapshot, channel_id: str, **topics: str | None) -> ChannelFilter:
     """The key of a channel. Raises ``LocalError`` when there is none, or several."""
     from reliable_channel.analysis import text
     from reliable_channel.analysis.report.channel_key import ChannelFilter
@@ -98,17 +99,21 @@ def _find_channel(lake: TableSnapshot, channel_id: str, content_topic: str | Non
 
     rows = lake.select(
         """SELECT pubsub_topic, content_topic, channel_id FROM sds_messages WHERE channel_id = $channel
-           AND coalesce(content_topic = $topic, $topic IS NULL) GROUP BY ALL ORDER BY count(*) DESC LIMIT 6""",
-        {"channel": channel_id, "topic": content_topic},
+           AND coalesce(content_topic = $content_topic, $content_topic IS NULL)
+           AND coalesce(pubsub_topic = $pubsub_topic, $pubsub_topic IS NULL)
+           GROUP BY ALL ORDER BY count(*) DESC LIMIT 6""",
+        {"channel": channel_id, **topics},
     )
     if not rows:
         raise LocalError(
             f"There is no channel {text.name(channel_id)} in the tables.", "`reliable-channel report` lists channels."
         )
     if len(rows) > 1:
+        different = {name: dict.fromkeys(row[name] for row in rows) for name in topics}
+        name, values = next(each for each in different.items() if len(each[1]) > 1)
         raise LocalError(
             f"Several channels are called {text.name(channel_id)}.",
-            f"Choose one with --content-topic: {', '.join(text.name(row['content_topic']) for row in rows)}.",
+            f"Choose one with --{name.replace('_', '-')}: {', '.join(map(text.name, values))}.",
         )
     return ChannelFilter(**rows[0])
 

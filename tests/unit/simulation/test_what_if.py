@@ -189,6 +189,19 @@ def test_what_cannot_be_predicted_is_refused_by_name(options: list[str], sentenc
     assert isinstance(result.exception, LocalError) and sentence in str(result.exception)
 
 
+@pytest.mark.parametrize("name", ["content_topic", "pubsub_topic"])
+def test_of_several_channels_with_one_id_a_topic_chooses_one(name: str, talk: Path, tmp_path: Path) -> None:
+    shutil.copytree(talk, tmp_path, dirs_exist_ok=True)
+    paths = PathSettings(data_dir=str(tmp_path))
+    rows = rows_of(open_table(paths, SDS_MESSAGES))
+    append_rows(paths, SDS_MESSAGES, as_arrow([{**rows[0], name: "/other"}], SDS_MESSAGES))
+    option = f"--{name.replace('_', '-')}"
+    refused = run(tmp_path).exception
+    assert isinstance(refused, LocalError)
+    assert refused.remedy == f"Choose one with {option}: {getattr(KEY, name)}, /other."
+    assert run(tmp_path, option, str(getattr(KEY, name))).exit_code == 0
+
+
 def test_too_few_messages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="too few"):
         record(tmp_path, replace(PLAN, messages=10))
