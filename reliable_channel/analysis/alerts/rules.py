@@ -29,17 +29,13 @@ class _Rule(Section):
     severity: Severity = "warning"
     window_ms: PositiveMilliseconds = HOUR_MS
 
-    @property
-    def threshold(self) -> float:
-        """Raised while the measured value is above it."""
-        raise NotImplementedError
-
 
 class _Above(_Rule):
     above: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     @property
     def threshold(self) -> float:
+        """Raised while the measured value is above it."""
         return self.above
 
 
@@ -48,6 +44,7 @@ class _AboveMs(_Rule):
 
     @property
     def threshold(self) -> float:
+        """As of :class:`_Above`."""
         return float(self.above_ms)
 
 

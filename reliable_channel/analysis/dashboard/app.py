@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -85,44 +85,37 @@ class Answers:
         self._renderer = renderer
 
     def page(self, request: Request, tables: Sequence[str], make: Callable[[TableSnapshot], PageContent]) -> Response:
-        """The page, or 304 when the browser has it; rendered once while its tables stay unchanged."""
-        lake, tag = self._tag(request, tables)
-        if _has(request, tag):
-            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        status = 200
+        """A page, or 304 when the browser has it."""
 
-        def render_page() -> bytes:
-            nonlocal status
+        def render(lake: TableSnapshot, tag: str) -> tuple[bytes, int]:
             content = make(lake) if lake.has_tables() else PageContent("start.html", {}, {})
-            status = content.status
-            return self._renderer.page(
-                content.template,
-                request.url.path,
-                content.known,
-                {**content.values, "tag": tag, "stopped": self.cache.find_stopped(lake)},
-            )
+            values = {**content.values, "tag": tag, "stopped": self.cache.find_stopped(lake)}
+            return self._renderer.page(content.template, request.url.path, content.known, values), content.status
 
-        body = self.cache.get_or_render(tag, render_page, keep=lambda: status == 200)
-        return HTMLResponse(body, status, {"ETag": f'"{tag}"'} if status == 200 else {})
+        return self._answer(request, tables, render, "text/html", {})
 
     def picture(
+        self, request: Request, tables: Sequence[str], look: Look, make: Callable[[TableSnapshot], Figure]
+    ) -> Response:
+        """A picture, or 304 when the browser has it."""
+        policy = {"Content-Security-Policy": SVG_POLICY}
+        return self._answer(request, tables, lambda lake, _: (svg(make(lake), *look), 200), "image/svg+xml", policy)
+
+    def _answer(
         self,
         request: Request,
         tables: Sequence[str],
-        look: Look,
-        make: Callable[[TableSnapshot], Figure],
+        render: Callable[[TableSnapshot, str], tuple[bytes, int]],
+        media_type: str,
+        headers: Mapping[str, str],
     ) -> Response:
-        """The picture, or 304 when the browser has it."""
-        lake, tag = self._tag(request, tables)
-        if _has(request, tag):
-            return Response(status_code=304, headers={"ETag": f'"{tag}"'})
-        body = self.cache.get_or_render(tag, lambda: svg(make(lake), *look))
-        headers = {"ETag": f'"{tag}"', "Content-Security-Policy": SVG_POLICY}
-        return Response(body, media_type="image/svg+xml", headers=headers)
-
-    def _tag(self, request: Request, tables: Sequence[str]) -> tuple[TableSnapshot, str]:
         lake = self.cache.lake()
-        return lake, self.cache.tag(lake, f"{request.url.path}?{request.url.query}", tables)
+        tag = self.cache.tag(lake, f"{request.url.path}?{request.url.query}", tables)
+        entity = {"ETag": f'"{tag}"'}
+        if request.headers.get("if-none-match", "").removeprefix("W/").strip('"') == tag:  # a proxy may call it weak
+            return Response(status_code=304, headers=entity)
+        body, status = self.cache.get_or_render(tag, lambda: render(lake, tag))
+        return Response(body, status, {**headers, **(entity if status == 200 else {})}, media_type)
 
 
 def create_app(
@@ -299,11 +292,6 @@ def _add_files(app: FastAPI) -> None:
     @app.get("/favicon.ico")
     def _icon() -> Response:
         return RedirectResponse(address("/static/icon.svg"), 308)
-
-
-def _has(request: Request, tag: str) -> bool:
-    """Whether the browser has the answer with this tag; a proxy may have called it weak."""
-    return request.headers.get("if-none-match", "").removeprefix("W/").strip('"') == tag
 
 
 def _not_found(cause: str, remedy: str) -> PageContent:

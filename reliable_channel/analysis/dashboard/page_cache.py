@@ -64,20 +64,19 @@ class PageCache:
                 self._stopped_in = lake
             return self._stopped
 
-    def get_or_render(self, tag: str, make: Callable[[], bytes], keep: Callable[[], bool] = lambda: True) -> bytes:
-        """The page with this tag, rendered once and kept if ``keep`` returns true; the least recently requested pages
-        are dropped first."""
+    def get_or_render(self, tag: str, make: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
+        """The page with this tag and its status, rendered once and kept if that is 200; the least recently requested
+        pages are dropped first."""
         with self._lock:
             if tag in self._kept:
                 self._kept.move_to_end(tag)
-                return self._kept[tag]
+                return self._kept[tag], 200
         # Outside the lock, so that others get what is kept; two that want the same new page may both render it.
         with self._making:
-            made = make()
-        if not keep():
-            return made
+            made, status = make()
         with self._lock:
-            self._kept[tag] = made
+            if status == 200:
+                self._kept[tag] = made
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
-        return made
+        return made, status
