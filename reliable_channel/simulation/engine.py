@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from reliable_channel.core.sds import Delivered, DeliveryError, Outgoing, OutgoingReason, SdsStep, SendDelivered
 from reliable_channel.core.wire.malformed import Reason
@@ -76,9 +77,9 @@ class _Play:
         self._scheduled = 0
         self._next_tick: dict[str, int] = {}
         for name, when in self.journal.joined.items():
-            self._call_at(when, lambda now, p=self.participants[name]: self._follow(p, p.tick(now), now))  # type: ignore[misc]
+            self._call_at(when, partial(self._wake, self.participants[name]))
         for message in plan_messages(plan, scenario.seed):
-            self._call_at(self.start + message.at_ms, lambda now, m=message: self._speak(m, now))  # type: ignore[misc]
+            self._call_at(self.start + message.at_ms, partial(self._speak, message))
 
     def run(self) -> None:
         while self._queue and self._queue[0][0] <= self.end:
@@ -94,7 +95,7 @@ class _Play:
     def _speak(self, message: PlannedMessage, now: int) -> None:
         participant = self.participants[message.sender]
         if (awake := self.pace.awake_at(participant.name, now)) > now:
-            self._call_at(awake, lambda at: self._speak(message, at))
+            self._call_at(awake, partial(self._speak, message))
             return
         fault = self.faults.get(message.number)
         sent = participant.send_message(message, now, fault)
@@ -158,20 +159,23 @@ class _Play:
         self.journal.heard[(sender, made.message_id)] = now
 
     def _schedule_tick(self, participant: SimulatedParticipant) -> None:
-        due = participant.next_due()
+        due = participant.sds.next_due()
         if due is None or self._next_tick.get(participant.name) == due:
             return
         self._next_tick[participant.name] = due
-        self._call_at(due, lambda now: self._tick(participant, due, now))
+        self._call_at(due, partial(self._tick, participant, due))
 
     def _tick(self, participant: SimulatedParticipant, due: int, now: int) -> None:
         if self._next_tick.get(participant.name) != due:
             return  # another timer took its place
         if (awake := self.pace.awake_at(participant.name, now)) > now:
-            self._call_at(awake, lambda at: self._tick(participant, due, at))
+            self._call_at(awake, partial(self._tick, participant, due))
             return
         del self._next_tick[participant.name]
-        self._follow(participant, participant.tick(now), now)
+        self._wake(participant, now)
+
+    def _wake(self, participant: SimulatedParticipant, now: int) -> None:
+        self._follow(participant, participant.sds.tick(now), now)
 
     # ---- what the network does -----------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ class _Play:
             return
         at = self.pace.take(participant.name, now)
         if at > now:
-            self._call_at(at, lambda then: self._send(outgoing, participant, then))
+            self._call_at(at, partial(self._send, outgoing, participant))
         else:
             self._send(outgoing, participant, now)
 
@@ -207,8 +211,11 @@ class _Play:
                 continue
             if name == OBSERVER:
                 delays = fate.delays_to_observer(delays, self.plan.to_observer.delay_ms)
+                arrive = partial(self._observe, envelope, fate)
+            else:
+                arrive = partial(self._receive, self.participants[name], envelope)
             for delay in delays:
-                self._call_at(now + delay, self._make_arrival(name, envelope, fate))
+                self._call_at(now + delay, arrive)
         for forgery in self.attackers.overhear(outgoing.message, now):
             self._forged[forgery.data] = forgery
             self._attack(forgery, "", now)
@@ -225,12 +232,12 @@ class _Play:
         """Deliver a hostile message to the observer and, if the plan says so, to everybody but ``by``. The network
         never loses it, because an attacker can repeat it until it arrives."""
         value, arrival = self.attackers.envelope(forgery, now), now + forgery.delay_ms
-        self._call_at(arrival, lambda at: self._observe_attack(forgery, value, at))
+        self._call_at(arrival, partial(self._observe_attack, forgery, value))
         if self.plan.hostile is None or not self.plan.hostile.heard_by_participants:
             return
         for name, participant in self.participants.items():
             if name != by:
-                self._call_at(arrival, lambda at, p=participant: self._receive_attack(p, forgery, value, at))  # type: ignore[misc]
+                self._call_at(arrival, partial(self._receive_attack, participant, forgery, value))
 
     def _receive_attack(self, participant: SimulatedParticipant, forgery: Forgery, value: bytes, now: int) -> None:
         if now < self.journal.joined[participant.name] or self.pace.awake_at(participant.name, now) > now:
@@ -240,11 +247,6 @@ class _Play:
 
     def _observe_attack(self, forgery: Forgery, value: bytes, now: int) -> None:
         self.journal.observed.append(record_of(self.plan, now, value, label=forgery.attack, forgery=forgery))
-
-    def _make_arrival(self, name: str, envelope: Envelope, fate: Treatment) -> Callable[[int], None]:
-        if name == OBSERVER:
-            return lambda now: self._observe(envelope, fate, now)
-        return lambda now: self._receive(self.participants[name], envelope, now)
 
     def _receive(self, participant: SimulatedParticipant, envelope: Envelope, now: int) -> None:
         if now < self.journal.joined[participant.name] or self.pace.awake_at(participant.name, now) > now:
@@ -271,7 +273,7 @@ class _Play:
                 if named not in self._arrived and named not in self._requested:
                     self._requested.add(named)
                     for wait_ms in REFETCH_AFTER_MS:
-                        self._call_at(now + wait_ms, lambda at, n=named: self._refetch(n, at))  # type: ignore[misc]
+                        self._call_at(now + wait_ms, partial(self._refetch, named))
 
     def _refetch(self, sds_id: str, now: int) -> None:
         """Query the stores for a message that was named and has not arrived; the first that has it returns it."""

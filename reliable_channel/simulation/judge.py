@@ -33,16 +33,7 @@ MOST_LAMPORT = 2**63 - 1
 
 def judge(journals: Sequence[ChannelJournal], records: Sequence[ObserverRecord]) -> Truth:
     """The truth about all channels. ``records`` is everything written for the observer, in order (for the bad ones)."""
-    truth = Truth(
-        messages=[],
-        segments=[],
-        acks=[],
-        heard=[],
-        presences=[],
-        dependencies=[],
-        bad=_list_bad_records(records),
-        attacks=_list_attacks(journals, records),
-    )
+    truth = Truth(bad=_list_bad_records(records), attacks=_list_attacks(journals, records))
     for journal in journals:
         _judge_channel(journal, truth)
     return truth

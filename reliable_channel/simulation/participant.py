@@ -53,7 +53,7 @@ def sds_config(family: WireFamily, **settings: Any) -> SdsParameters:
 
 
 class SimulatedParticipant:
-    """A sender and receiver on one channel. Times are virtual Unix ms."""
+    """A sender and receiver on one channel; ``sds`` has its timers. Times are virtual Unix ms."""
 
     def __init__(self, name: str, plan: ChannelPlan) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class SimulatedParticipant:
         own = {"wait_for_sent": plan.rate_limit is not None, "acknowledge_within_ms": ACKNOWLEDGE_WITHIN_MS}
         config = sds_config(plan.family, **{**own, **dict(plan.sds)})
         foreign = dict(plan.foreign).get(name)
-        self._sds: SdsChannel = (
+        self.sds: SdsChannel = (
             SdsChannel(plan.channel_id, name, config) if foreign is None else foreign(plan.channel_id, name)
         )
         keys = (channel_key(plan), unknown_key(plan))
@@ -80,14 +80,14 @@ class SimulatedParticipant:
     def send_message(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
         """Send one application message: segment it and wrap every segment."""
         if message.ephemeral:
-            return SentSegments(self._sds.send_ephemeral(self._encrypt_inside(message.payload), now), 1, 0)
+            return SentSegments(self.sds.send_ephemeral(self._encrypt_inside(message.payload), now), 1, 0)
         segments = split(message.payload, self._segmentation)
         if fault is Fault.HASH_MISMATCH:
             wrong = hash_to_announce(message.payload, fault)
             segments = [replace(segment, entire_message_hash=wrong) for segment in segments]
         data_count = sum(not segment.is_parity for segment in segments)
         contents = [self._encrypt_inside(encode_segment(segment), fault) for segment in segments]
-        step = self._sds.send(contents, now, required=data_count)
+        step = self.sds.send(contents, now, required=data_count)
         return SentSegments(step, data_count, len(segments) - data_count)
 
     def _encrypt_inside(self, content: bytes, fault: Fault | None = None) -> bytes:
@@ -111,7 +111,7 @@ class SimulatedParticipant:
         )
         digest = message_hash(self._plan.pubsub_topic, waku)
         if dispatched and not ephemeral:
-            self._sds.record_sent(outgoing.message.message_id, now, retrieval_hint=digest)
+            self.sds.record_sent(outgoing.message.message_id, now, retrieval_hint=digest)
         return Envelope(encode_waku_message(waku), digest, outgoing.message.message_id)
 
     def receive(self, envelope: Envelope, now: int) -> SdsStep:
@@ -137,12 +137,4 @@ class SimulatedParticipant:
     def _take(self, message: SdsMessage, now: int, envelope_hash: bytes, data: bytes) -> SdsStep:
         plaintext = self._inside.decrypt(message.content) if self._inside and message.content else None
         verified = id_verified(message, self._plan.family, plaintext)
-        return self._sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
-
-    def tick(self, now: int) -> SdsStep:
-        """Run the due timers."""
-        return self._sds.tick(now)
-
-    def next_due(self) -> int | None:
-        """When the next timer is due, in ms; ``None`` when none is."""
-        return self._sds.next_due()
+        return self.sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
