@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
         run_dir = (directory or Path(f"build/demo-{own}" if own else "build/demo")).resolve()
         settings = demo_settings(invocation(context).settings(), prepare(run_dir))
         world = simulate_scenario(seed, scenario)
-        settings = with_lifetime(settings, compute_lifetime_ms(world))
+        settings = keep_sets_long_enough(settings, world)
         play(settings, world, run_dir)
         with progress("Comparing the tables with the truth"):
             truth = Truth.load(run_dir / "truth")
@@ -120,15 +120,11 @@ def demo_settings(settings: Settings, run_dir: Path) -> Settings:
     return settings.with_run_dir(run_dir).model_copy(update=update)
 
 
-def with_lifetime(settings: Settings, ms: int) -> Settings:
-    """The configuration in which an incomplete set is given up after ``ms``."""
-    return settings.model_copy(update={"segmentation": replace(settings.segmentation, max_set_lifetime_ms=ms)})
-
-
-def compute_lifetime_ms(world: World) -> int:
-    """How long (ms) a conversation keeps incomplete sets. Stores are asked only at its end, so longer than it lasts."""
-    scenario = world.scenario
-    return max(HOUR_MS, 2 * (scenario.end_ms - scenario.start_ms))
+def keep_sets_long_enough(settings: Settings, world: World) -> Settings:
+    """The configuration that keeps incomplete sets longer than a conversation lasts: stores are asked at its end."""
+    lifetime_ms = max(HOUR_MS, 2 * (world.scenario.end_ms - world.scenario.start_ms))
+    segmentation = replace(settings.segmentation, max_set_lifetime_ms=lifetime_ms)
+    return settings.model_copy(update={"segmentation": segmentation})
 
 
 def simulate_scenario(seed: int, name: str) -> World:
