@@ -54,7 +54,8 @@ def load(source: str | Path | None = None, **overrides: Any) -> Settings:
         _refuse_fixed(from_file)
         return Settings(**_merge(_merge(from_file, environment), overrides))
     except ValidationError as error:
-        raise _explain(error, file, from_file) from None
+        wrong = "; ".join(_list_sentences(error, file, from_file))
+        raise ConfigurationError(f"{wrong}.", _find_remedy(error)) from None
     except ConfigurationError as error:  # the core's own ranges
         raise ConfigurationError(f"{_locate(error.cause, file)}: {error.cause}", error.remedy) from None
 
@@ -160,12 +161,8 @@ def _is_ours(variable: str) -> bool:
     return variable.upper().startswith(ENVIRONMENT_PREFIX)
 
 
-def _explain(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> ConfigurationError:
-    """All wrong keys with where they were set; values are shown only if they are certainly not secret."""
-    return ConfigurationError("; ".join(_list_sentences(error, file, from_file)) + ".", _find_remedy(error))
-
-
 def _list_sentences(error: ValidationError, file: Traversable, from_file: dict[str, Any]) -> Iterable[str]:
+    """All wrong keys with where they were set; values are shown only if they are certainly not secret."""
     for item in error.errors(include_url=False, include_context=False):
         if item["type"] == "default_factory_not_called":  # follows from another error of this list
             continue

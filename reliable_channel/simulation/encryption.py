@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from reliable_channel.core.aes_gcm import NONCE_BYTES, OVERHEAD_BYTES, EncryptionLayer, decrypt, encrypt, key_id
+from reliable_channel.core.aes_gcm import NONCE_BYTES, decrypt, encrypt, key_id
 from reliable_channel.simulation.scenario import ChannelPlan
 
 
@@ -20,18 +20,18 @@ class RepeatableAesGcm:
 
     plan: ChannelPlan
     keys: tuple[bytes, ...]
-    layer: EncryptionLayer
-    overhead_bytes = OVERHEAD_BYTES
 
     def encrypt(self, content: bytes) -> bytes:
         """Encrypt ``content`` with the first key."""
         nonce = hashlib.sha256(content).digest()[:NONCE_BYTES]
-        return encrypt(self.keys[0], nonce, (self.plan.pubsub_topic, self.plan.content_topic), content, self.layer)
+        return encrypt(
+            self.keys[0], nonce, (self.plan.pubsub_topic, self.plan.content_topic), content, self.plan.encryption_layer
+        )
 
     def decrypt(self, payload: bytes) -> bytes:
         """Decrypt. Raises :class:`~reliable_channel.core.aes_gcm.DecryptionRefusedError` for anything else."""
         by_id = {key_id(key): key for key in self.keys}
-        return decrypt(by_id, (self.plan.pubsub_topic, self.plan.content_topic), payload, self.layer)
+        return decrypt(by_id, (self.plan.pubsub_topic, self.plan.content_topic), payload, self.plan.encryption_layer)
 
 
 def channel_key(plan: ChannelPlan) -> bytes:
@@ -42,8 +42,3 @@ def channel_key(plan: ChannelPlan) -> bytes:
 def unknown_key(plan: ChannelPlan) -> bytes:
     """A key (32 bytes) that all participants have and the observer has not."""
     return hashlib.sha256(f"new key of {plan.channel_id}".encode()).digest()
-
-
-def cipher(plan: ChannelPlan, *keys: bytes) -> RepeatableAesGcm:
-    """A cipher for the channel's topics and layer: the first key encrypts, all decrypt."""
-    return RepeatableAesGcm(plan, keys, plan.encryption_layer)

@@ -19,7 +19,7 @@ from reliable_channel.core.wire.waku import (
     encode_waku_message,
     message_hash,
 )
-from reliable_channel.simulation.encryption import channel_key, cipher, unknown_key
+from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key, unknown_key
 from reliable_channel.simulation.faults import hash_to_announce
 from reliable_channel.simulation.scenario import ChannelPlan, Fault
 from reliable_channel.simulation.workload import PlannedMessage
@@ -70,8 +70,8 @@ class SimulatedParticipant:
             SdsChannel(plan.channel_id, name, config) if foreign is None else foreign(plan.channel_id, name)
         )
         keys = (channel_key(plan), unknown_key(plan))
-        self._cipher = cipher(plan, *keys) if plan.encrypted else None
-        self._other_cipher = cipher(plan, *keys[::-1]) if plan.encrypted else None
+        self._cipher = RepeatableAesGcm(plan, keys) if plan.encrypted else None
+        self._other_cipher = RepeatableAesGcm(plan, keys[::-1]) if plan.encrypted else None
         inside = plan.encryption_layer is EncryptionLayer.INSIDE_SDS
         self._inside = self._cipher if inside else None
         self._around = None if inside else self._cipher

@@ -46,12 +46,6 @@ class Figure:
     uri: str = ""
 
 
-def source(lake: TableSnapshot, window: TimeWindow) -> TableWindow:
-    """The tables for analyses, restricted to a window."""
-    bounded = window.clock is not None and window.last != "all"
-    return TableWindow(lake, Rows(since=window.since) if bounded else None)
-
-
 def outcome(verdict: str, cause: str | None) -> str:
     """Verdict and cause in words."""
     cause = (cause or "").replace("_", " ")
@@ -84,7 +78,8 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
 
 def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages delivered over time, by channel."""
-    frame = delivery.rate(source(lake, window))
+    bounded = window.clock is not None and window.last != "all"
+    frame = delivery.rate(TableWindow(lake, Rows(since=window.since) if bounded else None))
     frame["link"] = [link("/channels", last=window.last, text=name) for name in frame["name"]]
     frame.attrs["until"] = window.now
 

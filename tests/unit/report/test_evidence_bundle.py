@@ -31,7 +31,7 @@ from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.segment import Dialect
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
-from reliable_channel.simulation.encryption import channel_key, cipher
+from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key
 from reliable_channel.simulation.scenario import PERFECT, ChannelPlan, Fault, LinkQuality, Scenario, SizeMix
 from reliable_channel.simulation.truth import TrueMessage
 from reliable_channel.simulation.world import World, simulate
@@ -329,10 +329,10 @@ def test_an_ephemeral_message_in_a_segment_is_rebuilt_from_it(
     for sds_id, plan in zip(ids, plans, strict=True):
         made = encode_sds_message(SdsMessage("alice", sds_id, plan.channel_id, None, content=content))
         if plan.encryption_layer is EncryptionLayer.INSIDE_SDS:
-            inside = cipher(plan, channel_key(plan)).encrypt(content)
+            inside = RepeatableAesGcm(plan, (channel_key(plan),)).encrypt(content)
             made = encode_sds_message(SdsMessage("alice", sds_id, plan.channel_id, None, content=inside))
         elif plan.encrypted:
-            made = cipher(plan, channel_key(plan)).encrypt(made)
+            made = RepeatableAesGcm(plan, (channel_key(plan),)).encrypt(made)
         last = world.records[-1]
         value = encode_waku_message(WakuMessage(made, plan.content_topic, timestamp=last.at_ms * 10**6, ephemeral=True))
         records.append(replace(last, value=value))

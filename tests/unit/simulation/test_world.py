@@ -13,7 +13,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.simulation.check.promises import check
-from reliable_channel.simulation.encryption import channel_key, cipher
+from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
 from reliable_channel.simulation.scenario import Fault, Scenario
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
@@ -132,7 +132,7 @@ def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does(layer:
         sds = decode_sds_message(waku.payload) if layer is EncryptionLayer.INSIDE_SDS else None
         ciphertext = sds.content if isinstance(sds, SdsMessage) else waku.payload
         try:
-            opened.append(cipher(plan, channel_key(plan)).decrypt(ciphertext) if ciphertext else b"")
+            opened.append(RepeatableAesGcm(plan, (channel_key(plan),)).decrypt(ciphertext) if ciphertext else b"")
         except DecryptionRefusedError:
             assert record.reason == "undecryptable"
     assert len(opened) == sum(record.reason is None for record in known) < len(known)
