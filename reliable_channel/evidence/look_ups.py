@@ -16,7 +16,7 @@ from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import WireFamily, decode_in_families
 from reliable_channel.core.wire.segment import Segment, decode_segment
 from reliable_channel.core.wire.waku import WakuMessage
-from reliable_channel.evidence.arrivals import drop_known, find_arrived
+from reliable_channel.evidence.arrivals import MESSAGE, drop_known, find_arrived
 from reliable_channel.evidence.fill import GAP_MARGIN, WriteBack, to_ns
 from reliable_channel.evidence.overdue_sets import PURPOSE, OverdueSet
 from reliable_channel.evidence.presence import make_row, make_row_of_hash
@@ -71,11 +71,7 @@ def fetch_by_hash(settings: Settings, client: StoreClient, write_back: WriteBack
             request.retrieval_hint,
             "refetch",
             holds.get(request, True),
-            pubsub_topic=request.pubsub_topic,
-            content_topic=request.content_topic,
-            channel_id=request.channel_id,
-            sds_id=request.sds_id,
-            attempt=request.attempt,
+            **{name: getattr(request, name) for name in (*MESSAGE, "attempt")},
         )
         for answer in answers
         for request in requests

@@ -181,10 +181,7 @@ def _audit_sample(settings: Settings, client: StoreClient, sample: Sequence[Audi
             answer,
             next((hash_ for hash_ in one.hashes if answer.has(hash_)), one.message_hash),
             "audit",
-            pubsub_topic=one.pubsub_topic,
-            content_topic=one.content_topic,
-            channel_id=one.channel_id,
-            sds_id=one.sds_id,
+            **{name: getattr(one, name) for name in MESSAGE},
         )
         | {"message_hash": one.message_hash}
         for answer in answers
