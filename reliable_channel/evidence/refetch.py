@@ -149,8 +149,7 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
         return
     topic = settings.kafka.topics.envelopes
     failures: list[FailureReason] = []
-    producer = EnvelopeProducer(settings.kafka.clients().producer)
-    try:
+    with closing(EnvelopeProducer(settings.kafka.clients().producer)) as producer:
         for entry in entries:
             if entry.message is not None and entry.pubsub_topic is not None:
                 producer.send(
@@ -158,8 +157,6 @@ def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
                     lambda reason, _detail: failures.append(reason) if reason is not None else None,
                 )
         producer.flush(FLUSH_S)
-    finally:
-        producer.close()
     too_large = failures.count(FailureReason.TOO_LARGE)
     if too_large:
         _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)

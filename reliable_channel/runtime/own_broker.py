@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable
+from contextlib import closing
 
 from reliable_channel.config import KafkaSettings, SecuritySettings, Settings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
@@ -23,11 +24,9 @@ def cluster_id_of(kafka: KafkaSettings, timeout_s: float = 3.0) -> str | None:
     from kafka.errors import KafkaError
 
     try:
-        admin = KafkaAdminClient(**{**kafka.clients().admin, "bootstrap_timeout_ms": int(timeout_s * 1000)})
-        try:
+        options = {**kafka.clients().admin, "bootstrap_timeout_ms": int(timeout_s * 1000)}
+        with closing(KafkaAdminClient(**options)) as admin:
             cluster_id = admin.describe_cluster().get("cluster_id")
-        finally:
-            admin.close()
     except (KafkaError, OSError):
         return None
     return None if cluster_id is None else str(cluster_id)

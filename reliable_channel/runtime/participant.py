@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -115,8 +115,7 @@ class OpenParticipant:
 @contextmanager
 def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenParticipant]:
     """Open a participant's channel. However the block ends, the state is stored and everything is stopped."""
-    persistence = SqlitePersistence(who.database_path(settings))
-    try:
+    with closing(SqlitePersistence(who.database_path(settings))) as persistence:
         config = replace(channel_config(settings, who, persistence), auto_start=False)
         sender_id = who.sender_id or persistence.sender_id()
         node, feed = _make_node(settings, who, sender_id), _make_feed(settings, who)
@@ -126,8 +125,6 @@ def participant(settings: Settings, who: ParticipantOptions) -> Iterator[OpenPar
         finally:
             feed.stop()
             node.stop()
-    finally:
-        persistence.close()
 
 
 def channel_keys(who: ParticipantOptions, persistence: SqlitePersistence) -> list[ChannelKey]:

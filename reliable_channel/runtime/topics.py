@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from reliable_channel.config import KafkaSettings, Settings
@@ -89,15 +89,12 @@ def _create_missing(
     wanted = {"num_partitions": partitions, "replication_factor": replication_factor, "configs": dict(configs)}
     created = []
     try:
-        admin = KafkaAdminClient(**_limit_options(kafka.clients().admin, timeout_s))
-        try:
+        with closing(KafkaAdminClient(**_limit_options(kafka.clients().admin, timeout_s))) as admin:
             existing = set(admin.list_topics())
             for name in [name for name in names if name not in existing]:
                 with suppress(TopicAlreadyExistsError):  # another process has just created it
                     admin.create_topics({name: wanted}, timeout_ms=int(timeout_s * 1000), wait_for_metadata=True)
                     created.append(name)
-        finally:
-            admin.close()
     except KafkaError as error:
         raise unreachable(kafka, error) from None
     return created

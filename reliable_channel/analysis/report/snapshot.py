@@ -247,13 +247,11 @@ class TableSnapshot:
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query that a user typed. Raises ``LocalError`` with the error in it, and ``EnvironmentFault``
         as :meth:`select`."""
-        connection = duckdb.connect()  # to parse only: it has no table
         try:
-            statements = connection.extract_statements(sql)
+            with duckdb.connect() as connection:  # to parse only: it has no table
+                statements = connection.extract_statements(sql)
         except duckdb.Error as error:
             raise LocalError(f"This is not valid SQL: {_first_line(error)}.", "See docs/questions.md.") from None
-        finally:
-            connection.close()
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise LocalError("Only a single SELECT is allowed; the tables are read-only.", "Write one.")
         try:

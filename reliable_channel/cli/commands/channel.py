@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -48,8 +49,7 @@ def register(app: typer.Typer) -> None:
         who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()))
         shown = 0
         if who.database_path(settings).exists():
-            persistence = SqlitePersistence(who.database_path(settings))
-            try:
+            with closing(SqlitePersistence(who.database_path(settings))) as persistence:
                 for key in channel_keys(who, persistence):
                     shown += 1
                     here = replace(who, content_topic=key.content_topic)
@@ -60,8 +60,6 @@ def register(app: typer.Typer) -> None:
                     except SenderLocked:
                         numbers["in_use"] = True
                     typer.echo(json.dumps(numbers) if as_json else _format_numbers(numbers))
-            finally:
-                persistence.close()
         if not shown:
             typer.echo(f"Nothing is stored of channel {channel_id} in {who.database_path(settings)}", err=True)
             raise typer.Exit(3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -236,8 +237,7 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                 run_chain(spark, settings, on_progress=step)
                 step("evidence, refetch")
                 run_collection(settings, lambda _: None)
-                client = store_client(settings)
-                try:
+                with closing(store_client(settings)) as client:
                     while fetch(client):
                         run_chain(spark, settings, on_progress=step)
                     close(spark, settings, close_after_ms=silence_ms, on_progress=step)
@@ -246,8 +246,6 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                     while fetch(client):
                         run_chain(spark, settings, on_progress=step)
                         close(spark, settings, close_after_ms=silence_ms, on_progress=step)
-                finally:
-                    client.close()
             step("verdict, alerts")
             run_verdicts(spark, settings, lambda _: None)
     return later, coordinates

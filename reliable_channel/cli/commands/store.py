@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -35,18 +36,12 @@ def register(app: typer.Typer) -> None:
         port = port if port is not None else server_settings.port
         loopback = host in LOOPBACK_NAMES
         hosts = allowed_hosts(server_settings.allowed_hosts) if loopback or server_settings.allowed_hosts else None
-        source = DeltaSource(
-            settings.paths.table("envelopes"),
-            Path(settings.paths.run_dir) / "store-index.sqlite",
-        )
+        index = Path(settings.paths.run_dir) / "store-index.sqlite"
         if not loopback:
             typer.echo(f"Warning: {host} is not loopback, and a store has no authentication.", err=True)
-        try:
-            with listen(host, port) as sock:
-                # Answers 503 with the progress until the index is complete; /health says the same.
-                source.follow(server_settings.refresh_ms / 1000)
-                url = f"{url_of(host, sock)}/store/v3/messages"
-                typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {url}")
-                HttpServer(create_app(source, hosts, __version__)).run(sockets=[sock])
-        finally:
-            source.close()
+        with closing(DeltaSource(settings.paths.table("envelopes"), index)) as source, listen(host, port) as sock:
+            # Answers 503 with the progress until the index is complete; /health says the same.
+            source.follow(server_settings.refresh_ms / 1000)
+            url = f"{url_of(host, sock)}/store/v3/messages"
+            typer.echo(f"Store v3 of {settings.paths.table('envelopes')} at {url}")
+            HttpServer(create_app(source, hosts, __version__)).run(sockets=[sock])
