@@ -235,19 +235,16 @@ class Inbox:
         return Report(self._make_event(payload, sender_id, key, now, ephemeral=True))
 
     def take_repairs(self, missing: tuple[str, ...]) -> list[SdsMessage]:
-        """The missing segments that complete messages can supply: encoded again, with a recomputed id that equals the
-        missing one (LIP-109)."""
+        """The missing segments that complete messages can supply, in the order in which they were sent: encoded again,
+        with a recomputed id that equals the missing one (LIP-109)."""
         if not missing:
             return []
         while self._recent:
             _, event = self._recent.popitem(last=False)
             self._rebuild(event)
-        repaired = []
-        for sds_id in missing:
-            message = self._rebuilt.pop(sds_id, None)
-            if message is not None:
-                repaired.append(message)
-        return repaired
+        repaired = [self._rebuilt.pop(sds_id) for sds_id in missing if sds_id in self._rebuilt]
+        # They have no history: the last of a message, if it came first, would release what follows the whole message.
+        return sorted(repaired, key=lambda message: message.lamport_timestamp or 0)
 
     def expire(self, now: int) -> list[Effect]:
         """Ask for the segments of overdue sets, and for evicted sets for which there is room; give up sets and

@@ -181,6 +181,21 @@ def test_a_message_rebuilt_from_parity_alone_waits_for_the_message_before_it(seg
     assert bob.payloads == payloads
 
 
+def test_what_follows_a_message_waits_for_it_though_its_last_segments_are_rebuilt_first() -> None:
+    """Rebuilt segments have no history: they were delivered in the order in which they had been named."""
+    parity = SegmentationConfig(segment_size_bytes=64, enable_reed_solomon=True, parity_rate=1.0)
+    # Three data and three parity segments, of which the second and the last two are lost, and a message that overtakes.
+    fates = iter([(9.0,), (), (9.0,), (9.0,), (), (), (0.0,)])
+    world = World(lambda *_: next(fates, ()))
+    config = replace(alone(), segmentation=parity)
+    alice, bob = world.join("alice", config), world.join("bob", config)
+    payloads = [bytes(range(192)), b"after"]
+    for payload in payloads:
+        alice.channel.send(payload)
+    world.run(1_000)
+    assert bob.payloads == payloads
+
+
 def test_with_parity_a_message_is_delivered_when_any_k_segments_are_acknowledged() -> None:
     world = World()
     config = replace(alone(acknowledgement_timeout_ms=10**9), segmentation=WITH_PARITY)
