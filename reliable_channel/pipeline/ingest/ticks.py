@@ -111,19 +111,20 @@ class IdleTicker(threading.Thread):
 
     def run(self) -> None:
         """Write ticks as :class:`IdleIntervals` decides, until stopped, or until the topic has been recreated: to Spark
-        it looks idle until it is as long as the old one was."""
+        it looks idle until it is as long as the old one was, and if that is soon, it skips what comes before."""
         intervals, wall_clock = IdleIntervals(), SteadyClock()
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
-            # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
-            last, now_us = self._query.lastProgress, wall_clock.now_us()
-            if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
-                continue
+            now_us = wall_clock.now_us()
             try:
                 # Raises if Kafka does not answer: then records may wait there, and the topic is not known to be idle.
                 self.refused = find_recreation(self._settings)
                 if self.refused is not None:
                     return
+                # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
+                last = self._query.lastProgress
+                if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
+                    continue
                 # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
                 if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
                     try:

@@ -34,9 +34,22 @@ def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pyt
     assert (len(ticked), ticker.refused) == (2, refused)
 
 
-def make_ticker() -> ticks.IdleTicker:
+def test_a_topic_that_was_recreated_is_named_also_while_records_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one may soon be longer than the old one was, and is then never idle."""
+    refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    answers = iter([None, refused])
+    monkeypatch.setattr(ticks, "find_recreation", lambda _: next(answers))
+    monkeypatch.setattr(ticks, "advance", lambda *_: pytest.fail("it is not idle"))
+    ticker = make_ticker(is_data_available=True)
+    ticker.start()
+    ticker.join(120)
+    assert ticker.refused is refused
+
+
+def make_ticker(is_data_available: bool = False) -> ticks.IdleTicker:
     settings = load("local", pipeline={"clock_interval_ms": 1}, spark={"trigger_interval_ms": 1})
-    query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status={"isDataAvailable": False})
+    status = {"isDataAvailable": is_data_available}
+    query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status=status)
     writer = SimpleNamespace(clock=None, lock=threading.Lock())
     return ticks.IdleTicker(settings, writer, query)  # type: ignore[arg-type]
 
