@@ -22,6 +22,8 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 _STORE = re.compile(r"AWS Error|Kernel error -> |Generic \w+ error: |error sending request")
 """Matches errors of Arrow and delta-rs that come from an object store."""
+_DISK = re.compile(r"Failed to open local file|Generic LocalFileSystem error")
+"""Matches their errors that come from a disk, some of which do not say why."""
 _OPTIONAL = frozenset(
     {"pyspark", "delta", "pandas", "pyarrow", "deltalake", "duckdb", "jinja2", "altair", "vl_convert"}
     | {"fastapi", "starlette", "uvicorn", "prometheus_client"}
@@ -59,7 +61,9 @@ def as_fault(error: Exception) -> ReliableChannelError:
         return error
     if isinstance(error, OSError) and (fault := _explain_system_error(error)) is not None:
         return fault
-    if isinstance(error, OSError) and _STORE.search(text_of(error)):
+    text = text_of(error)
+    by_disk = isinstance(error, OSError) and _DISK.search(text) is not None  # it names no file but in its text
+    if isinstance(error, OSError) and not by_disk and _STORE.search(text):
         said = _shorten(_take_first_line(error))
         return EnvironmentFault(
             f"The object store of the tables or checkpoints refused a request or did not answer: {said}.",
@@ -71,15 +75,19 @@ def as_fault(error: Exception) -> ReliableChannelError:
             "Install what this needs: pip install 'reliable-channel[all]'; or [report] to look at tables, [api] to "
             "serve, [pipeline] to run jobs.",
         )
-    module, text = type(error).__module__.partition(".")[0], text_of(error)
-    by_arrow = isinstance(error, OSError) and "Failed to open local file" in text  # it names no file but in its text
+    module = type(error).__module__.partition(".")[0]
     # A class of a missing jar is a TypeError in Python: 'JavaPackage' object is not callable.
-    if by_arrow or module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text:
+    if by_disk or module in {"pyspark", "py4j", *_DELTA_RS} or "JavaPackage" in text:
         from reliable_channel.runtime.failures import explain_known_error, last_exception
 
-        who = "Writing a table" if by_arrow or module in _DELTA_RS else "Spark"
+        who = "Writing a table" if by_disk or module in _DELTA_RS else "Spark"
         if (fault := explain_known_error(who, text)) is not None:
             return fault
+        if by_disk:
+            return EnvironmentFault(
+                f"The disk of the tables refused a request: {_shorten(_take_first_line(error))}.",
+                "Check whether it is full, and whether its files may be read and written.",
+            )
         if module not in _DELTA_RS:
             return _describe_unforeseen(error, last_exception(text))
     if type(error).__name__ == "CommitFailedError":

@@ -181,10 +181,20 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_a_full_disk_is_one_line_also_when_a_delta_table_meets_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(monkeypatch, DeltaError("Generic LocalFileSystem error: No space left on device (os error 28)"))
+    for kind in (DeltaError, OSError):
+        failing(monkeypatch, kind("Generic LocalFileSystem error: No space left on device (os error 28)"))
+        status, _, err = run(capsys, "fail")
+        assert status == 1
+        assert err.startswith("reliable-channel: Writing a table failed: the disk is full.")
+
+
+def test_a_disk_that_delta_does_not_explain_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, OSError("Generic LocalFileSystem error"))  # of `maintain` on a full disk
     status, _, err = run(capsys, "fail")
     assert status == 1
-    assert err.startswith("reliable-channel: Writing a table failed: the disk is full.")
+    assert err.startswith("reliable-channel: The disk of the tables refused a request: Generic LocalFileSystem error.")
 
 
 def test_a_file_in_place_of_a_directory_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
