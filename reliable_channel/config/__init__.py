@@ -19,3 +19,18 @@ from reliable_channel.config.node import (
     StoreNodeSettings,
 )
 from reliable_channel.config.quotas import Quota, QuotaSettings
+
+__all__ = [
+    "ChannelTopic",
+    "ChannelsSettings",
+    "KafkaSettings",
+    "PathSettings",
+    "PipelineSettings",
+    "Quota",
+    "QuotaSettings",
+    "SecuritySettings",
+    "Settings",
+    "StoreAuditSettings",
+    "StoreNodeSettings",
+    "load",
+]

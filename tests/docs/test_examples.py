@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,25 @@ def test_every_example_is_run_and_listed() -> None:
     names = {file.name for file in EXAMPLES.glob("*.py")}
     assert names == set(PRINTED)
     assert [name for name in names if f"]({name})" not in page] == []
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_strict_type_checker_finds_what_the_example_imports(name: str) -> None:
+    # the wheel has py.typed: without __all__, mypy --strict refuses a name that a package imports from its modules
+    tree = ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))
+    imported = [
+        (statement.module, alias.name)
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("reliable_channel")
+        for alias in statement.names
+    ]
+    assert imported
+    packages = {module for module, _ in imported if module and hasattr(import_module(module), "__path__")}
+    assert [
+        f"{module}.{name}"
+        for module, name in imported
+        if module in packages and name not in import_module(module).__all__
+    ] == []
 
 
 @pytest.mark.parametrize("name", PRINTED)
