@@ -21,7 +21,6 @@ from typer.models import CommandInfo, TyperInfo
 
 import reliable_channel.cli.commands
 from reliable_channel import __version__
-from reliable_channel.cli.commands import Invocation
 from reliable_channel.core.errors import LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, print_fault
 from reliable_channel.runtime.interrupts import end_at_once
@@ -86,7 +85,7 @@ def build(command: str | None = None) -> typer.Typer:
             bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
         ] = False,
     ) -> None:
-        context.obj = Invocation(config=config, debug=debug)
+        context.obj = config  # the others act by themselves: `run` looks for --debug
 
     modules = sorted(m.name for m in pkgutil.iter_modules(reliable_channel.cli.commands.__path__))
     named = (command or "").replace("-", "_")

@@ -17,7 +17,8 @@ from reliable_channel import __version__
 from reliable_channel.cli import app as cli_app
 from reliable_channel.cli import main
 from reliable_channel.cli.app import PANELS, build
-from reliable_channel.cli.commands import Invocation
+from reliable_channel.cli.commands import move_tables
+from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, print_fault
 from tests.support.error_page import pattern_of
@@ -329,7 +330,8 @@ def test_log_lines_of_libraries_do_not_reach_the_terminal() -> None:
 
 def test_tables_of_a_run_directory_bring_their_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
-    alone = Invocation("local").settings(tmp_path / "tables").paths
+    settings = load("local")
+    alone = move_tables(settings, tmp_path / "tables").paths
     (tmp_path / "checkpoints").mkdir()
-    together = Invocation("local").settings(tmp_path / "tables").paths
+    together = move_tables(settings, tmp_path / "tables").paths
     assert alone.checkpoint_dir != str(tmp_path / "checkpoints") == together.checkpoint_dir

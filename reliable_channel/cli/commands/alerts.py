@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.analysis.alerts.check import CheckResult
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.alerts.check import check as run
         from reliable_channel.analysis.alerts.text import as_values, lines
 
-        outcome: CheckResult = run(invocation(context).settings(tables))
+        outcome: CheckResult = run(read_settings(context, tables))
         typer.echo(json.dumps(as_values(outcome), indent=1) if as_json else "\n".join(lines(outcome)))
         if outcome.fault is not None:
             raise outcome.fault
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.analysis.alerts.rules import load_rules
 
-        loaded = load_rules(invocation(context).settings().alerts.rules)
+        loaded = load_rules(read_settings(context).alerts.rules)
         if as_json:
             typer.echo(json.dumps([rule.model_dump(mode="json") for rule in loaded], indent=1))
             return

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         """Send, receive and track messages over HTTP until Ctrl-C or SIGTERM. See docs/messaging.md."""
         from reliable_channel.runtime.api import serve_api
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         changes = {"host": host, "port": port, "transport": transport}
         given = {name: value for name, value in changes.items() if value is not None}
         settings = settings.model_copy(update={"api": settings.api.model_copy(update=given)})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.transport.bridge import Bridge, BridgeStatus
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
         show_own_logs()
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         check_kafka(settings)
         running = make_bridge(settings, loop=loop)
         ensure_topics(settings.kafka)

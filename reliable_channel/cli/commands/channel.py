@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.channel import ChannelEvent
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.channel import SenderLocked, SqlitePersistence, inspect_channel
         from reliable_channel.runtime.participant import ParticipantOptions, channel_config, channel_keys
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()))
         shown = 0
         if who.database_path(settings).exists():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from reliable_channel.cli.commands import JsonOption, invocation
+from reliable_channel.cli.commands import JsonOption, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -16,5 +16,5 @@ def register(app: typer.Typer) -> None:
         """Print the effective configuration as YAML: defaults, file and environment together, secrets masked."""
         import json
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         typer.echo(json.dumps(settings.as_values(), indent=1) + "\n" if as_json else settings.to_yaml(), nl=False)

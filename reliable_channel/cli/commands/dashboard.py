@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         """Show delivery, losses, channels, messages, quarantine and alerts in a browser, live. Needs no Spark."""
         from reliable_channel.analysis.dashboard.serve import serve
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         given = {name: value for name, value in {"host": host, "port": port}.items() if value is not None}
         changed = settings.dashboard.model_copy(update=given)
         serve(settings.model_copy(update={"dashboard": changed}), typer.echo)

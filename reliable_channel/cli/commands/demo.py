@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ def register(app: typer.Typer) -> None:
         own = next((name for name, is_chosen in chosen.items() if is_chosen), None)
         scenario = own or ("small" if small else "demo")
         run_dir = (directory or Path(f"build/demo-{own}" if own else "build/demo")).resolve()
-        settings = demo_settings(invocation(context).settings(), prepare(run_dir))
+        settings = demo_settings(read_settings(context), prepare(run_dir))
         world = simulate_scenario(seed, scenario)
         settings = keep_sets_long_enough(settings, world)
         play(settings, world, run_dir)

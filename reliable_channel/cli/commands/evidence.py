@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 from reliable_channel.cli.commands.channel import KeyFiles
 from reliable_channel.cli.commands.report import write_whole
 
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.bundle.verify import unpack, verify
         from reliable_channel.analysis.text import size
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         content = collect(settings, message)
         write_whole(out, content)
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
@@ -77,7 +77,7 @@ def register(app: typer.Typer) -> None:
 
         content = _read_file(file)
         given = read_bundle(content)
-        channels = invocation(context).settings().channels
+        channels = read_settings(context).channels
         with unpack(given) as lake:
             checks = verify(given, lake, channels, key_files or ())
             if html is not None:
@@ -117,7 +117,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.core.errors import LocalError
         from reliable_channel.evidence.log_files import read_logs
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         if bool(files) == (topic is not None) or (topic is None and (follow or node_field)):
             raise LocalError("Either files or a topic are read.", "Name files, or give --topic NAME.")
         if topic is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from reliable_channel.cli.commands import JsonOption, invocation
+from reliable_channel.cli.commands import JsonOption, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.core.errors import ConfigurationError
         from reliable_channel.runtime import broker, jars
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         if settings.kafka.bootstrap_servers is not None:
             raise ConfigurationError(
                 f"kafka.bootstrap_servers is {settings.kafka.bootstrap_servers}: an existing cluster is in use.",
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         """Stop the broker and wait for its end; its data stays."""
         from reliable_channel.runtime import broker
 
-        typer.echo("Kafka stopped" if broker.stop(invocation(context).settings()) else "Kafka was not running")
+        typer.echo("Kafka stopped" if broker.stop(read_settings(context)) else "Kafka was not running")
 
     @kafka.command()
     def status(context: typer.Context, as_json: JsonOption = False) -> None:
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime import broker
         from reliable_channel.runtime.topics import probe
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         servers, log = f"127.0.0.1:{settings.kafka.broker.port}", str(broker.files(settings).log)
         pid = broker.running_pid(broker.files(settings))
         serves = pid is not None and probe(settings.kafka.model_copy(update={"bootstrap_servers": None}), 10.0)
@@ -65,7 +65,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.topics import ensure_topics
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         check_kafka(settings)
         created = ensure_topics(settings.kafka)
         names = settings.kafka.topics

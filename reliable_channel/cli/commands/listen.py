@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import MOST_SECONDS, invocation
+from reliable_channel.cli.commands import MOST_SECONDS, read_settings
 from reliable_channel.cli.commands.channel import (
     ChannelArgument,
     Database,
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.channel import ChannelEvent, ChannelProblem, MessageLost, MessageReceived
         from reliable_channel.runtime.participant import ParticipantOptions, participant
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
         enough = threading.Event()
         received, failed = 0, False

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -21,4 +21,4 @@ def register(app: typer.Typer) -> None:
         Exit codes: 0 done, 1 there are no such tables."""
         from reliable_channel.pipeline.maintenance.maintain import run
 
-        run(invocation(context).settings(), dry_run=dry_run, only=table or (), say=typer.echo)
+        run(read_settings(context), dry_run=dry_run, only=table or (), say=typer.echo)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
         if (data_dir is None) != (checkpoint_dir is None):
             raise LocalError("--data-dir and --checkpoint-dir go together.", "Give both, or none.")
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         target = None
         if data_dir is not None:
             directories = {"data_dir": data_dir, "checkpoint_dir": checkpoint_dir}

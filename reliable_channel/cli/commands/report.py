@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -101,7 +101,7 @@ def register(app: typer.Typer) -> None:
             messages=min_messages,
             age_ms=None if max_age is None else duration_ms(max_age),
         )
-        lake = TableSnapshot(invocation(context).settings(tables).paths)
+        lake = TableSnapshot(read_settings(context, tables).paths)
         lake.require_any()
         if message is not None:
             typer.echo(describe_messages(lake, message, as_json))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         unknown = set(reason or ()) - {known.value for known in Reason}
         if unknown:
             raise ConfigurationError(f"No such reason: {', '.join(sorted(unknown))}.", "docs/quarantine.md lists them.")
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         if not exists(settings.paths, QUARANTINE):
             raise no_tables_fault(settings.paths.data_dir)
         typer.echo("Starting Spark …", err=True)

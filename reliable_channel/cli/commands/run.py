@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 if TYPE_CHECKING:
     import threading
@@ -270,7 +270,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.spark import spark_session
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         check_kafka(settings, for_spark=True)
 
         terminal = continuous and sys.stderr.isatty()

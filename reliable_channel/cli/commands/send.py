@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reliable_channel.cli.commands import MOST_SECONDS, invocation
+from reliable_channel.cli.commands import MOST_SECONDS, read_settings
 from reliable_channel.cli.commands.channel import (
     ChannelArgument,
     Database,
@@ -66,7 +66,7 @@ def register(app: typer.Typer) -> None:
 
         if stdin + lines + bool(messages or files) != 1:
             raise ConfigurationError("Nothing to send, or too many sources.", "Give texts, --file, --stdin or --lines.")
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         who = ParticipantOptions(channel_id, topic, sender, database, tuple(key_files or ()), transport)
         payloads = _read_payloads(messages or [], files or [], stdin)
         for payload in payloads:

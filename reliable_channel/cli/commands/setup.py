@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import JsonOption, invocation
+from reliable_channel.cli.commands import JsonOption, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
         """Download and verify the jars of Spark's sources and of the broker into the cache; once per machine."""
         from reliable_channel.runtime import jars
 
-        paths = invocation(context).settings().paths
+        paths = read_settings(context).paths
         if record is not None:
             count = jars.record(record, paths.ivy_settings)
             typer.echo(f"{count} checksums written to {record}")
@@ -38,6 +38,6 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.runtime import jars
 
-        cache_dir = invocation(context).settings().paths.cache_dir
+        cache_dir = read_settings(context).paths.cache_dir
         paths = [str(jar) for jar in jars.paths("spark", cache_dir)]
         typer.echo(json.dumps(paths, indent=1) if as_json else ",".join(paths))

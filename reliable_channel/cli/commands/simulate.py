@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import invocation
+from reliable_channel.cli.commands import read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.simulation.to_kafka import write_records
         from reliable_channel.simulation.world import simulate as play
 
-        settings = invocation(context).settings()
+        settings = read_settings(context)
         check_kafka(settings)
         scenario = custom_scenario(
             seed=seed,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         """
         from reliable_channel.analysis.report.snapshot import TableSnapshot
 
-        lake = TableSnapshot(invocation(context).settings(tables).paths, max_seconds)
+        lake = TableSnapshot(read_settings(context, tables).paths, max_seconds)
         lake.require_any()
         form = Form.JSON if as_json else form
         if question is not None:

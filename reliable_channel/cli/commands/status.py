@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 if TYPE_CHECKING:
     from reliable_channel.config import Settings
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.status_text import lines
         from reliable_channel.lake.read import no_tables_fault
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         report = collect(settings, (lambda topic: newest_offsets(settings, topic)) if kafka else None)
         if as_json or report["tables"]:
             typer.echo(json.dumps(report, indent=1) if as_json else "\n".join(lines(report)))

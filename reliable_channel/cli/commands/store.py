@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reliable_channel.cli.commands import TablesOption, invocation
+from reliable_channel.cli.commands import TablesOption, read_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.transport.http.server import HttpServer, listen, url_of
         from reliable_channel.transport.store.server import create_app
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         server_settings = settings.store.server
         host = host if host is not None else server_settings.host
         port = port if port is not None else server_settings.port

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reliable_channel.cli.commands import JsonOption, TablesOption, invocation
+from reliable_channel.cli.commands import JsonOption, TablesOption, read_settings
 from reliable_channel.cli.commands.channel import ChannelArgument
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.simulation.what_if.prediction import find_cheapest, fit_losses, predict
         from reliable_channel.simulation.what_if.recording import read_recording
 
-        settings = invocation(context).settings(tables)
+        settings = read_settings(context, tables)
         least = share(target)
         lake = TableSnapshot(settings.paths)
         lake.require_any()
