@@ -225,7 +225,7 @@ def _add_messages(app: FastAPI, answers: Answers) -> None:
             if not matches:
                 return _not_found("No table tells of this message.", "Search for its id: it may be in another channel.")
             span = window(lake, "all")
-            values = {**message.page(lake, span, matches[0]), "window": span, "message": matches[0], "key": where}
+            values = {**message.page(lake, matches[0]), "window": span, "message": matches[0], "key": where}
             return PageContent("message.html", values, {"key": key, **where.query})
 
         return answers.page(request, MESSAGE_TABLES, make)
@@ -261,7 +261,7 @@ def _add_pictures(app: FastAPI, answers: Answers) -> None:
             matches = find_exact(lake, key, where, 1)
             if not matches:
                 raise HTTPException(404)
-            return MESSAGE_FIGURES[name](lake, window(lake, "all"), matches[0])
+            return MESSAGE_FIGURES[name](lake, matches[0])
 
         if name not in MESSAGE_FIGURES:
             raise HTTPException(404)

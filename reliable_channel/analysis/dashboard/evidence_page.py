@@ -11,7 +11,6 @@ from reliable_channel.analysis.dashboard import message as message_page
 from reliable_channel.analysis.dashboard.figures import svg
 from reliable_channel.analysis.dashboard.render import environment
 from reliable_channel.analysis.dashboard.report_page import data_uri, own_style
-from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.report.investigate import find_exact
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.core.errors import LocalError
@@ -24,13 +23,12 @@ def render(file_name: str, lake: TableSnapshot, checks: Sequence[EvidenceCheck])
     if not matches:
         raise LocalError("The bundle does not describe a message.", "Ask for the file again.")
     message, key = matches[0], status["key"]
-    span = window(lake, "all")
-    parts = message_page.page(lake, span, message)
+    parts = message_page.page(lake, message)
     figures: dict[str, Any] = parts["figures"]
     for name, part in figures.items():
         if part.data is not None and part.data.rows:
             uri = data_uri(svg(part.data, dark=False).decode())
             figures[name] = replace(part, data=replace(part.data, uri=uri))
-    values = {**parts, "message": message, "window": span, "checks": checks, "key": message, "known": {"key": key}}
+    values = {**parts, "message": message, "checks": checks, "key": message, "known": {"key": key}}
     page: str = environment(file_name).get_template("message.html").render(**values, **own_style(), tag="", stopped=[])
     return page

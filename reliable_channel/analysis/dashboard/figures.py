@@ -111,7 +111,7 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
     )
 
 
-def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
+def time_line(lake: TableSnapshot, message: MessageFacts) -> Figure:
     """Every known event of a message."""
     frame = timeline(TableWindow(lake), message)
 
@@ -136,7 +136,7 @@ def time_line(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) ->
     )
 
 
-def causal(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> Figure:
+def causal(lake: TableSnapshot, message: MessageFacts) -> Figure:
     """The messages named by this one, and the messages that name it."""
     graph = causal_graph(TableWindow(lake), message)
 
@@ -211,7 +211,7 @@ MESSAGE_TABLES = (
     "repair_requests", "lost_dependencies", "store_presence", "sender_events", "incomplete_messages", "channel_events",
     "sightings",
 )  # fmt: skip
-MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, TimeWindow, MessageFacts], Figure]] = {
+MESSAGE_FIGURES: Mapping[str, Callable[[TableSnapshot, MessageFacts], Figure]] = {
     "timeline": time_line,
     "graph": causal,
 }

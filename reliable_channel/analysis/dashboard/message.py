@@ -7,7 +7,6 @@ from typing import Any
 
 from reliable_channel.analysis.dashboard.figures import MESSAGE_FIGURES
 from reliable_channel.analysis.dashboard.sections import section
-from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.report.investigate import MessageFacts, list_envelopes
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
@@ -16,14 +15,14 @@ MOST_ROWS = 600
 """The maximum number of rows: a message has at most 256 segments, and the same bound applies to participants."""
 
 
-def page(lake: TableSnapshot, window: TimeWindow, message: MessageFacts) -> dict[str, Any]:
+def page(lake: TableSnapshot, message: MessageFacts) -> dict[str, Any]:
     """The parts of the page."""
     return {
         "segments": section(lake, ("sds_messages", "deliveries"), lambda: segments(lake, message)),
         "places": section(lake, ("sds_messages", "sightings"), lambda: places(lake, message)),
         "confirmations": section(lake, ("acks",), lambda: confirmations(lake, message)),
         "figures": {
-            name: section(lake, ("sds_messages",), partial(make, lake, window, message))
+            name: section(lake, ("sds_messages",), partial(make, lake, message))
             for name, make in MESSAGE_FIGURES.items()
         },
     }
