@@ -76,9 +76,7 @@ class WakuApi:
     def dialect(self) -> NodeDialect:
         """The node's dialect: go-waku gives its version as a JSON string, nwaku as bare text."""
         if self._dialect is None:
-            response = self.http.get("/debug/v1/version")
-            if not response.ok:
-                response = self.http.get("/version")
+            response = self._get_version()
             if not response.ok:
                 raise NodeUnreachable(
                     f"{self.name} does not say its version (HTTP {response.status}).",
@@ -86,6 +84,10 @@ class WakuApi:
                 )
             self._dialect = NodeDialect.GO_WAKU if isinstance(response.json(), str) else NodeDialect.NWAKU
         return self._dialect
+
+    def _get_version(self) -> HttpResponse:
+        response = self.http.get("/debug/v1/version")
+        return response if response.ok else self.http.get("/version")
 
     # relay
 
@@ -124,7 +126,7 @@ class WakuApi:
             elif response.ok:
                 return _read_lightpush(answer)
             else:
-                return _read_lightpush_failure(response.status, _describe(response), response.retry_after_s)
+                return _read_lightpush_failure(response.status, describe(response), response.retry_after_s)
         response = self.http.post("/lightpush/v1/message", body)
         if response.status != 404:
             self._lightpush_v1 = True
@@ -177,12 +179,9 @@ class WakuApi:
 
     def version(self) -> str:
         """The node's version, at most 100 characters."""
-        for path in ("/debug/v1/version", "/version"):
-            response = self.http.get(path)
-            if response.ok:
-                body = response.json()
-                return (body if isinstance(body, str) else response.text)[:100]
-        return ""
+        response = self._get_version()
+        body = response.json() if response.ok else ""
+        return (body if isinstance(body, str) else response.text)[:100]
 
     def peers(self) -> list[dict[str, Any]] | None:
         """The admin API's list of peers; ``None`` where it is not enabled."""
@@ -197,23 +196,21 @@ def segment(topic: str) -> str:
     return quote(topic, safe="")
 
 
-def _describe(response: HttpResponse) -> str:
+def describe(response: HttpResponse) -> str:
     """The error text, from any of the fields that nodes use."""
     body = response.json()
     if isinstance(body, dict):
-        for key in ("statusDesc", "status_desc", "error_message", "error"):
-            if isinstance(body.get(key), str):
-                return str(body[key])[:300]
-        return ""
+        texts = (body.get(key) for key in ("statusDesc", "status_desc", "error_message", "error"))
+        return next((text[:300] for text in texts if text and isinstance(text, str)), "")
     return body[:300] if isinstance(body, str) else response.text
 
 
 def _read_refusal(response: HttpResponse) -> CallRefused | None:
-    return None if response.ok else CallRefused(response.status, _describe(response), response.retry_after_s)
+    return None if response.ok else CallRefused(response.status, describe(response), response.retry_after_s)
 
 
 def _read_filter_refusal(response: HttpResponse) -> CallRefused | None:
-    description = _describe(response)
+    description = describe(response)
     if response.ok and description.lower().startswith("can't"):
         return CallRefused(response.status, description)  # a failure with status 200
     return _read_refusal(response)
@@ -224,7 +221,7 @@ def _read_messages(response: HttpResponse) -> Read:
         return Read((), subscribed=False)
     if not response.ok:
         raise NodeUnreachable(
-            f"Reading messages failed (HTTP {response.status}: {_describe(response)}).",
+            f"Reading messages failed (HTTP {response.status}: {describe(response)}).",
             retry_after_s=response.retry_after_s,
         )
     body = response.json()
@@ -271,7 +268,7 @@ def _read_lightpush_failure(status: int, detail: str, retry_after_s: float = 0.0
 def _read_publish_failure(response: HttpResponse) -> Published:
     """Interpret a failed publish of relay or lightpush v1. The text is more specific than the status, if there is
     one."""
-    detail = _describe(response)
+    detail = describe(response)
     text = detail.lower()
     if "duplicate" in text:
         reason = FailureReason.DUPLICATE

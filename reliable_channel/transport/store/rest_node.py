@@ -17,7 +17,7 @@ from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import hash_candidates
 from reliable_channel.transport.http.client import BoundedHttp, HttpResponse, NodeUnreachable
 from reliable_channel.transport.store.model import MAX_PAGE_SIZE, StoreEntry, StorePage, StoreQuery
-from reliable_channel.transport.waku_api import NodeDialect, WakuApi
+from reliable_channel.transport.waku_api import NodeDialect, WakuApi, describe
 from reliable_channel.transport.waku_json import (
     as_list,
     decode_base64,
@@ -180,14 +180,7 @@ class RestStoreNode:
         """The answer's body, or the fault that it reports."""
         body = response.json()
         answer = body if isinstance(body, dict) else {}
-        text = next(
-            (
-                answer[key]
-                for key in ("statusDesc", "status_desc", "error_message")
-                if isinstance(answer.get(key), str) and answer[key]
-            ),
-            response.text if not answer else "",
-        )
+        text = describe(response)
         if response.ok:
             code = answer.get("statusCode", answer.get("status_code", 200))
             if code not in (200, None, 0):
