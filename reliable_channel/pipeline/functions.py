@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+from pyspark.sql.pandas.types import to_arrow_type  # what Spark itself passes a type by
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -117,7 +118,9 @@ them."""
 
 def envelopes(values: Iterable[bytes | None]) -> pa.StructArray:
     """Decode serialized ``WakuMessage`` values to rows of :data:`ENVELOPE`."""
-    return _build_structs(ENVELOPE, [decode_waku_message(each) for each in values], {"timestamp_ns": "timestamp"})
+    return _build_structs(
+        to_arrow_type(ENVELOPE), list(map(decode_waku_message, values)), {"timestamp_ns": "timestamp"}
+    )
 
 
 def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFamily.SPEC) -> pa.StructArray:
@@ -127,7 +130,7 @@ def sds_messages(payloads: Iterable[bytes | None], family: WireFamily = WireFami
         _TOO_FAR if isinstance(each, SdsMessage) and (each.lamport_timestamp or 0) > _LARGEST else each
         for each in parsed
     ]
-    return _build_structs(SDS_MESSAGE, within, {"sds_id": "message_id", "sds_kind": "kind"})
+    return _build_structs(to_arrow_type(SDS_MESSAGE), within, {"sds_id": "message_id", "sds_kind": "kind"})
 
 
 def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = DEFAULT_DIALECTS) -> pa.StructArray:
@@ -137,7 +140,9 @@ def segments(contents: Iterable[bytes | None], dialects: Collection[Dialect] = D
     # Numbers on the wire have up to 64 bits and no sign, BIGINT has 63: a longer length is unknown, not an error.
     sizes = [size if (size := getattr(each, "original_length", None) or 0) <= _LARGEST else None for each in parsed]
     given: dict[str, list[Any]] = {"segment_kind": kinds, "original_bytes": [size or None for size in sizes]}
-    return _build_structs(SEGMENT, parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given)
+    return _build_structs(
+        to_arrow_type(SEGMENT), parsed, {"segment_index": "index", "segment_dialect": "dialect"}, given
+    )
 
 
 def hashes(pubsub_topics: Iterable[str | None], values: Iterable[bytes | None]) -> list[bytes | None]:
@@ -237,7 +242,7 @@ def _build_records(part: Part) -> pa.StructArray:
 
 def records(decoded: Sequence[Decoded]) -> pa.StructArray:
     """Convert decoded records to rows of :data:`RECORD`."""
-    return _build_structs(RECORD, decoded, {})
+    return _build_structs(_RECORD, decoded, {})
 
 
 def register(spark: SparkSession) -> None:
@@ -254,30 +259,11 @@ def register(spark: SparkSession) -> None:
 _LARGEST = 2**63 - 1  # of BIGINT
 _NULL = Malformed(Reason.NULL_VALUE, "there are no bytes")
 _TOO_FAR = Malformed(Reason.LAMPORT_OUT_OF_RANGE, "2^63 or more")
-_ARROW: dict[type[DataType], pa.DataType] = {
-    StringType: pa.string(),
-    BinaryType: pa.binary(),
-    LongType: pa.int64(),
-    IntegerType: pa.int32(),
-    BooleanType: pa.bool_(),
-}
-
-
-def _to_arrow_type(type_: DataType) -> pa.DataType:
-    """The Arrow type by which Spark passes a type."""
-    if isinstance(type_, StructType):
-        return pa.struct([(field.name, _to_arrow_type(field.dataType)) for field in type_.fields])
-    if isinstance(type_, ArrayType):
-        # Spark names the field of a list so; Arrow's own name (``item``) makes another type of it, to be cast.
-        return pa.list_(pa.field("element", _to_arrow_type(type_.elementType)))
-    return _ARROW[type(type_)]
-
-
-_RECORD, _HISTORY = _to_arrow_type(RECORD), _to_arrow_type(HISTORY)
+_RECORD, _HISTORY = to_arrow_type(RECORD), to_arrow_type(HISTORY)
 
 
 def _build_structs(
-    type_: StructType,
+    type_: pa.StructType,
     decoded: Sequence[Any],
     names: Mapping[str, str],
     given: Mapping[str, Sequence[Any]] | None = None,
@@ -285,13 +271,13 @@ def _build_structs(
     """Convert decoded values, or the reasons for refusing them, to structs of ``type_``. A field is the attribute of
     the same name (``names`` lists different ones), or a column of ``given``."""
     columns = []
-    for field in type_.fields:
+    for field in type_:
         name = names.get(field.name, field.name)
         values = (given or {}).get(field.name) or [getattr(each, name, None) for each in decoded]
-        if field.dataType == HISTORY:
+        if field.type == _HISTORY:
             values = [_list_entries(history) for history in values]
-        columns.append(pa.array(values, _to_arrow_type(field.dataType)))
-    return pa.StructArray.from_arrays(columns, fields=list(_to_arrow_type(type_)))
+        columns.append(pa.array(values, field.type))
+    return pa.StructArray.from_arrays(columns, fields=list(type_))
 
 
 def _list_entries(history: Sequence[HistoryEntry] | None) -> list[tuple[str, bytes | None, str | None]] | None:
