@@ -174,9 +174,9 @@ class NimSds:
         self._filter = bytearray(FILTER.byte_count)
         for message_id in self.history:
             self._insert(message_id)
-        self._slots = 64
-        while self._slots * 2 < len(self.incoming) * 3:
-            self._slots *= 2
+        held, self.incoming, self._slots = self.incoming, {}, 64
+        for each in held.values():
+            self._hold(each.message, each.missing)
 
     def _log(self, message: SdsMessage) -> None:
         self.history[message.message_id] = message
@@ -184,13 +184,22 @@ class NimSds:
             del self.history[next(iter(self.history))]
 
     def _hold(self, message: SdsMessage, missing: set[str]) -> None:
-        if message.message_id not in self.incoming and self._slots * 2 < (len(self.incoming) + 1) * 3:
+        count = len(self.incoming)
+        if message.message_id not in self.incoming and (self._slots < count + count // 2 or self._slots - count < 4):
+            self.incoming = dict(self._walk_held())  # a Nim table that grows is filled anew in the order of its slots
             self._slots *= 2
         self.incoming[message.message_id] = _Held(message, missing)
 
     def _walk_held(self) -> Iterator[tuple[str, _Held]]:
-        """A Nim table is walked by slot, the hash of the key modulo the number of slots (collisions aside)."""
-        return iter(sorted(self.incoming.items(), key=lambda each: nim_hash(each[0]) % self._slots))
+        """A Nim table is walked by slot: the hash of the key modulo the number of slots, or the next one that was free.
+        After a deletion it is as if what was deleted had never been there."""
+        slots: dict[int, str] = {}
+        for message_id in self.incoming:
+            slot = nim_hash(message_id) % self._slots
+            while slot in slots:
+                slot = (slot + 1) % self._slots
+            slots[slot] = message_id
+        return iter([(slots[slot], self.incoming[slots[slot]]) for slot in sorted(slots)])
 
     def _cascade(self) -> None:
         ready = [message_id for message_id, held in self._walk_held() if not held.missing]
