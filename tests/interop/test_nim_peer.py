@@ -32,7 +32,7 @@ PACKAGES = (
 )
 OWN = ("nim-sds/sds", "nim-sds", "nim-sds/tests")
 T0 = 1_700_000_000_000
-MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+LONGEST_WAY_MS, LONGEST_ANSWER_MS = 1_500, 300_000
 CHANNEL = "ch"
 PARAMETERS = SdsParameters(before_observation=False).in_family(WireFamily.NIM)
 
@@ -184,7 +184,8 @@ def test_a_newcomer_takes_part_in_a_busy_channel(library: Library, seconds: int,
 def test_our_participants_deliver_everything_in_a_lossy_network_of_both(library: Library, seed: int) -> None:
     """Two of each, a fifth of the envelopes lost. The application of nim-sds sends again what is not acknowledged, and
     talks now and then, because only content carries its repair requests. It also asks for what it holds and forgets
-    requests after five minutes, so its own peers stay incomplete, as the simulated one does."""
+    requests after five minutes, so its own peers stay incomplete, as the simulated one does, although what they ask
+    for is answered."""
     network = Network(library, seed)
     for number in range(40):
         network.say(number)
@@ -198,6 +199,9 @@ def test_our_participants_deliver_everything_in_a_lossy_network_of_both(library:
         network.run(30_000)
     assert network.lacking() == {}
     assert network.refused == []
+    assert network.false_acknowledgements == []
+    assert network.asked
+    assert network.unanswered() == []
 
 
 class Network:
@@ -210,6 +214,11 @@ class Network:
         self.heard: dict[str, set[str]] = {name: set() for name in (*self.nims, *self.ours)}
         self.authors: dict[str, str] = {}
         self.refused: list[str] = []
+        self.false_acknowledgements: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, int]] = []
+        """What nim-sds asked one of ours for that holds it, and when. What it sends again has the same requests."""
+        self._arrived: set[tuple[str, str]] = set()
+        self._published: dict[str, int] = {}
         self._unacknowledged: dict[str, tuple[str, bytes, int]] = {}
         self._way: list[tuple[int, int, str, bytes]] = []
         self._count = 0
@@ -233,11 +242,18 @@ class Network:
             self.now += 250
             while self._way and self._way[0][0] <= self.now:
                 _, _, name, data = heapq.heappop(self._way)
+                message = decode(data)
+                repeated = (name, message.message_id) in self._arrived
+                self._arrived.add((name, message.message_id))
                 if name in self.nims:
                     self.nims[name].receive(data, self.now)
                     self.heard[name].update(self.nims[name].ready)
                 else:
-                    self._take(name, self.ours[name].receive(decode(data), self.now, data=data))
+                    if message.sender_id in self.nims and not repeated:
+                        held = self.heard[name] | {sds_id for sds_id, author in self.authors.items() if author == name}
+                        requests = {entry.message_id for entry in message.repair_request}
+                        self.asked += [(sds_id, self.now) for sds_id in requests & held]
+                    self._take(name, self.ours[name].receive(message, self.now, data=data))
             for name, channel in self.ours.items():
                 self._take(name, channel.tick(self.now))
             if self.now % 5_000 == 0:
@@ -253,6 +269,15 @@ class Network:
         }
         return {name: each for name, each in found.items() if each}
 
+    def unanswered(self) -> list[tuple[str, int]]:
+        """What was asked for and not published since, though the longest answer time is over. An answer that was on
+        its way when the request arrived counts."""
+        return [
+            (sds_id, at)
+            for sds_id, at in self.asked
+            if at + LONGEST_ANSWER_MS < self.now and self._published[sds_id] < at - LONGEST_WAY_MS
+        ]
+
     def _sweep(self) -> None:
         for name, nim in self.nims.items():
             for data in nim.sweep(self.now):
@@ -267,11 +292,15 @@ class Network:
     def _take(self, name: str, step: SdsStep) -> None:
         self.heard[name].update(ids(step, Delivered))
         self.refused += ids(step, MessageRefused)
+        for event in step.events:
+            if isinstance(event, Acknowledged) and (event.by, event.message_id) not in self._arrived:
+                self.false_acknowledgements.append((event.by, event.message_id))
         for outgoing in step.outgoing:
             self._publish(name, outgoing.data)
 
     def _publish(self, sender: str, data: bytes) -> None:
+        self._published[decode(data).message_id] = self.now
         for name in self.heard:
             if name != sender and self.draw.random() >= self.loss:
                 self._count += 1
-                heapq.heappush(self._way, (self.now + self.draw.randrange(20, 1_500), self._count, name, data))
+                heapq.heappush(self._way, (self.now + self.draw.randrange(20, LONGEST_WAY_MS), self._count, name, data))
