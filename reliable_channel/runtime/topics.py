@@ -44,12 +44,11 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     return _create_missing(kafka, names, topics.partitions, topics.replication_factor, topic_configs(kafka), timeout_s)
 
 
-def ensure_evidence_topic(settings: Settings) -> bool:
-    """Create ``bridge.evidence_topic`` unless it exists; returns whether it was created. Raises
-    ``EnvironmentFault``."""
+def ensure_evidence_topic(settings: Settings) -> None:
+    """Create ``bridge.evidence_topic`` unless it exists. Raises ``EnvironmentFault``."""
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}
     kafka, names = settings.kafka, [settings.bridge.evidence_topic]
-    return bool(_create_missing(kafka, names, 1, kafka.topics.replication_factor, configs, 30.0))
+    _create_missing(kafka, names, 1, kafka.topics.replication_factor, configs, 30.0)
 
 
 @quiet_kafka_client()

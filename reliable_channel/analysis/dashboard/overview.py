@@ -19,7 +19,6 @@ TABLES = (
 STAGES = {"network": "on the network", "waiting": "waiting", "acknowledgement": "acknowledgement"}
 
 _METRICS = {
-    "input_rows": "input_rows",
     "rows_per_s": "processed_rows_per_second",
     "batch_ms": "trigger_execution_ms",
     "lag_offsets": "lag_offsets",
@@ -112,7 +111,7 @@ def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
     )
     return lake.select(
         f"""
-        SELECT query, max(batch_id) AS batch_id, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
+        SELECT query, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
         WHERE {OF_MICRO_BATCHES}
           AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
         GROUP BY query ORDER BY reported_at DESC, query LIMIT 50

@@ -66,8 +66,8 @@ def samples(lake: TableSnapshot, window: TimeWindow, reason: str, number: int) -
     return Rows.of(
         lake,
         f"""
-        SELECT kafka_topic, kafka_partition, kafka_offset, event_time, stage, reason, detail, disposition, source,
-               pubsub_topic, content_topic, message_hash, raw_bytes, raw[1:$sample] AS raw
+        SELECT kafka_topic, kafka_partition, kafka_offset, event_time, stage, reason, detail, disposition,
+               content_topic, raw_bytes, raw[1:$sample] AS raw
         FROM quarantine
         WHERE {CAME} AND ($reason = '' OR reason = $reason)
         ORDER BY event_time DESC, kafka_topic, kafka_partition, kafka_offset DESC, reason
