@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.alias_generators import to_camel
 from starlette.concurrency import run_in_threadpool
 
 from reliable_channel import __version__
@@ -70,20 +69,23 @@ def create_app(
         docs_url=None,  # the page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # a redirect has no body, and names the address that the client did not use
-        generate_unique_id_function=lambda route: to_camel(route.name),  # the method's name in a generated client
     )
     errors.install(app)
     # The one added last is asked first: a caller without access has no body read.
     app.add_middleware(BodyGuard, max_bytes=max_body_bytes)
     rules = AccessRules(host_names(allowed_hosts), "api.allowed_hosts", token, refusal=errors.refusal)
     app.add_middleware(AccessGuard, rules=rules)
-    app.include_router(messaging_routes(node, poll))
     client = MessagingClient(node)
-    app.include_router(messaging_v1_routes(client, MessagingEvents(client, poll, clock or SystemClock()), poll))
+    routers = [
+        messaging_routes(node, poll),
+        messaging_v1_routes(client, MessagingEvents(client, poll, clock or SystemClock()), poll),
+    ]
     app.state.sessions = sessions
     app.state.poll = poll
     if sessions is not None:
-        app.include_router(channel_routes(sessions, poll))
+        routers.append(channel_routes(sessions, poll))
+    for router in routers:
+        app.router.routes += router.routes  # include_router() would examine all parameters again
     app.openapi = lambda: _make_document(app, token is not None)  # type: ignore[method-assign]
     return app
 

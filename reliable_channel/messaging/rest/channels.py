@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -39,8 +39,8 @@ from reliable_channel.messaging.rest.parameters import (
     Since,
     Take,
     Wait,
-    check_query,
     idempotency_key,
+    make_router,
 )
 from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, SystemClock, now_ms
@@ -280,7 +280,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
     """The router for the channels of one server."""
-    routes = APIRouter(tags=["reliable channels"], dependencies=[Depends(check_query)])
+    routes = make_router("reliable channels")
 
     @routes.post("/channels", responses=document_errors(404, 408, 409, 413, 415, 429))
     def open_channel(body: OpenRequest) -> OpenAnswer:

@@ -39,7 +39,7 @@ from reliable_channel.messaging.rest.models import (
     Text,
     Wire,
 )
-from reliable_channel.messaging.rest.parameters import IdempotencyHeader, Since, check_query, idempotency_key
+from reliable_channel.messaging.rest.parameters import IdempotencyHeader, Since, idempotency_key, make_router
 from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, now_ms
 
@@ -204,9 +204,7 @@ async def refuse_links(request: Request) -> None:
 
 def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: LongPoll) -> APIRouter:
     """The router of one client."""
-    routes = APIRouter(
-        prefix="/messaging/v1", tags=["messaging v1"], dependencies=[Depends(check_query), Depends(refuse_links)]
-    )
+    routes = make_router("messaging v1", Depends(refuse_links), prefix="/messaging/v1")
 
     @routes.get("/subscriptions", responses=document_errors())
     def subscribed_topics() -> list[str]:

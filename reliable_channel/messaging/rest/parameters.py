@@ -6,8 +6,9 @@ import hashlib
 import json
 from typing import Annotated, Any
 
-from fastapi import Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request, params
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.idempotency import IdempotencyKey
@@ -99,6 +100,16 @@ def idempotency_key(scope: str, key: str | None, body: BaseModel) -> Idempotency
     given = {name: value.hex() if isinstance(value, bytes) else value for name, value in dict(body).items()}
     canonical = json.dumps(given, sort_keys=True).encode()
     return IdempotencyKey(scope, key, hashlib.sha256(canonical).digest())
+
+
+def make_router(tag: str, *dependencies: params.Depends, prefix: str = "") -> APIRouter:
+    """A router for calls that belong to ``tag`` and refuse what :func:`check_query` does."""
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        dependencies=[Depends(check_query), *dependencies],
+        generate_unique_id_function=lambda route: to_camel(route.name),  # the method's name in a generated client
+    )
 
 
 async def check_query(request: Request) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -43,8 +43,8 @@ from reliable_channel.messaging.rest.parameters import (
     SubscriptionKey,
     Take,
     Wait,
-    check_query,
     idempotency_key,
+    make_router,
 )
 from reliable_channel.messaging.rest.streams import (
     MOST_AT_ONCE,
@@ -68,7 +68,7 @@ def _describe_ok(model: Any) -> dict[int | str, dict[str, Any]]:
 
 def messaging_routes(node: MessagingNode, poll: LongPoll) -> APIRouter:
     """The router of one node."""
-    routes = APIRouter(tags=["messaging"], dependencies=[Depends(check_query)])
+    routes = make_router("messaging")
     _add_requests(routes, node)
     _add_subscriptions(routes, node)
     _add_records(routes, node, poll)
