@@ -15,7 +15,7 @@ from reliable_channel.evidence.intake import EvidenceRecord, convert_record
 from reliable_channel.lake.schema import Row
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.ack.observer import ChannelObserver
-from reliable_channel.pipeline.ingest.decode import RecordDecoder
+from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from tests.fuzz import inputs
@@ -130,10 +130,10 @@ REASSEMBLY = Target(
 class StoredAdapters(Adapters):
     """The same chain with every channel's state restored from its bytes before every record."""
 
-    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
+    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> Decoded:
         for key, observer in self._channels.items():
             self._channels[key] = ChannelObserver.from_bytes(observer.to_bytes(), key, None, SdsParameters(), None)
-        super().record(offset, value, headers, at_ms)
+        return super().record(offset, value, headers, at_ms)
 
     def state_bytes(self) -> int:
         return sum(len(observer.to_bytes()) for observer in self._channels.values())

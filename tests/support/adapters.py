@@ -39,17 +39,21 @@ class Adapters:
         self._lost: list[tuple[str, str, str]] = []
         self._expiry_ms = expiry_ms
         self.tables = Observed()
-        self.outputs: list[tuple[str, str]] = []
         self.rows: list[Row] = []
         """The outputs as rows."""
         self.rebuilt: list[Row] = []
         self.given_up: list[ReportedSet] = []
 
-    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> None:
-        """One Kafka record."""
+    @property
+    def outputs(self) -> list[tuple[str, str]]:
+        """The outputs as table and JSON, which can be compared and sorted."""
+        return [(type(row).__name__, json.dumps(row._asdict(), sort_keys=True, default=bytes.hex)) for row in self.rows]
+
+    def record(self, offset: int, value: bytes, headers: dict[str, bytes], at_ms: int) -> Decoded:
+        """One Kafka record; returns what is decoded of it."""
         row = self._decoder.decode(value, headers["pubsub_topic"], headers["source"], at_ms * 1000)
         if row.kind != "sds" or row.sds_kind == "tick":
-            return
+            return row
         key = (str(row.pubsub_topic), str(row.content_topic), str(row.channel_id), str(row.family))
         content = row.content
         rows = list(self._results(row, key, offset, at_ms, content)) if content else []
@@ -67,6 +71,7 @@ class Adapters:
         observer = self._channels[key]
         for _, fields in rows:
             self._take(observer, InputRow(**{k: v for k, v in fields.items() if k in InputRow._fields}))
+        return row
 
     def tick(self, offset: int, at_ms: int) -> None:
         """The recorded clock after a record: where a micro-batch may end."""
@@ -122,7 +127,6 @@ class Adapters:
         for output in observer.take(row):
             f = output._asdict()
             self.rows.append(output)
-            self.outputs.append((type(output).__name__, json.dumps(f, sort_keys=True, default=bytes.hex)))
             if isinstance(output, Ack):
                 certain = f["certainty"] == "certain"
                 ack = Acknowledgement(f["channel_id"], f["sds_id"], f["acknowledged_by"], f["evidence"], certain)

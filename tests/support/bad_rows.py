@@ -6,6 +6,7 @@ surrogate pairs, since Arrow's cannot hold them; bytes decode to nothing."""
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def bad_rows(table: Table, beyond: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-def spoil(place: Path, beyond: bool = False) -> None:
-    """Append them to every table under ``place``."""
-    for table in TABLES:
+def spoil(place: Path, tables: Iterable[Table] = TABLES, *, beyond: bool = False) -> None:
+    """Append them to every table under ``place``, or to some."""
+    for table in tables:
         rows = pa.Table.from_pylist(bad_rows(table, beyond), schema=arrow_schema(table))
         write_deltalake(str(place / table.name), rows, mode="append")

@@ -8,19 +8,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from reliable_channel.analysis.report.snapshot import TableSnapshot
+import pyarrow as pa
+
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings, load
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import BY_NAME, CHANNEL_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
 from reliable_channel.pipeline.lookup import ids_within
-from reliable_channel.pipeline.verdict.in_duckdb import evidence_query
+from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message
 from reliable_channel.pipeline.verdict.touched import COLUMNS
 from reliable_channel.simulation.encryption import channel_key
 from reliable_channel.simulation.evidence import sender_events
 from reliable_channel.simulation.world import World
 from tests.support.adapters import TOPIC, Adapters
+from tests.support.delta_tables import read_table
 from tests.support.simulated_tables import write
 
 Rows = dict[Table, list[dict[str, Any]]]
@@ -29,14 +31,11 @@ Rows = dict[Table, list[dict[str, Any]]]
 def write_judged(directory: Path, world: World, store_plaintext: bool = True) -> Settings:
     """What ingest, reassembly, ack, evidence and verdict would write about a world; returns the settings for it."""
     settings = _configure(directory, world, store_plaintext)
-    decoder = RecordDecoder(settings.channels)
-    adapters = Adapters(decoder=decoder)
+    adapters = Adapters(decoder=RecordDecoder(settings.channels))
     rows: Rows = defaultdict(list)
     for offset, record in enumerate(world.records):
         if record.value is not None:
-            headers = dict(record.headers)
-            adapters.record(offset, record.value, headers, record.at_ms)
-            row = decoder.decode(record.value, headers["pubsub_topic"], headers["source"], record.at_ms * 1000)
+            row = adapters.record(offset, record.value, dict(record.headers), record.at_ms)
             _note(rows, row, offset, record.value, record.at_ms * 1000)
     end_ms = max(record.at_ms for record in world.records) + 24 * 3_600_000
     adapters.close(end_ms)
@@ -94,19 +93,14 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judge(settings: Settings, rows: Rows, end_ms: int) -> list[dict[str, Any]]:
-    lake = TableSnapshot(settings.paths)
-    ids: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    for table, some in rows.items():
-        for row in some if "sds_id" in table.names() else ():
-            if row.get("sds_id") is not None:
-                ids[tuple(row[name] for name in CHANNEL_KEY)].add(row["sds_id"])
-    suspected = sorted({name for row in rows[tables.QUARANTINE] for name in ids_within(row["stage"], row["raw"])})
+    """The verdicts on all messages."""
+    names = (*CHANNEL_KEY, "sds_id")
+    about = {tuple(row.get(name) for name in names) for table in COLUMNS for row in rows[table] if row.get("sds_id")}
+    ids = pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in sorted(about)])
+    suspected = {name for row in rows[tables.QUARANTINE] for name in ids_within(row["stage"], row["raw"])}
+    evidence = {table: read_table(settings.paths.data_dir, table.name) for table in COLUMNS}
     as_of, settle_ms = dt.datetime.fromtimestamp(end_ms / 1000, dt.UTC), settings.pipeline.settle_delay_ms
     return [
         judge_message(row, as_of, settle_ms, [], followed=True, ask_stores=False)
-        for key, some in ids.items()
-        for row in lake.select(
-            evidence_query(False),
-            {"suspected": suspected, "ids": sorted(some), **dict(zip(CHANNEL_KEY, key, strict=True))},
-        )
+        for row in gather_evidence(evidence, ids, suspected, None).to_pylist()
     ]

@@ -26,15 +26,12 @@ def write_simulated(place: Path, world: World) -> TableSnapshot:
     plans = world.scenario.channels
     topics = tuple(ChannelTopic(content_topic=plan.content_topic) for plan in plans)
     settings = load("local").model_copy(update={"channels": ChannelsSettings(content_topics=topics)})
-    decoder = RecordDecoder(settings.channels)
-    adapters = Adapters(decoder=decoder)
+    adapters = Adapters(decoder=RecordDecoder(settings.channels))
     records = []
     for offset, record in enumerate(world.records):
         if record.value is None:
             continue
-        headers = dict(record.headers)
-        adapters.record(offset, record.value, headers, record.at_ms)
-        row = decoder.decode(record.value, headers["pubsub_topic"], headers["source"], record.at_ms * 1000)
+        row = adapters.record(offset, record.value, dict(record.headers), record.at_ms)
         if row.kind == "sds":
             at = {"kafka_topic": TOPIC, "kafka_partition": 0, "kafka_offset": offset, "event_time": record.at_ms * 1000}
             known = {name: getattr(row, name, None) for name in SDS_MESSAGES.names()}
@@ -52,11 +49,10 @@ def write_simulated(place: Path, world: World) -> TableSnapshot:
 def write(place: Path, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
     """Create a table with these rows; their times are µs since 1970."""
     create_table(place / table.name, table)
-    schema = arrow_schema(table)
-    columns = {
-        field.name: [_plain(row.get(field.name), field) for row in rows] for rows in (list(rows),) for field in schema
-    }
-    write_deltalake(str(place / table.name), pa.table(columns, schema=schema), mode="append")
+    if rows := list(rows):
+        schema = arrow_schema(table)
+        columns = {field.name: [_plain(row.get(field.name), field) for row in rows] for field in schema}
+        write_deltalake(str(place / table.name), pa.table(columns, schema=schema), mode="append")
 
 
 def _plain(value: Any, field: pa.Field) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Set
 from contextlib import closing
+from functools import cache
 
 import duckdb
 import pyarrow as pa
@@ -100,6 +101,7 @@ def _build_evidence_query(views: Mapping[str, str]) -> str:
     return f"with {named} select * from ({rewrite(EVIDENCE)})"  # noqa: S608
 
 
+@cache
 def rewrite(sql: str) -> str:
     """A query of the verdict job for DuckDB. Of ``slice`` only the uses that begin at 1 mean the same."""
     sql = _STRUCT.sub(_rewrite_struct, sql)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,6 @@ class Evidence:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
-        for send in range(BEFORE):
-            self.segments(send)
-            self.reassembled(send)
-            self.delivered(send)
-            self.queued(send, 0, 1)
-        self.clock(BEFORE)
-        assert self.judge() == BEFORE
 
     def append(self, table: tables.Table, rows: Sequence[dict[str, Any]]) -> None:
         append_rows(self.settings.paths, table, as_arrow(rows, table))
@@ -85,8 +78,25 @@ def place(send: int) -> dict[str, Any]:
     return {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": send}
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables after the sends before the round in question."""
+    place = tmp_path_factory.mktemp("before")
+    evidence = Evidence(load("local", paths={"run_dir": str(place)}))
+    create_tables(evidence.settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
+    for send in range(BEFORE):
+        evidence.segments(send)
+        evidence.reassembled(send)
+        evidence.delivered(send)
+        evidence.queued(send, 0, 1)
+    evidence.clock(BEFORE)
+    assert evidence.judge() == BEFORE
+    return place
+
+
 @pytest.fixture
-def evidence(tmp_path: Path) -> Evidence:
+def evidence(before: Path, tmp_path: Path) -> Evidence:
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     return Evidence(load("local", paths={"run_dir": str(tmp_path)}))
 
 

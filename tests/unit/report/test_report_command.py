@@ -43,7 +43,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def report(place: Path, *options: str) -> Result:
-    return CliRunner().invoke(build(), ["report", "--tables", str(place), *options])
+    return CliRunner().invoke(build("report"), ["report", "--tables", str(place), *options])
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,7 @@ def client(sample_tables: Path) -> TestClient:
 
 
 def command(tables: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(build(), [*arguments, "--tables", str(tables)])
+    done = CliRunner().invoke(build(arguments[0]), [*arguments, "--tables", str(tables)])
     assert done.exit_code == 0, done.output
     return done.stdout
 

@@ -139,7 +139,7 @@ def test_the_cheapest_is_the_one_with_the_fewest_bytes_of_those_that_deliver_eno
 
 
 def run(tables: Path, *options: str) -> Result:
-    return CliRunner().invoke(build(), ["what-if", "talk", "--tables", str(tables), "--seeds", "1", *options])
+    return CliRunner().invoke(build("what-if"), ["what-if", "talk", "--tables", str(tables), "--seeds", "1", *options])
 
 
 def test_the_command_compares_all_combinations_with_the_settings_in_use(talk: Path) -> None:
