@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from reliable_channel.core.segmentation.events import Scope
 from reliable_channel.core.segmentation.pending import CompletedSet, OpenSet, Owner, SetKey
@@ -22,39 +22,24 @@ class HeldSets:
     def __init__(self) -> None:
         self.by_key: dict[SetKey, list[OpenSet | CompletedSet]] = {}
         self.buffered_bytes = 0
-        self._open: OrderedDict[OpenSet, None] = OrderedDict()
+        self.all_open: OrderedDict[OpenSet, None] = OrderedDict()
+        """Least recently updated first."""
         self._by_age: dict[OpenSet, None] = {}
         self._fresh: OrderedDict[OpenSet, None] = OrderedDict()
         """The open sets that are not overdue, least recently updated first."""
         self._overdue: dict[OpenSet, None] = {}
         self._owners: dict[Scope, Owner] = {}
-        self._completed: dict[CompletedSet, None] = {}
-        self._lost: dict[CompletedSet, None] = {}
+        self.completed: dict[CompletedSet, None] = {}
+        self.lost: dict[CompletedSet, None] = {}
+        """Both oldest first."""
         self._lost_of: dict[Scope, dict[CompletedSet, None]] = {}
         # Kept while any send of the key is, since the send with the highest number may be forgotten first.
         self._next_send: dict[SetKey, int] = {}
         self._searches: dict[OpenSet, None] = {}
 
-    @property
-    def open_count(self) -> int:
-        """The number of open sets."""
-        return len(self._open)
-
     def owner(self, scope: Scope) -> Owner:
         """The :class:`Owner` of a sender's open sets; an empty one if it has none."""
         return self._owners.get(scope) or Owner()
-
-    def all_open(self) -> Iterator[OpenSet]:
-        """Open sets, least recently updated first."""
-        return iter(self._open)
-
-    def list_completed(self) -> Iterator[CompletedSet]:
-        """Completed sets, oldest first."""
-        return iter(self._completed)
-
-    def list_lost(self) -> Iterator[CompletedSet]:
-        """Sets that were given up, oldest first."""
-        return iter(self._lost)
 
     def next_send(self, key: SetKey) -> int:
         """The number of the next send under ``key``; counts while one of its sends is remembered."""
@@ -97,7 +82,7 @@ class HeldSets:
         """The least recently updated set of the greediest sender; of several, of the one heard least recently."""
         # A sender that has no other set than ``but`` has none to lose.
         most = max(holds(owner) for owner in self._owners.values() if but is None or owner.open.keys() != {but})
-        return next(held for held in self._open if held is not but and holds(held.owner) == most)
+        return next(held for held in self.all_open if held is not but and holds(held.owner) == most)
 
     def schedule(self, held: OpenSet, now: int) -> None:
         """Schedule an unfinished search to continue ``SEARCH_PAUSE_MS`` after ``now``, if it has credit from a
@@ -121,12 +106,12 @@ class HeldSets:
 
     def first_completed(self) -> CompletedSet | None:
         """The oldest completed set."""
-        return next(iter(self._completed), None)
+        return next(iter(self.completed), None)
 
     def open(self, held: OpenSet) -> None:
         """Add an open set."""
         held.owner = self._owners.setdefault(held.key[0], held.owner)
-        self._open[held] = held.owner.open[held] = self._by_age[held] = None
+        self.all_open[held] = held.owner.open[held] = self._by_age[held] = None
         (self._overdue if held.asks else self._fresh)[held] = None
         self._sends(held.key, held.send).append(held)
         if held.search_due is not None:
@@ -134,7 +119,7 @@ class HeldSets:
 
     def touch(self, held: OpenSet) -> None:
         """Make a set the most recently updated one."""
-        self._open.move_to_end(held)
+        self.all_open.move_to_end(held)
         held.owner.open.move_to_end(held)
         if held in self._fresh:
             self._fresh.move_to_end(held)
@@ -177,10 +162,10 @@ class HeldSets:
 
     def _finish(self, finished: CompletedSet) -> None:
         if finished.lost:
-            self._lost[finished] = None
+            self.lost[finished] = None
             self._lost_of.setdefault(finished.key[0], {})[finished] = None
         else:
-            self._completed[finished] = None
+            self.completed[finished] = None
         self._limit_completed(finished.key, lost=finished.lost)
 
     def find_completed(self, key: SetKey, send: int) -> CompletedSet | None:
@@ -192,24 +177,24 @@ class HeldSets:
         """Remove the record of a completed or lost set."""
         if completed.lost:
             of_sender = self._lost_of[completed.key[0]]
-            del self._lost[completed], of_sender[completed]
+            del self.lost[completed], of_sender[completed]
             if not of_sender:
                 del self._lost_of[completed.key[0]]
         else:
-            del self._completed[completed]
+            del self.completed[completed]
         self._drop(completed)
 
     def keep_completed(self, count: int) -> None:
         """Forget the oldest completed sets above ``count``."""
-        while len(self._completed) > count:
-            self.forget(next(iter(self._completed)))
+        while len(self.completed) > count:
+            self.forget(next(iter(self.completed)))
 
     def keep_lost(self, count: int) -> None:
         """Forget lost sets above ``count``: the oldest of the sender that has most, so that nobody makes this forget
         the lost messages of others."""
-        while len(self._lost) > count:
+        while len(self.lost) > count:
             most = max(map(len, self._lost_of.values()))
-            self.forget(next(lost for lost in self._lost if len(self._lost_of[lost.key[0]]) == most))
+            self.forget(next(lost for lost in self.lost if len(self._lost_of[lost.key[0]]) == most))
 
     def order_sends(self, next_send: dict[SetKey, int]) -> None:
         """Finish loading: sort each key's sends in the order they began, and restore the counters that cannot be
@@ -234,7 +219,7 @@ class HeldSets:
         if held.search_due is not None:
             held.search_due = None
             del self._searches[held]
-        del self._open[held], owner.open[held], self._by_age[held]
+        del self.all_open[held], owner.open[held], self._by_age[held]
         self._fresh.pop(held, None)
         self._overdue.pop(held, None)
         self.buffered_bytes -= held.buffered_bytes

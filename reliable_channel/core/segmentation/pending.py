@@ -87,19 +87,14 @@ class OpenSet:
 
     def fits(self, segment: Segment, codec: str) -> bool:
         """Whether the segment's counts, length and layout are consistent with this message."""
-        k, m = segment.data_count, segment.parity_count
         if self.codec != codec or self.original_length != segment.original_length:
             return False
         if (self.dialect is Dialect.LIP243_LENGTH) is not (segment.dialect is Dialect.LIP243_LENGTH):
             return False
-        if k is None:
-            k = self.data_count
-        elif self.data_count is not None and self.data_count != k:
+        k, m = segment.data_count, segment.parity_count
+        if not (agree(k, self.data_count) and agree(m, self.parity_count)):
             return False
-        if m is None:
-            m = self.parity_count
-        elif self.parity_count is not None and self.parity_count != m:
-            return False
+        k, m = k or self.data_count, m or self.parity_count
         return k is None or m is None or k + m <= MAX_TOTAL_SEGMENTS
 
     def fits_but_for_counts(self, other: OpenSet) -> bool:
@@ -113,7 +108,7 @@ class OpenSet:
 
     def agrees_on_parity(self, other: OpenSet) -> bool:
         """Whether the parity counts of two sets do not contradict each other."""
-        return self.parity_count == other.parity_count or None in (self.parity_count, other.parity_count)
+        return agree(self.parity_count, other.parity_count)
 
     def learn(self, segment: Segment) -> None:
         """Adopt the counts that the segment contains."""
@@ -133,8 +128,8 @@ class OpenSet:
 
     def origins(self) -> set[int]:
         """The first Lamport timestamps computed from each of the held segments."""
-        stamps = ((shard[1], ordinal(slot, self.data_count)) for slot, shard in self.slots.items())
-        return {lamport - position for lamport, position in stamps if lamport is not None and position is not None}
+        firsts = {first_of(slot, shard[1], self.data_count) for slot, shard in self.slots.items()}
+        return {first for first in firsts if first is not None}
 
     def list_segments(self) -> tuple[HeldSegment, ...]:
         """The held segments, data then parity."""
@@ -196,9 +191,12 @@ class CompletedSet:
 
     def may_hold(self, segment: Segment) -> bool:
         """Whether the segment's counts are consistent with this message."""
-        if None not in (segment.data_count, self.data_count) and segment.data_count != self.data_count:
-            return False
-        return None in (self.parity_count, segment.parity_count) or self.parity_count == segment.parity_count
+        return agree(segment.data_count, self.data_count) and agree(segment.parity_count, self.parity_count)
+
+
+def agree(one: int | None, other: int | None) -> bool:
+    """Whether two counts, ``None`` if unknown, do not contradict each other."""
+    return one is None or other is None or one == other
 
 
 def ordinal(slot: int, data_count: int | None) -> int | None:
@@ -217,16 +215,13 @@ def first_of(slot: int, lamport: int | None, data_count: int | None) -> int | No
 def find_first_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
     """The Lamport timestamp of the first segment: its own, or computed from the earliest sibling that has one."""
     for slot in sorted(slots):
-        lamport, position = slots[slot][1], ordinal(slot, data_count)
-        if lamport is not None and position is not None and lamport >= position:
-            return lamport - position
+        first = first_of(slot, slots[slot][1], data_count)
+        if first is not None and first >= 0:
+            return first
     return None
 
 
 def find_agreed_lamport(slots: dict[int, Shard], data_count: int | None) -> int | None:
     """The first segment's Lamport timestamp if two or more segments are held and all of them imply the same one."""
-    firsts = set()
-    for slot, (_, lamport, _, _) in slots.items():
-        position = ordinal(slot, data_count)
-        firsts.add(None if lamport is None or position is None else lamport - position)
+    firsts = {first_of(slot, lamport, data_count) for slot, (_, lamport, _, _) in slots.items()}
     return firsts.pop() if len(firsts) == 1 and len(slots) > 1 else None

@@ -187,14 +187,14 @@ class Reassembler:
         size = incomplete.buffered_bytes * (held + (incomplete.lacking or 1)) // held
         return (
             len(owner.open) < config.max_open_sets_per_sender
-            and self._sets.open_count < config.max_open_sets
+            and len(self._sets.all_open) < config.max_open_sets
             and owner.buffered_bytes + size <= config.max_buffered_bytes_per_sender
             and self._sets.buffered_bytes + size <= config.max_buffered_bytes
         )
 
     def list_completed_times(self) -> list[int]:
         """When each of the remembered sends was completed (ms), oldest first."""
-        return [each.completed_at for each in self._sets.list_completed()]
+        return [each.completed_at for each in self._sets.completed]
 
     def forget_completed(self, count: int) -> None:
         """Forget the ``count`` oldest completed sends: what arrives of one again then opens another set."""
@@ -276,7 +276,7 @@ class Reassembler:
 
     def list_parked(self) -> set[int]:
         """The numbers of the segments whose payloads are in the store."""
-        return {shard[3] for held in self._sets.all_open() if held.parked for shard in held.slots.values()}
+        return {shard[3] for held in self._sets.all_open if held.parked for shard in held.slots.values()}
 
     def _touch(self, held: OpenSet) -> None:
         """Record that a segment of the set, or a copy of one, arrived."""
@@ -356,7 +356,7 @@ class Reassembler:
     @property
     def open_sets(self) -> int:
         """The number of incomplete sets."""
-        return self._sets.open_count
+        return len(self._sets.all_open)
 
     @property
     def buffered_bytes(self) -> int:
@@ -453,7 +453,7 @@ class Reassembler:
                     self._evict(fewest, EvictionReason.OPEN_SENDS, events)
             if len(owner.open) >= config.max_open_sets_per_sender:
                 self._evict(sets.least_recent_of(owner, chosen), EvictionReason.OPEN_SETS_PER_SENDER, events)
-            if sets.open_count >= config.max_open_sets:
+            if len(sets.all_open) >= config.max_open_sets:
                 self._evict(sets.of_greediest_in_sets(), EvictionReason.OPEN_SETS, events)
         while owner.buffered_bytes + size > config.max_buffered_bytes_per_sender:
             self._evict(sets.least_recent_of(owner, chosen), EvictionReason.BUFFERED_BYTES_PER_SENDER, events)
@@ -493,7 +493,9 @@ class Reassembler:
     def _has_room(self, held: OpenSet) -> bool:
         """Whether one more set of the same sender fits the bounds."""
         config = self.config
-        return len(held.owner.open) < config.max_open_sets_per_sender and self._sets.open_count < config.max_open_sets
+        return (
+            len(held.owner.open) < config.max_open_sets_per_sender and len(self._sets.all_open) < config.max_open_sets
+        )
 
     def _distribute_early_parity(self, chosen: OpenSet, early: list[OpenSet], work: Work) -> None:
         """Distribute parity that arrived ``early``, before the data count: to ``chosen``, or, where the id binds it, to

@@ -23,8 +23,8 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
     state = pb.ReassemblerState(
         version=VERSION,
         now=now,
-        open=map(_write_open, sets.all_open()),
-        completed=map(_write_completed, (*sets.list_completed(), *sets.list_lost())),
+        open=map(_write_open, sets.all_open),
+        completed=map(_write_completed, (*sets.completed, *sets.lost)),
         next_number=next_number,
     )
     for key, sends in sets.by_key.items():
