@@ -14,17 +14,9 @@ from reliable_channel.simulation.scenario import Fault
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
 
 PROMISE = "verdicts"
-UNDECODABLE = "undecodable"
 DELIVERED, MISSING, UNKNOWN, BEFORE_OBSERVATION = "delivered", "missing", "unknown", "before_observation"
-CAUSES = {
-    Fault.NEVER_SENT: "never_sent",
-    Fault.RATE_LIMITED: "rate_limited",
-    Fault.SEGMENT_MISSING: "segment_missing",
-    Fault.UNDECODABLE: "undecodable",
-    Fault.HASH_MISMATCH: "hash_mismatch",
-    Fault.NOT_STORED: "propagated_not_stored",
-}
-"""The expected cause of an injected fault."""
+WITHOUT_CAUSE = {Fault.UNDECRYPTABLE, Fault.LATE, Fault.PARITY_SAVES}
+"""The injected faults whose name is not the expected cause of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +89,7 @@ def _is_explained(message: TrueMessage, mine: list[Judged], forged: set[tuple[st
         return len(touched) >= len(mine) - 1
     if not mine or message.outcome == MessageOutcome.DELIVERED or len(touched) < len(mine):
         return False
-    return all(row.verdict == DELIVERED or row.cause == UNDECODABLE for row in mine)
+    return all(row.verdict == DELIVERED or row.cause == Fault.UNDECODABLE for row in mine)
 
 
 def _describe_error(message: TrueMessage, mine: list[Judged]) -> str | None:
@@ -110,7 +102,7 @@ def _describe_error(message: TrueMessage, mine: list[Judged]) -> str | None:
     older = row.verdict == UNKNOWN and row.cause == BEFORE_OBSERVATION
     if row.verdict != MISSING and not older:
         return f"was not delivered and is called {said}"
-    cause = CAUSES.get(Fault(message.fault)) if message.fault else None
+    cause = None if message.fault in WITHOUT_CAUSE else message.fault
     if cause is not None and row.cause != cause:
         return f"is missing because of {cause}, and the cause is said to be {row.cause}"
     return None if row.cause is not None else "is missing, and no cause is named"

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from reliable_channel.simulation.check.verdicts import CAUSES, Judged, check_verdicts
-from reliable_channel.simulation.scenario import Fault
+from reliable_channel.simulation.check.verdicts import Judged, check_verdicts
 from reliable_channel.simulation.truth import MessageOutcome, TrueAttack, TrueMessage, Truth
 from tests.unit.simulation.true_conversation import CHANNEL, true_conversation
 
@@ -22,7 +21,7 @@ def ids(truth: Truth, number: int) -> tuple[str, ...]:
 def cause_of(message: TrueMessage) -> str | None:
     if message.outcome == MessageOutcome.DELIVERED:
         return None
-    return CAUSES[Fault(message.fault)] if message.fault else "propagated_not_stored"
+    return message.fault or "propagated_not_stored"
 
 
 def right(truth: Truth) -> list[Judged]:
