@@ -73,14 +73,8 @@ def time_axis(times: pd.Series, title: str = "event time (UTC)", until: Any = No
     )
     scale, ticks = alt.Scale(type="utc"), 10 if form == "%H:%M" else 6
     if until is not None and len(times):
-        scale.domainMax = alt.DateTime(utc=True, **_parts(end))
+        scale.domainMax = int(end.timestamp()) * 1000
     return alt.X("time:T", title=title, scale=scale, axis=alt.Axis(labelOverlap=True, format=form, tickCount=ticks))
-
-
-def _parts(time: pd.Timestamp) -> dict[str, int]:
-    """A time in Vega-Lite's format."""
-    day = {"year": time.year, "month": time.month, "date": time.day}
-    return day | {"hours": time.hour, "minutes": time.minute, "seconds": time.second}
 
 
 def stack_bars(

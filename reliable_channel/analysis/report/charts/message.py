@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from reliable_channel.analysis import text
 from reliable_channel.analysis.report.charts.look import (
     BLUE,
     GREY,
@@ -26,7 +27,6 @@ from reliable_channel.analysis.report.charts.look import (
 )
 from reliable_channel.analysis.report.graph import Graph, Kind
 from reliable_channel.analysis.report.investigate import LANES
-from reliable_channel.analysis.text import printable
 
 MOST_MARKS = 400
 
@@ -40,10 +40,10 @@ def timeline(frame: pd.DataFrame, width: int = WIDTH) -> Chart:
     lanes = [lane for lane in LANES if lane in set(shown["lane"])]
     shown["label"] = shown["what"].where(shown["who"].isna(), shown["what"] + " · " + shown["who"].fillna(""))
     labels = labels_of(shown, width)
-    moments = [f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d}" for time in shown["time"]]
-    shown["hover"] = shown["label"] + ", " + pd.Series(moments, shown.index) + (", " + shown["detail"]).fillna("")
+    shown["hover"] = shown["label"] + ", " + shown["time"].map(text.moment) + (", " + shown["detail"]).fillna("")
     y = alt.Y("lane:N", sort=lanes, title=None, axis=alt.Axis(grid=True))
-    subtitle = f"{len(frame):,} events from {_moment(frame['time'].min())} to {_moment(frame['time'].max())}"
+    first, last = (text.moment(time) for time in (frame["time"].min(), frame["time"].max()))
+    subtitle = f"{len(frame):,} events from {first} UTC to {last} UTC"
     subtitle += "; store nodes answered long after, at the right edge" if later else ""
     points = (
         alt.Chart(shown, title=title_params(title, subtitle))
@@ -113,10 +113,6 @@ def _lanes(lanes: list[str]) -> alt.Scale:
     return alt.Scale(domain=lanes, range=colours)
 
 
-def _moment(time: pd.Timestamp) -> str:
-    return f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03d} UTC"
-
-
 ROOM = 110
 """The pixels between two steps of the graph that leave room for the sender's name beside the id."""
 KINDS = {
@@ -145,10 +141,10 @@ def causal_graph(graph: Graph, width: int = WIDTH, link_of: Callable[[str], str]
     nodes["y"] = [
         -(slot + (tallest - columns[gen]) / 2) for slot, gen in zip(nodes["slot"], nodes["generation"], strict=True)
     ]
-    nodes["label"] = nodes["sds_id"].str[:8].map(lambda text: text if text.isprintable() else "…")
+    nodes["label"] = nodes["sds_id"].str[:8].map(lambda begin: begin if begin.isprintable() else "…")
     if width / (1 + max(columns) - min(columns)) > ROOM:
         nodes["label"] += (" " + nodes["sender"]).fillna("")
-    nodes["hover"] = nodes["kind"] + ": " + nodes["sds_id"].map(printable) + (" of " + nodes["sender"]).fillna("")
+    nodes["hover"] = nodes["kind"] + ": " + nodes["sds_id"].map(text.printable) + (" of " + nodes["sender"]).fillna("")
     if link_of is not None:
         nodes["link"] = nodes["sds_id"].map(link_of)
     positions = nodes.set_index("sds_id")
