@@ -138,8 +138,10 @@ class Operated:
         return list(process_tree(self.job.pid)) if self.job.pid and self.job.is_alive() else []
 
     def workers(self) -> list[int]:
-        """The Python workers, which have the daemon that forks them as their parent."""
-        return [pid for pid in self.job_tree if pid != self.job.pid and b"pyspark" in command_of(pid)]
+        """The Python workers, and the daemon that forks them."""
+        return [
+            pid for pid in self.job_tree if pid not in (self.job.pid, *self.jvm()) and b"pyspark" in command_of(pid)
+        ]
 
     def jvm(self) -> list[int]:
         return [pid for pid in self.job_tree if b"java" in command_of(pid).split(b"\0")[0]]

@@ -203,7 +203,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             if type(error).__name__ == "PySparkRuntimeError":
                 fault: Exception = EnvironmentFault("Spark's JVM did not start.", f"Read {log}: {_read_last_line(log)}")
             else:
-                fault = as_fault(error)  # before the JVM ends, because the JVM holds the error's text
+                fault = as_fault(_explain(error))  # before the JVM ends, because the JVM holds the error's text
             end_jvm()
             raise fault from error
     spark.sparkContext.setLogLevel(settings.spark.log_level)
@@ -227,24 +227,33 @@ def spark_session(settings: Settings, application: str = "reliable-channel") -> 
     try:
         yield spark
     except Exception as error:
-        of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
-        if (of_spark or isinstance(error, OSError)) and (code := jvm_exit_code()) is not None:
-            if code in ENDED_BY_SIGTERM:
-                raise EnvironmentFault(
-                    "Spark's JVM was ended by SIGTERM.",
-                    "To stop a run, send the signal to Python alone, which lets the micro-batch end first (systemd:"
-                    " KillMode=mixed); nothing is lost.",
-                ) from error
-            raise EnvironmentFault(
-                f"Spark's JVM was killed or crashed (exit code {code}).",
-                "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"
-                " again; nothing is lost.",
-            ) from error
-        if of_spark:
-            raise as_fault(error) from error
-        raise
+        if (fault := _explain(error)) is error:
+            raise
+        raise fault from error
     finally:
         close_session(spark)
+
+
+def _explain(error: Exception) -> Exception:
+    """A ``ReliableChannelError`` in place of an error of Spark, or of one caused by a JVM that has ended; else the
+    error itself."""
+    of_spark = type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}
+    if not of_spark and not isinstance(error, OSError):
+        return error
+    code = jvm_exit_code()
+    if code is None:
+        return as_fault(error) if of_spark else error
+    if code in ENDED_BY_SIGTERM:
+        return EnvironmentFault(
+            "Spark's JVM was ended by SIGTERM.",
+            "To stop a run, send the signal to Python alone, which lets the micro-batch end first (systemd:"
+            " KillMode=mixed); nothing is lost.",
+        )
+    return EnvironmentFault(
+        f"Spark's JVM was killed or crashed (exit code {code}).",
+        "Usually the machine is out of memory: lower spark.driver_memory or stop other programs, and start"
+        " again; nothing is lost.",
+    )
 
 
 def _read_last_line(log: Path) -> str:

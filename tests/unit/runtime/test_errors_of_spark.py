@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deltalake.exceptions import CommitFailedError
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from reliable_channel.config import load
 from reliable_channel.core.errors import EnvironmentFault, ReliableChannelError
@@ -180,3 +184,25 @@ def test_an_object_store_that_does_not_answer(text: str) -> None:
 def test_what_spark_says_of_an_operators_mistake_is_one_sentence(sentence: re.Pattern[str], text: str) -> None:
     """As Spark 4.2 says it."""
     assert sentence.fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")
+
+
+def test_a_jvm_that_is_killed_while_it_starts_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """py4j then finds its connection broken, in one of several ways."""
+
+    class Builder:
+        def config(self, **_: Any) -> Builder:
+            return self
+
+        def getOrCreate(self) -> None:  # noqa: N802 - Spark's name
+            raise Py4JNetworkError("Error while sending or receiving")
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(spark, "java", lambda: None)
+    monkeypatch.setattr(spark, "local_conf", lambda _: {})
+    monkeypatch.setattr(spark, "end_jvm", lambda: None)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        process.send_signal(signal.SIGKILL)
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
+        with pytest.raises(EnvironmentFault) as fault:
+            spark.open_session(load("local", paths={"run_dir": str(tmp_path)}))
+    assert pattern_of("A JVM that was killed").fullmatch(str(fault.value))
