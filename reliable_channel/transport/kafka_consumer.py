@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
@@ -58,22 +59,27 @@ class RawRecord:
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
     """What the brokers say of a topic. ``id`` is empty, and there are no ``partitions``, if it does not exist; brokers
-    before 2.8 know no ids."""
+    before 2.8 know no ids. ``ends``: where the committed records of each partition end, if that was asked for."""
 
     id: str
     partitions: frozenset[int]
+    ends: Mapping[int, int]
 
 
-def describe_topic(clients: KafkaClients, topic: str) -> DescribedTopic:
+def describe_topic(clients: KafkaClients, topic: str, with_ends: bool = False) -> DescribedTopic:
     """Ask the brokers for a topic. Raises ``KafkaError``. A consumer would answer from its metadata, which may be five
     minutes old."""
     with closing(KafkaAdminClient(**clients.admin)) as admin:
         described: dict[str, Any] = next(iter(admin.describe_topics([topic])), {})
+        partitions = frozenset(each["partition_index"] for each in described.get("partitions") or ())
+        specs = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions if with_ends}
+        ends = admin.list_partition_offsets(specs, IsolationLevel.READ_COMMITTED) if specs else {}
     if (error := for_code(described.get("error_code", 0))) is TopicAuthorizationFailedError:
         raise error(topic)
-    partitions = frozenset(each["partition_index"] for each in described.get("partitions") or ())
     topic_id = described.get("topic_id") or NO_ID
-    return DescribedTopic("" if topic_id == NO_ID else str(topic_id), partitions)
+    return DescribedTopic(
+        "" if topic_id == NO_ID else str(topic_id), partitions, {at.partition: end.offset for at, end in ends.items()}
+    )
 
 
 def poll_records(consumer: Any, topic: str, timeout_ms: int) -> dict[TopicPartition, list[Any]]:

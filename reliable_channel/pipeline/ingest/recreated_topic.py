@@ -33,9 +33,9 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
         write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
 
 
-def find_recreation(settings: Settings) -> ConfigurationError | None:
-    """Compare the id of the topic with the checkpoint of ingest, while ingest runs; returns the error to end with if
-    they differ. Raises ``EnvironmentFault`` if Kafka does not answer."""
+def has_unread(settings: Settings) -> bool:
+    """Whether the topic has records beyond the last micro-batch of ingest, which runs. Raises ``ConfigurationError`` if
+    the id of the topic is not that of the checkpoint, and ``EnvironmentFault`` if Kafka does not answer."""
     from kafka.errors import KafkaError
 
     from reliable_channel.transport.kafka_consumer import describe_topic
@@ -43,15 +43,17 @@ def find_recreation(settings: Settings) -> ConfigurationError | None:
     clients = settings.kafka.clients()
     patience = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS}
     try:
-        topic_id = describe_topic(
-            replace(clients, admin={**patience, **clients.admin}), settings.kafka.topics.envelopes
-        ).id
+        topic = describe_topic(
+            replace(clients, admin={**patience, **clients.admin}), settings.kafka.topics.envelopes, with_ends=True
+        )
     except (KafkaError, OSError) as error:
         raise unreachable(settings.kafka, error) from None
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
-    if topic_id and known and topic_id != known:
-        return _make_error(settings, f"its id is {topic_id}, and ingest has read {known}")
-    return None
+    if topic.id and known and topic.id != known:
+        raise _make_error(settings, f"its id is {topic.id}, and ingest has read {known}")
+    checkpoint = read_checkpoint(settings.paths, "ingest")
+    read = {} if checkpoint is None else checkpoint.offsets.kafka.get(settings.kafka.topics.envelopes, {})
+    return any(end > read.get(partition, 0) for partition, end in topic.ends.items())
 
 
 def _compare_ends(consumer: Any, settings: Settings) -> None:

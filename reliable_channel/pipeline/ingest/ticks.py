@@ -22,7 +22,7 @@ from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, last_batch, read_progress
-from reliable_channel.pipeline.ingest.recreated_topic import find_recreation
+from reliable_channel.pipeline.ingest.recreated_topic import has_unread
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
 
@@ -117,13 +117,11 @@ class IdleTicker(threading.Thread):
         while not self._stopped.wait(interval):
             now_us = wall_clock.now_us()
             try:
-                # Raises if Kafka does not answer: then records may wait there, and the topic is not known to be idle.
-                self.refused = find_recreation(self._settings)
-                if self.refused is not None:
-                    return
+                # Spark may not have looked yet, as after a pause of the machine: a tick must not overtake records.
+                unread = has_unread(self._settings)
                 # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
                 last = self._query.lastProgress
-                if not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
+                if unread or not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
                     continue
                 # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
                 if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
@@ -131,6 +129,9 @@ class IdleTicker(threading.Thread):
                         advance(self._settings.paths, self._clock, "idle", now_us - WALL_CLOCK_GRACE_US)
                     finally:
                         self._lock.release()
+            except ConfigurationError as refused:
+                self.refused = refused
+                return
             except Exception as error:  # whatever failed, the next interval tries again
                 _LOG.warning("No idle tick: %s", as_fault(error))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,20 +14,67 @@ from kafka.errors import KafkaTimeoutError
 from reliable_channel.config import Settings, load
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.pipeline.ingest import ticks
+from reliable_channel.pipeline.ingest.recreated_topic import has_unread
+from reliable_channel.transport.kafka_consumer import DescribedTopic
+
+
+class Answers:
+    """What Kafka says one time after the other: whether it has more, or an error."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self._left = iter(answers)
+
+    def __call__(self, _: Settings) -> bool:
+        answer = next(self._left)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_tick_does_not_overtake_records_that_spark_has_not_looked_for_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of the machine, a suspended one for instance, they would count as later than they are."""
+    over = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    ticked: list[int] = []
+    monkeypatch.setattr(ticks, "has_unread", Answers(False, True, True, False, over))
+    monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
+    monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
+    ticker = make_ticker()
+    ticker.start()
+    ticker.join(120)
+    assert (len(ticked), ticker.refused) == (2, over)
+
+
+@pytest.mark.parametrize(
+    ("ends", "unread"),
+    [
+        ({0: 12, 1: 7}, False),
+        ({0: 13, 1: 7}, True),
+        ({0: 12, 1: 7, 2: 0}, False),
+        ({0: 12, 1: 7, 2: 1}, True),
+        ({}, False),
+    ],
+)
+def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], unread: bool
+) -> None:
+    """Partitions that were added to the topic meanwhile as well."""
+    settings = load("local", paths={"run_dir": str(tmp_path)})
+    root = Path(settings.paths.checkpoint("ingest"))
+    for part, text in (
+        ("offsets", "v1\n{}\n" + json.dumps({"waku.envelopes": {"0": 12, "1": 7}})),
+        ("commits", "v1\n{}"),
+    ):
+        (root / part).mkdir(parents=True)
+        (root / part / "0").write_text(text)
+    described = DescribedTopic("id", frozenset(ends), ends)
+    monkeypatch.setattr("reliable_channel.transport.kafka_consumer.describe_topic", lambda *_, **__: described)
+    assert has_unread(settings) is unread
 
 
 def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
-    answers = iter([None, ValueError("of the client"), None, refused])
-
-    def find(_: Settings) -> ConfigurationError | None:
-        answer = next(answers)
-        if isinstance(answer, ValueError):
-            raise answer
-        return answer
-
     ticked: list[int] = []
-    monkeypatch.setattr(ticks, "find_recreation", find)
+    monkeypatch.setattr(ticks, "has_unread", Answers(False, ValueError("of the client"), False, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
     ticker = make_ticker()
@@ -37,8 +86,7 @@ def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pyt
 def test_a_topic_that_was_recreated_is_named_also_while_records_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new one may soon be longer than the old one was, and is then never idle."""
     refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
-    answers = iter([None, refused])
-    monkeypatch.setattr(ticks, "find_recreation", lambda _: next(answers))
+    monkeypatch.setattr(ticks, "has_unread", Answers(False, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: pytest.fail("it is not idle"))
     ticker = make_ticker(is_data_available=True)
     ticker.start()
@@ -67,7 +115,7 @@ def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(
 
     monkeypatch.setattr(ticks, "advance", advance)
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
-    monkeypatch.setattr(ticks, "find_recreation", lambda _: None)
+    monkeypatch.setattr(ticks, "has_unread", lambda _: False)
     ticker = make_ticker()
     ticker.start()
     try:
@@ -83,7 +131,7 @@ def test_there_is_no_tick_while_kafka_does_not_answer(
     """Records may wait there. Channels would seem silent, and what is in those records would be called missing."""
     asked, ticked, calls = threading.Event(), list[int](), list[int]()
 
-    def describe(*_: Any) -> None:
+    def describe(*_: Any, **__: Any) -> None:
         calls.append(1)
         if len(calls) == 3:  # each of the two before has had its chance to tick
             asked.set()
