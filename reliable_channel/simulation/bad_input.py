@@ -26,17 +26,8 @@ class _RecordContext:
     at_ms: int
     salt: bytes
 
-    def record(
-        self, label: str, value: bytes | None, reason: Reason, headers: tuple[tuple[str, bytes], ...] | None = None
-    ) -> ObserverRecord:
-        return ObserverRecord(
-            at_ms=self.at_ms,
-            key=self.plan.content_topic.encode(),
-            value=value,
-            headers=relay_headers(self.plan.pubsub_topic) if headers is None else headers,
-            reason=reason.value,
-            label=label,
-        )
+    def record(self, label: str, value: bytes | None, reason: Reason) -> ObserverRecord:
+        return record_of(self.plan, self.at_ms, value, label=label, reason=reason.value)
 
     def envelope(self, payload: bytes, content_topic: str | None = None, meta: bytes | None = None) -> bytes:
         topic = self.plan.content_topic if content_topic is None else content_topic
@@ -59,7 +50,7 @@ def relay_headers(pubsub_topic: str, source: str = "relay") -> tuple[tuple[str, 
 
 
 def record_of(
-    plan: ChannelPlan, at_ms: int, value: bytes, source: str = "relay", label: str = "", **more: Any
+    plan: ChannelPlan, at_ms: int, value: bytes | None, source: str = "relay", label: str = "", **more: Any
 ) -> ObserverRecord:
     """The record of an envelope on a channel's topic; ``more``: other fields of :class:`ObserverRecord`."""
     headers = relay_headers(plan.pubsub_topic, source)
