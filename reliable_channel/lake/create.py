@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 
 import pyarrow.fs as pafs
-from deltalake import DeltaTable, Field
+from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 
 from reliable_channel.config import PathSettings
@@ -20,7 +20,7 @@ from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import columns_with_statistics
 from reliable_channel.lake.read import open_at, open_table, refuse_empty_commit
 from reliable_channel.lake.retry import retry_on_conflict
-from reliable_channel.lake.schema import arrow_schema
+from reliable_channel.lake.schema import arrow_schema, file_schema
 from reliable_channel.lake.tables import Table
 
 PROPERTIES = {
@@ -32,16 +32,6 @@ PROPERTIES = {
 """Properties of every table; :func:`properties` adds the columns with statistics."""
 
 _INDEXED = "delta.dataSkippingStatsColumns"
-
-_DELTA_TYPES = {
-    "STRING": "string",
-    "BINARY": "binary",
-    "INT": "integer",
-    "BIGINT": "long",
-    "DOUBLE": "double",
-    "BOOLEAN": "boolean",
-    "TIMESTAMP": "timestamp",
-}
 
 _HARMLESS_FEATURES = frozenset(
     {
@@ -129,11 +119,10 @@ def refuse_another_version(table: Table, fields: Sequence[Field]) -> None:
 
     Raises ``ConfigurationError`` if columns are missing or of another type, or if further ones may not be null, because
     an append would then fail in the middle of a micro-batch. Other additional columns do no harm."""
-    types = {field.name: getattr(field.type, "type", "") for field in fields}
-    wanted = {column.name: _DELTA_TYPES.get(column.type) for column in table.columns}
+    types, wanted = _name_types(fields), _name_types(Schema.from_arrow(file_schema(table)).fields)
     differs = {
         "missing": [name for name in wanted if name not in types],
-        "of another type": [name for name, type_ in wanted.items() if type_ and types.get(name, type_) != type_],
+        "of another type": [name for name, type_ in wanted.items() if types.get(name, type_) != type_],
         "unknown to this one and never null": [f.name for f in fields if f.name not in wanted and not f.nullable],
     }
     if any(differs.values()):
@@ -141,6 +130,10 @@ def refuse_another_version(table: Table, fields: Sequence[Field]) -> None:
         raise ConfigurationError(
             f"The table {table.name} was made by another version of this program: {what}.", _REBUILD
         )
+
+
+def _name_types(fields: Sequence[Field]) -> dict[str, str]:
+    return {field.name: field.type.type for field in fields}
 
 
 def refuse_features(name: str, table: DeltaTable) -> None:

@@ -112,6 +112,14 @@ def test_a_column_less_is_refused(empty: PathSettings) -> None:
         create_tables(empty, (SDS_MESSAGES,))
 
 
+def test_columns_of_another_type_are_refused_lists_too(empty: PathSettings) -> None:
+    as_text = {"kafka_offset", "causal_history"}
+    columns = [replace(c, type="STRING") if c.name in as_text else c for c in SDS_MESSAGES.columns]
+    create_tables(empty, [replace(SDS_MESSAGES, columns=tuple(columns))])
+    with pytest.raises(ConfigurationError, match=r": kafka_offset, causal_history of another type\. Run"):
+        create_tables(empty, (SDS_MESSAGES,))
+
+
 def test_a_table_whose_log_is_gone_is_no_empty_table(paths: PathSettings) -> None:
     """A new one in its place would hide its rows, and the next vacuum would remove their files."""
     append_rows(paths, SDS_MESSAGES, as_arrow(bad_rows(SDS_MESSAGES), SDS_MESSAGES))
