@@ -43,6 +43,8 @@ class StoreAnswers:
 
     def _store_v3_nwaku(self, call: Call) -> Reply:
         query = call.query
+        if int(query.get("endTime") or 0) - int(query.get("startTime") or 2**63) > 24 * 3_600 * 10**9:
+            return Reply(400, "time range exceeds 24h", "text")
         size = int(query.get("pageSize") or 0) or 20
         cursor = bytes.fromhex(query["cursor"][2:]) if query.get("cursor") else None
         hashes = tuple(bytes.fromhex(h[2:]) for h in query.get("hashes", "").split(",") if h)

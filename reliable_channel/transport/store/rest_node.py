@@ -28,6 +28,8 @@ from reliable_channel.transport.waku_json import (
 )
 
 _MAX_TIME_NS = 2**63 - 1
+_LONGEST_RANGE_NS = 24 * 3_600 * 10**9
+"""logos-delivery refuses a query with two ends that are farther apart, since autumn 2026."""
 _MAX_ENTRIES = 2 * MAX_PAGE_SIZE
 """Entries of an answer that are looked at. No honest node sends as many, and a body may hold a million small ones."""
 _MAX_V1_CURSORS = 1_000
@@ -143,6 +145,8 @@ class RestStoreNode:
             parameters["pageSize"] = str(MAX_PAGE_SIZE)
         else:
             parameters |= self._make_filters(query)
+            if _is_long(query):  # the page at the other end ends it (_read_page)
+                del parameters["endTime" if query.forward else "startTime"]
         if query.cursor is not None:
             parameters["cursor"] = write(query.cursor)
         if self.peer_address is not None:
@@ -200,8 +204,12 @@ class RestStoreNode:
         raise StoreNodeError(self.name, fault, f"HTTP {response.status}: {text}", response.retry_after_s)
 
     def _read_page(self, query: StoreQuery, body: dict[str, Any]) -> StorePage:
-        entries = [self._read_entry(query, value) for value in as_list(body.get("messages"))[:_MAX_ENTRIES]]
+        values = as_list(body.get("messages"))[:_MAX_ENTRIES]
         cursor = hash_from_text(body.get("paginationCursor", body.get("pagination_cursor")))
+        if _is_long(query):
+            within = [value for value in values if not _is_past(query, value)]
+            values, cursor = within, cursor if len(within) == len(values) else None
+        entries = [self._read_entry(query, value) for value in values]
         return self._sort_page(query, entries, None if query.hashes else cursor)
 
     def _read_entry(self, query: StoreQuery, value: Any) -> StoreEntry | None:
@@ -260,6 +268,21 @@ class RestStoreNode:
             raise StoreNodeError(self.name, StoreFault.PEER_FAILED, "the cursor does not move")
         refused = sum(entry is None for entry in given)
         return StorePage(tuple(entries), cursor, self.name, refused)
+
+
+def _is_long(query: StoreQuery) -> bool:
+    """Whether both ends are given, too far apart for some nodes."""
+    start, end = query.start_time_ns, query.end_time_ns
+    return start is not None and start > 0 and end is not None and end + 1 - start > _LONGEST_RANGE_NS
+
+
+def _is_past(query: StoreQuery, value: Any) -> bool:
+    """Whether an entry of a long query is behind the end that the node was not told."""
+    message = message_from_json(value.get("message") if isinstance(value, dict) else None)
+    if isinstance(message, Malformed):
+        return False
+    at, start, end = message.timestamp or 0, query.start_time_ns or 0, query.end_time_ns or 0
+    return at > end if query.forward else at < start
 
 
 def _fits(query: StoreQuery, pubsub_topic: str, message: WakuMessage) -> bool:

@@ -22,6 +22,7 @@ from tests.support.store_pages import pages_of
 
 TOPIC = "/app/1/golden/proto"
 BASE = 1_795_254_432_521_844_140
+HOUR_NS = 3_600 * 10**9
 
 
 def filled(count: int) -> tuple[FakeWakuNetwork, list[WakuMessage]]:
@@ -90,6 +91,27 @@ def test_a_time_range_includes_both_its_ends_whatever_the_node_does(start: int, 
         if entry.message
     }
     assert found == expected
+
+
+@pytest.mark.parametrize("include_data", [True, False])
+@pytest.mark.parametrize("forward", [True, False])
+def test_a_range_of_more_than_a_day_is_asked_for_with_one_end_and_cut_here(forward: bool, include_data: bool) -> None:
+    """Since autumn 2026 logos-delivery refuses both ends, so a bridge that was away for longer filled no gap."""
+    network = FakeWakuNetwork()
+    messages = [WakuMessage(b"%d" % hour, TOPIC, None, BASE + hour * HOUR_NS) for hour in range(100)]
+    for message in messages:
+        network.publish(PUBSUB_TOPIC, message)
+    query = everything(
+        forward=forward,
+        include_data=include_data,
+        start_time_ns=BASE + 30 * HOUR_NS,
+        end_time_ns=BASE + 60 * HOUR_NS,
+    )
+    with FakeWakuNode("nwaku", network) as node:
+        pages = pages_of(client(node), query)
+    found = [entry.message_hash for page in (pages if forward else reversed(pages)) for entry in page.entries]
+    assert sorted(found) == sorted(message_hash(PUBSUB_TOPIC, message) for message in messages[30:61])
+    assert (len(pages), sum(page.refused for page in pages)) == (5, 0)
 
 
 RANGES = FakeWakuNode("nwaku", filled(10)[0])
