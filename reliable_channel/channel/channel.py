@@ -168,6 +168,13 @@ class ReliableChannel:
         """The SDS family that this channel speaks."""
         return self._cycle.machine.sds_config.wire_family
 
+    def segment_ids(self, request_id: str) -> tuple[str, ...]:
+        """The SDS ids of a send's segments, data then parity; empty when the send is unknown or long finished."""
+        self._owner.refuse_fork()
+        with self._cycle.lock:
+            send = self._cycle.machine.sends.get(request_id)
+            return send.sds_ids if send is not None else ()
+
     def request_ids(self, request_id: str) -> dict[str, str]:
         """The node's RequestIds of a send that is being dispatched, by label ``<request_id>:1`` to ``:N``."""
         self._owner.refuse_fork()

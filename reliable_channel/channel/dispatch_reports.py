@@ -112,13 +112,12 @@ class DispatchReports:
         send = self._machine.sends.get(dispatch.send_id)
         if send is not None:
             send.queued.add(dispatch.outgoing.index)
+        segment = dispatch.describe(self._channel_id, now)
         if isinstance(result, Queued):
-            segment = dispatch.describe(self._channel_id, now)
             self._emit(SegmentQueued(**segment, node_request_id=result.request_id))
         elif dispatch.counts:
-            self._emit(
-                MessageDelayed(channel_id=self._channel_id, at=now, request_id=dispatch.send_id, until=result.until_ms)
-            )
+            of_send = {name: segment[name] for name in ("channel_id", "at", "request_id", "message_id")}
+            self._emit(MessageDelayed(**of_send, until=result.until_ms))
         if isinstance(result, SendDelayed):
             self._warn_of_slow_limit(now)
 

@@ -269,6 +269,7 @@ class MessageDelayed(ChannelEvent):
 
     name = "message-delayed"
     request_id: str
+    message_id: str
     until: int
 
 

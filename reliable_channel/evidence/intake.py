@@ -36,7 +36,7 @@ ROWS_AT_ONCE = 20_000
 """About how many rows are held in memory before they are written, each of up to ten texts."""
 _MAX_MS = 253_402_300_799_999
 """The end of the year 9999: Python's datetime has no later time."""
-_TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "event", "detail")
+_TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "send_id", "event", "detail")
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
 SOURCES = frozenset({"relay", "filter", "store", "sender"})

@@ -34,16 +34,19 @@ class ChannelEvidence:
         self._channel.on(ChannelEvent, self._on_event)
 
     def record_queued(self, request_id: str, payload: bytes, at_ms: int) -> None:
-        """Record that the channel accepted this payload. Without this row, a message that never leaves would be
-        unknown."""
-        self._record(SenderEventKind.QUEUED, at_ms, request_id, "", keccak256(payload))
+        """Record that the channel accepted this payload, as its segments. Without this, a message that never leaves
+        would be unknown, and segments that only nodes record could be of any send of this payload."""
+        whole = keccak256(payload)
+        for sds_id in self._channel.segment_ids(request_id) or (request_id,):
+            self._record(SenderEventKind.QUEUED, at_ms, request_id, "", whole, segment=sds_id)
 
     def _on_event(self, event: ChannelEvent) -> None:
         if isinstance(event, MessageLost):
             self._report_loss(event)
         elif isinstance(event, MessageDelayed):
             self._held_back.add(event.request_id)
-            self._record(SenderEventKind.RATE_LIMITED, event.at, event.request_id, f"held back until {event.until} ms")
+            whole, detail = _digest(event.message_id), f"held back until {event.until} ms"
+            self._record(SenderEventKind.RATE_LIMITED, event.at, event.request_id, detail, whole)
         elif isinstance(event, SegmentSent) and event.sds_id in self._held_back:
             # The record of its envelope has no SDS id if it is encrypted, and over Kafka there is none.
             self._held_back.discard(event.sds_id)
@@ -88,7 +91,10 @@ class ChannelEvidence:
         envelope_hash: bytes | None = None,
         *,
         is_reliable: bool = True,
+        segment: str | None = None,
     ) -> None:
+        # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
+        first = request_id if is_reliable else None
         self._feed.record(
             SenderEvent(
                 event=kind,
@@ -98,8 +104,8 @@ class ChannelEvidence:
                 content_topic=self._channel.content_topic,
                 channel_id=self._channel.channel_id,
                 sender_id=self._channel.sender_id,
-                # A ReliableSendId is the SDS id of the send's first segment; an ephemeral message has none to look for.
-                sds_id=request_id if is_reliable else None,
+                sds_id=segment or first,
+                send_id=first,
                 entire_message_hash=whole,
                 envelope_hash=envelope_hash,
                 detail=detail,

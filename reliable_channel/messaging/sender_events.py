@@ -45,7 +45,8 @@ class SenderEvent:
     """One row. ``at_ms`` is Unix ms by the sender's clock; hashes are 32 bytes; ``detail`` holds no payload.
 
     ``channel_id``, ``sender_id``, ``sds_id`` and ``entire_message_hash`` are None unless the payload is a readable SDS
-    message (an encrypted one is not); the hash also if its content is encrypted."""
+    message (an encrypted one is not); the hash also if its content is encrypted. ``send_id``: the ReliableSendId, which
+    is the SDS id of the first segment. Without it, a row with a hash is of a message of its own."""
 
     kind: ClassVar[str] = "sender"
     event: SenderEventKind
@@ -57,6 +58,7 @@ class SenderEvent:
     channel_id: str | None = None
     sender_id: str | None = None
     sds_id: str | None = None
+    send_id: str | None = None
     entire_message_hash: bytes | None = None
     detail: str = ""
 
@@ -89,8 +91,10 @@ def make_sender_event(kind: SenderEventKind, now: int, record: MessageRecord, de
         known = {"channel_id": sds.channel_id, "sender_id": sds.sender_id, "sds_id": sds.message_id}
         if sds.content and not may_be_ciphertext(sds.content, EncryptionLayer.INSIDE_SDS):
             segment = decode_segment(sds.content)
-            whole = segment.entire_message_hash if isinstance(segment, Segment) else keccak256(sds.content)
-            known["entire_message_hash"] = whole
+            if not isinstance(segment, Segment):
+                known["entire_message_hash"] = keccak256(sds.content)
+            elif segment.index == 0 and not segment.is_parity:  # a further one does not state of which send it is
+                known["entire_message_hash"] = segment.entire_message_hash
     return SenderEvent(
         event=kind,
         at_ms=now,

@@ -31,7 +31,7 @@ INDEXED: dict[Table, tuple[str, ...]] = {
     tables.DELIVERIES: ("sds_id", "entire_message_hash"),
     tables.REASSEMBLED_MESSAGES: ("entire_message_hash",),
     tables.INCOMPLETE_MESSAGES: ("entire_message_hash",),
-    tables.SENDER_EVENTS: ("sds_id", "entire_message_hash", "envelope_hash"),
+    tables.SENDER_EVENTS: ("sds_id", "send_id", "envelope_hash"),
     tables.SDS_MESSAGES: ("sds_id", "causal_history"),
     tables.LOST_DEPENDENCIES: ("sds_id",),
     tables.ACKS: ("sds_id",),

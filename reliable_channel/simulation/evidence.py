@@ -81,7 +81,8 @@ def _make_row(
         "sds_id": sds_id,
     }
     if sent.message is not None:
-        row["entire_message_hash"] = keccak256(journal.messages[sent.message].payload).hex()
+        message = journal.messages[sent.message]
+        row |= {"send_id": message.sds_ids[0], "entire_message_hash": keccak256(message.payload).hex()}
     if envelope_hash is not None:
         row["envelope_hash"] = envelope_hash.hex()
     return row

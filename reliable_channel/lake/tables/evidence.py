@@ -3,6 +3,9 @@
 from reliable_channel.lake.tables import columns
 from reliable_channel.lake.tables.model import DAY_MS, Column, Table
 
+LOST = "lost"
+"""The ``sender_events.event`` that recipients report; all others are of the sender."""
+
 SENDER_EVENTS = Table(
     "sender_events",
     "What senders report about their own messages (queued, dispatched, held back or dropped), and recipients about"
@@ -12,7 +15,13 @@ SENDER_EVENTS = Table(
         *columns.CHANNEL,
         columns.SENDER,
         columns.SDS_ID,
-        columns.ENTIRE_HASH,
+        Column(
+            "send_id",
+            "STRING",
+            "SDS id of the first segment of the same message; null: the row is of that segment, or does not say",
+            example=columns.AN_ID,
+        ),
+        columns.ENTIRE_HASH.describe("Keccak-256 of the payload; only with it a row shows that there is a message"),
         Column(
             "event",
             "STRING",

@@ -15,12 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.lake import tables
-from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, ids_in, is_among
-from reliable_channel.pipeline.verdict.gather import QUEUED_TOGETHER, SPAN
-from reliable_channel.pipeline.verdict.in_duckdb import rewrite, select_rows
+from reliable_channel.pipeline.verdict.gather import SPAN
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.rules import Verdict
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
@@ -125,12 +123,10 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         where = is_among("entire_message_hash", payloads) & pc.field("kafka_offset").isin(at)
         columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash", "kafka_offset")
         yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, payloads, where))
-    if touched.queued:
-        where = is_among("entire_message_hash", touched.queued) & (pc.field("event") == "queued")
-        columns = (*CHANNEL_KEY, "sds_id", "sender_id", "entire_message_hash", "event", "event_time")
-        events = in_our_time(look_up[tables.SENDER_EVENTS].rows(columns, touched.queued, where))
-        sources = {"sender_events": events, "new_ids": _make_new_ids(touched)}
-        yield from _list_with_channels(select_rows(rewrite(QUEUED_TOGETHER), sources))
+    if touched.sends:
+        where = is_among("send_id", touched.sends) & pc.field("sds_id").is_valid()
+        columns = (*CHANNEL_KEY, "sds_id", "send_id")
+        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.sends, where))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")

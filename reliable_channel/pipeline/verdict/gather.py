@@ -11,10 +11,11 @@ from __future__ import annotations
 from reliable_channel.core.sds import RefusalReason
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
-from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, NOT_SEEN_SOURCES, UNPROVEN
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, LOST, NOT_SEEN_SOURCES, UNPROVEN
 from reliable_channel.pipeline.lookup import SEARCHED_BYTES, UNDECODED
 
 _CHANNEL = ", ".join(CHANNEL_KEY)
+_HAS_CHANNEL = " and ".join(f"{name} is not null" for name in CHANNEL_KEY)
 
 _BY_ID = (*CHANNEL_KEY, "sds_id")
 READ: dict[Table, tuple[str, ...]] = {
@@ -39,12 +40,7 @@ READ: dict[Table, tuple[str, ...]] = {
     ),
     tables.SENDER_EVENTS: (
         *_BY_ID,
-        "sender_id",
-        "entire_message_hash",
-        "event",
-        "envelope_hash",
-        "event_time",
-        "reported_by",
+        *("sender_id", "send_id", "entire_message_hash", "event", "envelope_hash", "event_time", "reported_by"),
     ),
     tables.SDS_MESSAGES: (
         *(*_BY_ID, "sds_kind", "segment_kind", "sender_id", "entire_message_hash", "data_count"),
@@ -73,7 +69,7 @@ _FACT_TYPES = {
     "delivered": _UNIT,
     "incomplete": _UNIT,
     "belated": _UNIT,
-    "queued": _UNIT,
+    "recorded": _UNIT,
     "segment": "struct<first_seen: timestamp, sender_id: string, entire_message_hash: binary, bare: boolean,"
     " data_count: int>",
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
@@ -127,28 +123,12 @@ _INCOMPLETE = f"""(select * from (select *, row_number() over (
         from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 
-# A running sum of the rows that begin a send numbers the sends.
-_QUEUED = f"""(select {_CHANNEL}, sender_id, entire_message_hash, min(sds_id) as first_id,
-        min(first_seen) as first_seen, explode(collect_set(sds_id)) as sds_id
-    from (select *, sum(begins) over (partition by {_CHANNEL}, sender_id, entire_message_hash
-            order by first_seen, sds_id) as send
-        from (select *, if(first_seen - lag(first_seen) over (partition by {_CHANNEL}, sender_id, entire_message_hash
-                order by first_seen, sds_id) <= interval 1 second, 0, 1) as begins
-            from (select {_CHANNEL}, sender_id, entire_message_hash, sds_id, min(event_time) as first_seen
-                from v_sender_events
-                where event = 'queued' and sds_id is not null and entire_message_hash is not null
-                group by all)))
-    group by {_CHANNEL}, sender_id, entire_message_hash, send)"""
-"""The channel reports a send as queued, and the node each segment, milliseconds apart; more than a second later the
-same payload is another send."""
-
-QUEUED_TOGETHER = f"""
-    select {_CHANNEL}, sds_id from (select *, bool_or(new_id is not null) over (
-            partition by {_CHANNEL}, sender_id, entire_message_hash, first_id) as is_touched
-        from {_QUEUED} left join v_new_ids on new_id = sds_id)
-    where is_touched
-"""
-"""The ids of the sends of which one is new. ``v_new_ids``: the new SDS ids."""
+_RECORDED = f"""(select {_CHANNEL}, sds_id, sender_id, entire_message_hash, min(event_time) as first_seen,
+        concat_ws('-', lower(hex(entire_message_hash)), coalesce(min(send_id), sds_id)) as message_key
+    from v_sender_events where event <> '{LOST}' and entire_message_hash is not null and {_HAS_CHANNEL}
+    group by {_CHANNEL}, sds_id, sender_id, entire_message_hash)"""
+"""What senders record, whatever they record of it: a sender that writes only of what it dispatched knows its message as
+well. One payload may be sent often, so only the rows themselves can state that two segments are of one send."""
 
 MAX_WITNESSED = 10
 """Ids that one message can witness: the last that it names. Senders name what they have just seen, so a real loss is
@@ -290,9 +270,9 @@ FACTS = "\nunion all ".join(
                 sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing, null)""",
         ),
         _select_facts(
-            _QUEUED,
-            queued="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
-                entire_message_hash, null, false, first_seen, null, null, null, null)""",
+            _RECORDED,
+            recorded="""struct(null, null, message_key, sender_id, entire_message_hash, null, false, first_seen, null,
+                null, null, null)""",
         ),
         _select_facts(
             "v_sds_messages where sds_kind = 'content'",
@@ -313,7 +293,7 @@ FACTS = "\nunion all ".join(
             sent="event in ('sent', 'resent', 'not_stored')",
             held_back="event = 'rate_limited'",
             given_up="event in ('failed', 'dropped')",
-            lost_by="if(event = 'lost', reported_by, null)",
+            lost_by=f"if(event = '{LOST}', reported_by, null)",
             undecryptable="undecryptable",
             present="present",
             absent="absent",
@@ -328,7 +308,7 @@ FACTS = "\nunion all ".join(
     )
 )
 
-_CLAIMS = ("delivered", "incomplete", "belated", "queued", "segment", "named", "next")
+_CLAIMS = ("delivered", "incomplete", "belated", "recorded", "segment", "named", "next")
 _FACTS = (
     "asked_for",
     "refused",
@@ -362,27 +342,27 @@ EVIDENCE = f"""
             explode(if(delivered is null, array(if(incomplete is null, belated, null)), filter(sends,
                 each -> each.family <=> delivered.family
                 and each.entire_message_hash <=> delivered.entire_message_hash))) as delivered,
-            coalesce(delivered, incomplete, belated, queued) is null and segment is null and named is not null
+            coalesce(delivered, incomplete, belated, recorded) is null and segment is null and named is not null
                 and coalesce(named.sender_id, next.sender_id) = next.sender_id as is_lost_segment
         from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
     ), in_sends as (
-        -- A sender queues all segments of a send: if one belongs to a delivered message, all do.
+        -- If one segment of a send belongs to a delivered message, all do.
         select * except (delivered, incomplete),
             coalesce(delivered, min(delivered) over send) as delivered,
             coalesce(incomplete, min(incomplete) over send) as incomplete
         from known
-        window send as (partition by {_CHANNEL}, coalesce(queued.message_key, sds_id))
+        window send as (partition by {_CHANNEL}, coalesce(recorded.message_key, sds_id))
     ), beside as (
         -- A segment that never arrived belongs to the message of the segment after it.
-        select * except (delivered, incomplete, queued),
+        select * except (delivered, incomplete, recorded),
             coalesce(delivered, min(delivered) over pair) as delivered,
             coalesce(incomplete, min(incomplete) over pair) as incomplete,
-            coalesce(queued, min(queued) over pair) as queued, coalesce(segment, min(segment) over pair) as part
+            coalesce(recorded, min(recorded) over pair) as recorded, coalesce(segment, min(segment) over pair) as part
         from in_sends window pair as (partition by {_CHANNEL}, if(is_lost_segment, next.sds_id, sds_id))
     ), claimed as (
-        select *, coalesce(delivered, incomplete, queued) as unit,
+        select *, coalesce(delivered, incomplete, recorded) as unit,
             case when delivered is not null then 'delivered' when incomplete is not null then 'incomplete'
-                when queued is not null then 'queued' when part is not null then 'waiting'
+                when recorded is not null then 'recorded' when part is not null then 'waiting'
                 when named is not null then 'named' end as source
         from beside
     ), units as (

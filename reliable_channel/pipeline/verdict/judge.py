@@ -96,7 +96,7 @@ def count_needed_segments(row: dict[str, Any]) -> int:
         return known
     if row["source"] == "incomplete":
         return int(row["received"]) + 1
-    return len(row["ids"]) if row["source"] == "queued" else 1
+    return len(row["ids"]) if row["source"] == "recorded" else 1
 
 
 STORE_ERRORS = {

@@ -36,20 +36,14 @@ def read_related(
     view(tables.ACKS, ids | namers, with_namers)
     messages = view(tables.SDS_MESSAGES, ids | namers, with_namers)
     segments = messages.filter(pc.not_equal(messages["segment_kind"], "bare"))
-    columns = ("sds_id", "event", "entire_message_hash")
-    queued = read(tables.SENDER_EVENTS, columns, ids, by_id & (pc.field("event") == "queued"))
-    for rows in (segments, queued):
+    events = view(tables.SENDER_EVENTS, ids | namers, with_namers)
+    for rows in (segments, events):
         payloads = {*payloads, *rows["entire_message_hash"].drop_null().to_pylist()}
     by_payload = is_among("entire_message_hash", payloads)
     for table in (tables.REASSEMBLED_MESSAGES, tables.INCOMPLETE_MESSAGES):
         view(table, payloads, by_payload)
     rebuilt = pc.field("segment_kind").is_null()
     view(tables.DELIVERIES, {*ids, *payloads}, (by_payload & rebuilt) | (by_id & ~rebuilt))
-    events = view(
-        tables.SENDER_EVENTS,
-        {*ids, *namers, *payloads},
-        (by_payload & (pc.field("event") == "queued")) | with_namers,
-    )
     envelopes = {*events["envelope_hash"].drop_null().to_pylist()}
     by_envelope = is_among("message_hash", envelopes)
     view(tables.SIGHTINGS, envelopes, by_envelope)

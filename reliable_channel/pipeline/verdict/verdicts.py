@@ -1,8 +1,8 @@
 """Writes ``delivery_status``: one row per message known to exist, replaced as evidence grows. A round judges messages
 with new evidence (:mod:`.affected`), and unsettled ones.
 
-Sources, the most certain first: delivered messages, incomplete sets, sends that senders report as queued, waiting
-segments, ids that others name. An SDS id belongs to the message of the first source that contains it. The rules are in
+Sources, the most certain first: delivered messages, incomplete sets, sends that senders record, waiting segments,
+ids that others name. An SDS id belongs to the message of the first source that contains it. The rules are in
 :mod:`reliable_channel.pipeline.verdict.rules`.
 """
 

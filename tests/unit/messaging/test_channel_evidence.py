@@ -28,12 +28,16 @@ class FakeChannel:
     """Takes one listener and has the names of a channel."""
 
     channel_id, content_topic, sender_id = "lobby", CONTENT, "alice"
+    segments: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.tell: Callable[[Any], object] = print
 
     def on(self, kind: object, listener: Callable[[Any], object]) -> None:
         self.tell = listener
+
+    def segment_ids(self, request_id: str) -> tuple[str, ...]:
+        return self.segments
 
 
 @pytest.fixture
@@ -52,6 +56,10 @@ def failed(request_id: str, message_id: str = WHOLE.hex()) -> MessageSendError:
     return MessageSendError(channel_id="lobby", at=2, request_id=request_id, message_id=message_id, error="refused")
 
 
+def delayed(request_id: str, at: int) -> MessageDelayed:
+    return MessageDelayed(channel_id="lobby", at=at, request_id=request_id, message_id=WHOLE.hex(), until=9)
+
+
 def test_a_send_that_fails_before_it_was_dispatched_was_never_sent(channel: FakeChannel, feed: KeptFeed) -> None:
     channel.tell(failed("first-id"))
     (row,) = feed.rows
@@ -67,16 +75,26 @@ def test_a_send_that_nobody_acknowledged_was_sent(channel: FakeChannel, feed: Ke
 
 
 def test_a_held_back_send_says_until_when(channel: FakeChannel, feed: KeptFeed) -> None:
-    channel.tell(MessageDelayed(channel_id="lobby", at=3, request_id="first-id", until=9))
-    assert [(row.event, row.at_ms, row.sds_id, row.detail) for row in feed.rows] == [
-        ("rate_limited", 3, "first-id", "held back until 9 ms")
-    ]
+    channel.tell(delayed("first-id", at=3))
+    (row,) = feed.rows
+    assert (row.event, row.at_ms, row.sds_id, row.detail) == ("rate_limited", 3, "first-id", "held back until 9 ms")
+    assert row.entire_message_hash == WHOLE, "over Kafka, it may be the only row of a send that never leaves"
+
+
+@pytest.mark.parametrize("segments", [(), ("first-id",), ("first-id", "second-id", "parity-id")])
+def test_what_is_queued_names_every_segment_with_its_send(
+    channel: FakeChannel, feed: KeptFeed, segments: tuple[str, ...]
+) -> None:
+    channel.segments = segments  # none of a send that ended long ago
+    ChannelEvidence(channel, PUBSUB, feed).record_queued("first-id", b"whole", 5)  # type: ignore[arg-type]
+    assert [row.sds_id for row in feed.rows] == [*(segments or ("first-id",))]
+    assert {(row.event, row.send_id, row.entire_message_hash) for row in feed.rows} == {("queued", "first-id", WHOLE)}
 
 
 def test_a_send_that_was_held_back_and_then_left_is_no_longer_held_back(channel: FakeChannel, feed: KeptFeed) -> None:
     """Where messages are encrypted as a whole, nobody else can say so: the envelope shows no SDS id."""
     for at, request_id in ((3, "held back"), (4, "held back and refused")):
-        channel.tell(MessageDelayed(channel_id="lobby", at=at, request_id=request_id, until=9))
+        channel.tell(delayed(request_id, at))
     channel.tell(failed("held back and refused"))
     feed.rows.clear()
     for request_id in ("held back", "held back", "held back and refused", "never held back"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,14 @@ def test_an_sds_message_names_its_channel_and_the_whole_message() -> None:
         found = json.loads(to_json(row(WakuMessage(encode_sds_message(sds), CONTENT, timestamp=1))))
         assert (found["channel_id"], found["sender_id"], found["sds_id"]) == ("lobby", "alice", "id")
         assert found["entire_message_hash"] == digest.hex()
+
+
+@pytest.mark.parametrize("further", [{"index": 1}, {"is_parity": True, "data_count": None, "parity_count": 1}])
+def test_a_further_segment_names_no_message_because_it_does_not_state_of_which_send_it_is(further: Any) -> None:
+    segment = replace(Segment(keccak256(b"whole"), 0, 2, None, False, b"part", dialect=Dialect.V01), **further)
+    sds = SdsMessage("alice", "id", "lobby", lamport_timestamp=1, content=encode_segment(segment))
+    made = row(WakuMessage(encode_sds_message(sds), CONTENT, timestamp=1))
+    assert (made.sds_id, made.send_id, made.entire_message_hash) == ("id", None, None)
 
 
 def test_rows_go_to_the_evidence_topic_under_the_content_topic(producer: FakeProducer) -> None:

@@ -16,8 +16,8 @@ from reliable_channel.pipeline.verdict.judge import count_needed_segments
         pytest.param("waiting", None, 4, 1, 4, id="segments that wait"),
         pytest.param("waiting", None, None, 1, 1, id="a bare message"),
         pytest.param("named", None, None, 0, 1, id="only named"),
-        pytest.param("queued", None, None, 0, 2, id="only its sender reports its two segments"),
-        pytest.param("queued", None, 4, 1, 4, id="its sender reports it, and a segment that shows k came"),
+        pytest.param("recorded", None, None, 0, 2, id="only its sender reports its two segments"),
+        pytest.param("recorded", None, 4, 1, 4, id="its sender reports it, and a segment that shows k came"),
     ],
 )
 def test_needed_is_k_or_more_than_came(

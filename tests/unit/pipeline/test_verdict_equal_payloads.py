@@ -18,7 +18,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
 
 AT_MS = 1_767_225_600_000
-CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/a/1/b/proto", "channel_id": "c"}
+CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/c/proto", "channel_id": "c"}
 SAID = {**CHANNEL, "sender_id": "alice", "entire_message_hash": b"p" * 32}
 BEFORE = 20
 """Sends before the round in question, a minute apart."""
@@ -52,9 +52,11 @@ class Evidence:
         row |= {"first_sds_id": f"{send}/0", "first_lamport_timestamp": at_us(send) // 1000, "data_count": 2}
         self.append(tables.DELIVERIES, [row])
 
-    def queued(self, send: int, *parts: int) -> None:
-        rows = [{**SAID, "sds_id": f"{send}/{part}", "event": "queued", "event_time": at_us(send)} for part in parts]
-        self.append(tables.SENDER_EVENTS, rows)
+    def recorded(self, send: int, *parts: int, of_one_send: bool = True, **columns: Any) -> None:
+        """The rows of the sender, of all segments at once unless ``columns`` have another ``event_time``."""
+        row = {**SAID, "event": "queued", "event_time": at_us(send), **columns}
+        row |= {"send_id": f"{send}/0"} if of_one_send else {}
+        self.append(tables.SENDER_EVENTS, [{**row, "sds_id": f"{send}/{part}"} for part in parts])
 
     def clock(self, send: int) -> None:
         row = {"kafka_topic": "t", "kafka_partition": 0, "query_id": "q", "batch_id": send, "kind": "batch"}
@@ -65,9 +67,12 @@ class Evidence:
         return verdicts.run(None, self.settings)  # type: ignore[arg-type]
 
     def ids_of(self, send: int) -> list[str]:
+        return list(self.status_of(f"{send}/0")["sds_ids"])
+
+    def status_of(self, sds_id: str) -> dict[str, Any]:
         rows = rows_of(open_table(self.settings.paths, tables.DELIVERY_STATUS))
-        [row] = [row for row in rows if f"{send}/0" in row["sds_ids"]]
-        return list(row["sds_ids"])
+        [row] = [row for row in rows if sds_id in row["sds_ids"]]
+        return row
 
 
 def at_us(send: int) -> int:
@@ -88,7 +93,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evidence.segments(send)
         evidence.reassembled(send)
         evidence.delivered(send)
-        evidence.queued(send, 0, 1)
+        evidence.recorded(send, 0, 1)
     evidence.clock(BEFORE)
     assert evidence.judge() == BEFORE
     return place
@@ -104,7 +109,7 @@ def test_another_send_leaves_the_verdicts_on_those_before(evidence: Evidence) ->
     evidence.segments(BEFORE)
     evidence.reassembled(BEFORE)
     evidence.delivered(BEFORE)
-    evidence.queued(BEFORE, 0, 1)
+    evidence.recorded(BEFORE, 0, 1)
     assert evidence.judge() == 1
 
 
@@ -114,10 +119,45 @@ def test_a_segment_that_comes_late_is_of_the_send_with_its_lamport_timestamp(evi
     assert evidence.ids_of(3) == ["3/0", "3/1", "3/2"]
 
 
-def test_a_segment_that_its_sender_reports_later_is_of_the_send_that_was_queued_with_it(evidence: Evidence) -> None:
-    evidence.queued(3, 2)
+def test_a_segment_that_its_sender_records_later_is_of_the_send_that_it_states(evidence: Evidence) -> None:
+    evidence.recorded(3, 2, event_time=at_us(4))  # the rate limit held it back meanwhile
     assert evidence.judge() == 1
     assert evidence.ids_of(3) == ["3/0", "3/1", "3/2"]
+
+
+@pytest.mark.parametrize(("event", "cause"), [("queued", None), ("sent", None), ("failed", "never_sent")])
+def test_a_lost_send_is_not_taken_for_the_one_before_with_the_same_payload(
+    evidence: Evidence, event: str, cause: str | None
+) -> None:
+    evidence.recorded(BEFORE, 0, 1, event=event, event_time=at_us(3) + 500_000)
+    evidence.clock(BEFORE + 60)
+    assert evidence.judge() == 1
+    lost = evidence.status_of(f"{BEFORE}/0")
+    assert (lost["sds_ids"], lost["verdict"], lost["cause"]) == ([f"{BEFORE}/0", f"{BEFORE}/1"], "missing", cause)
+    assert evidence.status_of("3/0")["verdict"] == "delivered"
+
+
+def test_sends_whose_rows_state_nothing_more_are_one_each(evidence: Evidence) -> None:
+    for send in (BEFORE, BEFORE + 1):
+        evidence.recorded(send, 0, of_one_send=False, event_time=at_us(BEFORE))
+    assert evidence.judge() == 2
+
+
+def test_the_rows_of_a_send_may_come_in_any_order(evidence: Evidence) -> None:
+    for part in (2, 1, 0):
+        evidence.recorded(BEFORE, part)
+        assert evidence.judge() == 1
+    evidence.recorded(3, 2)
+    evidence.append(tables.ACKS, [{**CHANNEL, "sds_id": "3/2", "acknowledged_by": "bob", "certainty": "certain"}])
+    assert evidence.judge() == 1
+    assert evidence.ids_of(BEFORE) == [f"{BEFORE}/0", f"{BEFORE}/1", f"{BEFORE}/2"]
+    assert evidence.ids_of(3) == ["3/0", "3/1", "3/2"]
+
+
+@pytest.mark.parametrize("name", [*CHANNEL, "entire_message_hash"])
+def test_a_row_that_does_not_name_its_message_adds_none(evidence: Evidence, name: str) -> None:
+    evidence.recorded(BEFORE, 0, **{name: None})
+    assert evidence.judge() == 0
 
 
 def test_a_delivery_brings_the_ids_of_the_message_that_its_record_completed(evidence: Evidence) -> None:

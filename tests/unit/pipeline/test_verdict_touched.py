@@ -74,7 +74,8 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     append(settings, tables.SDS_MESSAGES, {**segment, "sds_id": "a", "segment_kind": "data"})
     append(settings, tables.LOST_DEPENDENCIES, {"sds_id": "b"})
     append(settings, tables.REPAIR_REQUESTS, {"sds_id": "c"})
-    append(settings, tables.SENDER_EVENTS, {"sds_id": "d", "event": "sent"})
+    append(settings, tables.SENDER_EVENTS, {"sds_id": "d", "event": "sent"}, {"sds_id": "j", "event": "lost"})
+    append(settings, tables.SENDER_EVENTS, {"sds_id": "k", "event": "queued", "send_id": "l"})
     append(settings, tables.INCOMPLETE_MESSAGES, {"sds_ids": ["e", None, "f"]})
     delivered = {"sds_id": "g", "first_sds_id": "h", "row_kind": "message", "entire_message_hash": PAYLOAD}
     append(settings, tables.DELIVERIES, {**delivered, **place, "first_lamport_timestamp": 5})
@@ -89,11 +90,11 @@ def test_every_table_says_which_messages_its_rows_are_about(settings: Settings) 
     )
     found = since(settings, position)
     assert found is not None
-    assert names(found) == [*"abcdefghi"]
+    assert names(found) == [*"abcdefghijkl"]
+    assert found.sends == {"d", "l"}, "the first segments of what senders recorded, not of what recipients lost"
     assert found.payloads == {PAYLOAD}
     assert found.rebuilt == {(PAYLOAD, 0)}
     assert found.spans == {0}
-    assert found.queued == set()
     assert found.envelopes == {PAYLOAD, b"l" * 32}, "bridges' sightings are of records that ingest has"
     assert found.texts == {f"{b'h'.hex() * 32}-5", "broke"}, "the key of the delivery, and what a broken record holds"
     assert found.lamport == {HERE: 7}
