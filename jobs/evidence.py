@@ -17,7 +17,7 @@ from reliable_channel.runtime.own_broker import check_kafka
 def collect(settings: Settings) -> None:
     check_kafka(settings)
     with record_outcome(settings.paths, "evidence"):
-        sys.stderr.write(f"{collect_evidence(settings)} records of evidence\n")
+        sys.stderr.write(f"{collect_evidence(settings)}\n")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from kafka import KafkaConsumer, TopicPartition
 
 from reliable_channel.config import Settings
-from reliable_channel.evidence.intake import EvidenceRecord, name_source, read_position, write
+from reliable_channel.evidence.intake import Collected, EvidenceRecord, name_source, read_position, write
 from reliable_channel.transport.kafka_consumer import describe_topic, poll_records
 from reliable_channel.transport.kafka_producer import translate_errors
 
@@ -20,9 +20,8 @@ POLL_MS = 2_000
 
 
 @translate_errors()
-def collect_evidence(settings: Settings) -> int:
-    """Process all current records of the evidence topic, each exactly once; returns how many became rows. Needs no
-    Spark.
+def collect_evidence(settings: Settings) -> Collected:
+    """Process all current records of the evidence topic, each exactly once. Needs no Spark.
 
     A second collector on the same run directory (a job beside ``run``) waits for the first. Raises ``EnvironmentFault``
     if Kafka cannot be reached or a record cannot be decoded."""
@@ -45,20 +44,22 @@ def _hold_lock(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str) -> int:
+def _read(settings: Settings, consumer: KafkaConsumer, topic: str, topic_id: str) -> Collected:
     topic_partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     if not topic_partitions:
-        return 0
+        return Collected()
     consumer.assign(topic_partitions)
     first, end = consumer.beginning_offsets(topic_partitions), consumer.end_offsets(topic_partitions)
     source = name_source(settings.paths, topic, topic_id, {each.partition: end[each] for each in topic_partitions})
     for each in topic_partitions:
         consumer.seek(each, max(first[each], read_position(settings.paths, source, each.partition)))
-    count = 0
+    total = Collected()
     while any(consumer.position(each) < end[each] for each in topic_partitions):
         polled = poll_records(consumer, topic, POLL_MS)
         records = [EvidenceRecord(r.partition, r.offset, r.value) for batch in polled.values() for r in batch]
         if not records:  # a slow broker: other collectors wait meanwhile, and the next run reads the rest
             break
-        count += write(settings.paths, source, records, settings.kafka.topics.envelopes)
-    return count
+        new = write(settings.paths, source, records, settings.kafka.topics.envelopes)
+        where = total.first_refused or new.first_refused
+        total = Collected(total.written + new.written, total.refused + new.refused, where)
+    return total

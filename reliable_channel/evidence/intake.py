@@ -2,9 +2,9 @@
 
 Senders record the outcome of each message, recipients the messages that they gave up; bridges record the gaps in what
 they read and which bridge saw which envelope. The records are JSON of this project's processes, on a topic that others
-may also write to: their size is bounded, they are validated, and invalid ones are skipped. Each record is processed
-exactly once, because the tables store its topic position as an application transaction. A later record of a gap
-replaces the earlier row.
+may also write to: their size is bounded, they are validated, and invalid ones are skipped and counted. Each record is
+processed exactly once, because the tables store its topic position as an application transaction. A later record of a
+gap replaces the earlier row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltalake import Transaction
 
@@ -26,6 +26,8 @@ from reliable_channel.lake.read import open_table, quote
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
+from reliable_channel.lake.tables.evidence import LOST
+from reliable_channel.messaging.sender_events import SenderEventKind
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_TEXT = 1_024
@@ -34,15 +36,30 @@ MAX_IDS = 1_000
 of shorter ones, and each row repeats the record's texts."""
 ROWS_AT_ONCE = 20_000
 """About how many rows are held in memory before they are written, each of up to ten texts."""
+_MIN_MS = 1_577_836_800_000
+"""The begin of 2020: an earlier time is in seconds, or of a clock that was never set."""
 _MAX_MS = 253_402_300_799_999
 """The end of the year 9999: Python's datetime has no later time."""
 _TEXTS = (*CHANNEL_KEY, "sender_id", "sds_id", "send_id", "event", "detail")
+_EVENTS = frozenset(SenderEventKind)
 _HASHES = ("entire_message_hash", "envelope_hash")
 WRITTEN = (SENDER_EVENTS, SOURCE_GAPS, SIGHTINGS)
 SOURCES = frozenset({"relay", "filter", "store", "sender"})
 OF_A_BRIDGE = -1
 """The partition of a bridge's gap: it has none."""
 BRIDGE_CAUSES = frozenset({"bridge_restart", "node_unreachable", "cache_full", "resubscribed"})
+
+
+class Collected(NamedTuple):
+    """What became of records: how many are rows now, how many were refused, and where the first of these is."""
+
+    written: int = 0
+    refused: int = 0
+    first_refused: str = ""
+
+    def __str__(self) -> str:
+        refused = f"; {self.refused} others are none (the first: {self.first_refused})" if self.refused else ""
+        return f"{self.written} records of evidence{refused}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +90,10 @@ def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[in
     return topic if is_same else own
 
 
-def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> int:
-    """Append the records as rows, each exactly once; returns how many became rows. The records of a partition must be
-    in order. ``topic``: as :func:`name_source` names it."""
-    written = 0
+def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> Collected:
+    """Append the records as rows, each exactly once. The records of a partition must be in order. ``topic``: as
+    :func:`name_source` names it."""
+    written, refused = 0, list[str]()
     parts: dict[int, _Part] = {}
     for record in records:
         part = parts.setdefault(record.partition, _Part())
@@ -84,12 +101,14 @@ def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], en
         if made is not None:
             part.rows[made[0]] += [(record.offset, row) for row in made[1]]
             written += 1
+        else:
+            refused.append(f"partition {record.partition}, offset {record.offset}")
         part.end = record.offset + 1
         if sum(map(len, part.rows.values())) >= ROWS_AT_ONCE:
             _write_part(paths, topic, record.partition, parts.pop(record.partition))
     for partition, part in sorted(parts.items()):
         _write_part(paths, topic, partition, part)
-    return written
+    return Collected(written, len(refused), refused[0] if refused else "")
 
 
 @dataclass(slots=True)
@@ -146,7 +165,7 @@ def convert_record(record: EvidenceRecord, envelopes_topic: str) -> tuple[Table,
 
 
 def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at, vantage, source = _to_us(fields.get("at_ms")), _to_text(fields.get("vantage")), _to_text(fields.get("source"))
+    at, vantage, source = _read_time(fields), _to_text(fields.get("vantage")), _to_text(fields.get("source"))
     hashes = fields.get("hashes")
     if at is None or not vantage or source not in SOURCES or not isinstance(hashes, list):
         return None
@@ -158,9 +177,9 @@ def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]
 
 
 def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
-    at = _to_us(fields.get("at_ms"))
+    at = _read_time(fields)
     row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in _TEXTS}
-    if at is None or not row["event"]:
+    if at is None or row["event"] not in _EVENTS:
         return None
     row |= {name: _to_hash(fields.get(name)) for name in _HASHES}
     return SENDER_EVENTS, [{**row, "event_time": at}]
@@ -168,12 +187,12 @@ def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, An
 
 def _read_loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     """One row for each segment that the recipient held; without one, no row can be attributed to a message."""
-    at, reported_by, ids = _to_us(fields.get("at_ms")), _to_text(fields.get("reported_by")), fields.get("sds_ids")
+    at, reported_by, ids = _read_time(fields), _to_text(fields.get("reported_by")), fields.get("sds_ids")
     if at is None or not reported_by or not isinstance(ids, list):
         return None
     reason, detail = _to_text(fields.get("reason")), _to_text(fields.get("detail"))
     row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
-    row |= {"entire_message_hash": _to_hash(fields.get("entire_message_hash")), "event": "lost", "event_time": at}
+    row |= {"entire_message_hash": _to_hash(fields.get("entire_message_hash")), "event": LOST, "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
     held = dict.fromkeys(text for sds_id in ids if (text := _to_text(sds_id)))
     return (SENDER_EVENTS, [{**row, "sds_id": sds_id} for sds_id in islice(held, MAX_IDS)]) if held else None
@@ -226,19 +245,24 @@ def _app(topic: str, partition: int) -> str:
 
 def _to_text(value: Any) -> str | None:
     """Return bounded text that can be stored: JSON can contain half of a surrogate pair, which UTF-8 cannot
-    represent."""
-    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else None
+    represent. ``None`` for an empty one, by which some languages write what is absent."""
+    return value[:MAX_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) and value else None
 
 
 def _to_hash(value: Any) -> bytes | None:
-    """Convert hex to bytes; ``None`` for anything but 32 bytes in hex."""
-    if not isinstance(value, str) or len(value) != 64:
+    """Convert hex to bytes, also with the 0x of Waku nodes; ``None`` for anything but 32 bytes in hex."""
+    if not isinstance(value, str) or len(digits := value.removeprefix("0x")) != 64:
         return None
     try:
-        digest = bytes.fromhex(value)  # which skips spaces
+        digest = bytes.fromhex(digits)  # which skips spaces
     except ValueError:
         return None
     return digest if len(digest) == 32 else None
+
+
+def _read_time(fields: dict[str, Any]) -> int | None:
+    at = _to_us(fields.get("at_ms"))
+    return at if at is not None and at >= _MIN_MS * 1000 else None
 
 
 def _to_us(value: Any) -> int | None:

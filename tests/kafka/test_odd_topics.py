@@ -274,7 +274,7 @@ def test_evidence_of_a_topic_that_was_created_anew_is_read(broker: Settings, top
             for event in events:
                 value = {"kind": "sender", "event": event, "at_ms": 1_767_225_600_000}
                 producer.send(name, json.dumps(value).encode()).get(timeout=WAIT_S)
-        return collect_evidence(here)
+        return collect_evidence(here).written
 
     make(broker, name)
     assert (collect("queued", "sent"), collect()) == (2, 0)

@@ -21,6 +21,7 @@ from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.evidence.intake import Collected
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
@@ -117,18 +118,18 @@ def test_a_continuous_run_judges_after_one_interval_whatever_the_last_round_took
 def test_a_continuous_run_takes_evidence_at_every_interval_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds, said, found = Rounds(4, 0, [0.0]), list[str](), iter([3, EnvironmentFault("No broker."), 0, 2])
 
-    def collect(_: Any) -> int:
+    def collect(_: Any) -> Collected:
         taken = next(found)
         if isinstance(taken, EnvironmentFault):
             raise taken
-        return taken
+        return Collected(taken)
 
     monkeypatch.setattr("reliable_channel.evidence.collecting.collect_evidence", collect)
     settings = load("local")
     collect_once = partial(run.run_collection, settings, said.append)
     run.repeat_until("evidence", collect_once, 2, cast(threading.Event, rounds), said.append, lambda *_: None)
     assert rounds.pauses == [2] * 5
-    assert said == ["evidence: 3 records", "evidence: No broker.", "evidence: 2 records"]
+    assert said == [f"evidence: {what}" for what in ("3 records of evidence", "No broker.", "2 records of evidence")]
 
 
 def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails() -> None:

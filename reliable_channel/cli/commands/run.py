@@ -49,8 +49,8 @@ def run_collection(settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence of senders and the bridge into ``sender_events`` and ``source_gaps``."""
     from reliable_channel.evidence.collecting import collect_evidence
 
-    if count := collect_evidence(settings):
-        say(f"evidence: {count} records")
+    if any(collected := collect_evidence(settings)):
+        say(f"evidence: {collected}")
 
 
 def repeat_until(

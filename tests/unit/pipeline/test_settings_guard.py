@@ -341,10 +341,10 @@ def test_a_rebuilt_table_keeps_the_positions_in_the_topic_of_evidence(settings: 
     """Else the topic would be read again from its beginning, and every row of it would be there twice."""
 
     def collect(paths: PathSettings, offset: int) -> int:
-        event = {"kind": "sender", "event": "queued", "sds_id": "a", "channel_id": "c", "at_ms": offset + 1}
+        event = {"kind": "sender", "event": "queued", "sds_id": "a", "channel_id": "c", "at_ms": 1_767_225_600_000}
         records = [EvidenceRecord(0, at, json.dumps(event).encode()) for at in range(offset + 1)]
         new = [record for record in records if record.offset >= read_position(paths, "evidence/id", 0)]
-        return write_evidence(paths, "evidence/id", new, "waku.envelopes")
+        return write_evidence(paths, "evidence/id", new, "waku.envelopes").written
 
     rebuilt = settings.with_run_dir(tmp_path / "rebuilt").paths
     assert [collect(settings.paths, 0), collect(settings.paths, 1)] == [1, 1]
