@@ -163,8 +163,9 @@ class Story:
             **m["channel"],
             sender_id=m["sender_id"],
             sds_id=m["ids"][n],
+            send_id=m["ids"][0] if self.random.random() < 0.7 else None,
             event=event,
-            entire_message_hash=m["payload"] if event == "queued" else None,
+            entire_message_hash=m["payload"] if self.random.random() < 0.7 else None,
             envelope_hash=m["envelopes"][n] if event in ("sent", "failed") else None,
             event_time=self.time(m["at_s"] + 0.01 * n),
         )

@@ -104,6 +104,7 @@ class Story(MessageRows):
                     **self.channel(message),
                     sender_id=message.sender,
                     sds_id=part.sds_id,
+                    send_id=message.parts[0].sds_id,
                     entire_message_hash=message.payload_hash,
                     event=event,
                     envelope_hash=part.envelope_hash if event == "sent" else None,
