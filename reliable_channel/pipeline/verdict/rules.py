@@ -90,8 +90,8 @@ RULES: tuple[Rule, ...] = (
     (lambda e: e.hash_mismatch, Verdict.MISSING, Cause.HASH_MISMATCH),
     (lambda e: e.received >= e.needed and e.refused, Verdict.MISSING, Cause.REFUSED),
     (lambda e: e.received >= e.needed, Verdict.MISSING, Cause.DEPENDENCY_MISSING),
-    (lambda e: e.held_back and not e.sent, Verdict.MISSING, Cause.RATE_LIMITED),
-    (lambda e: e.given_up and not e.sent, Verdict.MISSING, Cause.NEVER_SENT),
+    (lambda e: e.held_back and not (e.sent or e.store_has), Verdict.MISSING, Cause.RATE_LIMITED),
+    (lambda e: e.given_up and not (e.sent or e.store_has), Verdict.MISSING, Cause.NEVER_SENT),
     (lambda e: e.undecryptable, Verdict.MISSING, Cause.UNDECRYPTABLE),
     (lambda e: e.undecodable, Verdict.MISSING, Cause.UNDECODABLE),
     (lambda e: e.store_has is True, Verdict.UNKNOWN, Cause.UNSETTLED),  # it can still be fetched

@@ -37,6 +37,11 @@ CASES: dict[str, tuple[VerdictEvidence, Verdict, Cause | None]] = {
     "garbled": (VerdictEvidence(undecodable=True, received=1, needed=2), MISSING, Cause.UNDECODABLE),
     "a segment lacks": (VerdictEvidence(received=2, needed=3, sent=True), MISSING, Cause.SEGMENT_MISSING),
     "a store still has it": (VerdictEvidence(sent=True, store_has=True), Verdict.UNKNOWN, Cause.UNSETTLED),
+    "held back at first, and in a store": (
+        VerdictEvidence(held_back=True, given_up=True, store_has=True),
+        Verdict.UNKNOWN,
+        Cause.UNSETTLED,
+    ),
     "we were not listening": (VerdictEvidence(sent=True, in_gap=True), Verdict.UNKNOWN, Cause.SOURCE_GAP),
     "a topic that nobody reads": (VerdictEvidence(sent=True, followed=False), Verdict.UNKNOWN, Cause.NOT_FOLLOWED),
     "others had it, no store": (VerdictEvidence(sent=True, store_has=False), MISSING, Cause.PROPAGATED_NOT_STORED),
