@@ -179,7 +179,7 @@ def _read_sightings(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]
 def _read_sender_event(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | None:
     at = _read_time(fields)
     row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in _TEXTS}
-    if at is None or row["event"] not in _EVENTS:
+    if at is None or row["event"] not in _EVENTS or (row["sds_id"] and not _names_channel(row)):
         return None
     row |= {name: _to_hash(fields.get(name)) for name in _HASHES}
     return SENDER_EVENTS, [{**row, "event_time": at}]
@@ -192,6 +192,8 @@ def _read_loss(fields: dict[str, Any]) -> tuple[Table, list[dict[str, Any]]] | N
         return None
     reason, detail = _to_text(fields.get("reason")), _to_text(fields.get("detail"))
     row: dict[str, Any] = {name: _to_text(fields.get(name)) for name in (*CHANNEL_KEY, "sender_id")}
+    if not _names_channel(row):
+        return None
     row |= {"entire_message_hash": _to_hash(fields.get("entire_message_hash")), "event": LOST, "event_time": at}
     row |= {"reported_by": reported_by, "detail": ": ".join(filter(None, (reason, detail))) or None}
     held = dict.fromkeys(text for sds_id in ids if (text := _to_text(sds_id)))
@@ -258,6 +260,11 @@ def _to_hash(value: Any) -> bytes | None:
     except ValueError:
         return None
     return digest if len(digest) == 32 else None
+
+
+def _names_channel(row: dict[str, Any]) -> bool:
+    """Whether the SDS ids in a row can be found: those of two channels may be equal."""
+    return all(row[name] for name in CHANNEL_KEY)
 
 
 def _read_time(fields: dict[str, Any]) -> int | None:

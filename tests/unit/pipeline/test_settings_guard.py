@@ -341,7 +341,7 @@ def test_a_rebuilt_table_keeps_the_positions_in_the_topic_of_evidence(settings: 
     """Else the topic would be read again from its beginning, and every row of it would be there twice."""
 
     def collect(paths: PathSettings, offset: int) -> int:
-        event = {"kind": "sender", "event": "queued", "sds_id": "a", "channel_id": "c", "at_ms": 1_767_225_600_000}
+        event = {"kind": "sender", "event": "queued", "at_ms": 1_767_225_600_000}
         records = [EvidenceRecord(0, at, json.dumps(event).encode()) for at in range(offset + 1)]
         new = [record for record in records if record.offset >= read_position(paths, "evidence/id", 0)]
         return write_evidence(paths, "evidence/id", new, "waku.envelopes").written
