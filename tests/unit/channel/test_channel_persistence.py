@@ -453,6 +453,7 @@ def test_a_forked_process_cannot_use_a_channel_and_holds_no_lock_of_it(tmp_path:
             lambda: channel.forget_label("label"),
             lambda: channel.send_state("id"),
             lambda: channel.request_ids("id"),
+            lambda: channel.segment_ids("id"),
             lambda: channel.wait(["id"]),
             lambda: channel.on(ChannelEvent, print),
             channel.flush,
