@@ -3,6 +3,7 @@ known. It uses plain sets and counting, not the protocol's state machines."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from reliable_channel.core.wire.malformed import Malformed
@@ -30,6 +31,8 @@ class Observation:
     id, participant) from causal histories."""
 
     arrived: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    """The order in which SDS ids arrived."""
     repaired: dict[str, int] = field(default_factory=dict)
     complete: dict[int, int] = field(default_factory=dict)
     named: dict[str, Naming] = field(default_factory=dict)
@@ -52,6 +55,9 @@ class Observation:
 def observe(journal: ChannelJournal) -> Observation:
     """Walk through the observer's records of a channel in the order of reception."""
     seen = Observation()
+    sends_of: dict[tuple[str, bytes, Fault | None], list[SentMessage]] = defaultdict(list)
+    for message in journal.messages.values():
+        sends_of[message.sender, message.payload, message.fault].append(message)
     read: set[str] = set()
     """The ids whose senders' own histories were seen."""
     for record in journal.observed:
@@ -64,11 +70,13 @@ def observe(journal: ChannelJournal) -> Observation:
         sent, now = journal.sds[sds_id], record.at_ms
         new = sds_id not in seen.arrived
         seen.arrived.setdefault(sds_id, now)
+        seen.places.setdefault(sds_id, len(seen.places))
         if not copied and sds_id not in read:
             read.add(sds_id)
             _read_history(journal, sent, record, seen)
         if new and sent.message is not None and sent.message not in seen.complete:
-            _complete(journal, journal.messages[sent.message], now, seen)
+            message = journal.messages[sent.message]
+            _complete(message, sends_of[message.sender, message.payload, message.fault], now, seen)
     return seen
 
 
@@ -102,18 +110,18 @@ def _is_taken(journal: ChannelJournal, record: ObserverRecord) -> bool:
     return not isinstance(message, Malformed) and message.channel_id == journal.plan.channel_id
 
 
-def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Observation) -> None:
+def _complete(message: SentMessage, same: list[SentMessage], now: int, seen: Observation) -> None:
     """A message is complete when k of its k + m segments arrived and one of them carries k (v0.1 parity does not).
     Sends of one payload lend each other missing segments: when none has k segments and all of them together have k
     places, the one that was seen first is complete, and the others keep what they lent (docs/segmentation.md, *Sets and
-    sends*).
+    sends*). ``same``: the sends of its payload.
 
     Its other segments are then known as well (*verified repair*): the data segments always, the parity segments if one
     of its own segments, or a borrowed one, carried their number."""
     if message.fault is Fault.HASH_MISMATCH:
         return
     k = message.data_count
-    sends = _find_waiting_sends(journal, message, seen)
+    sends = _find_waiting_sends(same, seen)
     together = {index for each in sends for index in _find_positions(each, seen)}
     able = [each for each in sends if min(_find_positions(each, seen)) < k]
     if message in able and len(_find_positions(message, seen)) >= k:
@@ -129,17 +137,10 @@ def _complete(journal: ChannelJournal, message: SentMessage, now: int, seen: Obs
             seen.repaired[sds_id] = now
 
 
-def _find_waiting_sends(journal: ChannelJournal, message: SentMessage, seen: Observation) -> list[SentMessage]:
-    """The incomplete sends of one payload of which a segment arrived, in the order in which they were first seen."""
-    same = [
-        each
-        for each in journal.messages.values()
-        if (each.sender, each.payload, each.fault) == (message.sender, message.payload, message.fault)
-        and each.number not in seen.complete
-        and _find_positions(each, seen)
-    ]
-    order = {sds_id: index for index, sds_id in enumerate(seen.arrived)}
-    return sorted(same, key=lambda each: min(order[i] for i in each.sds_ids if i in order))
+def _find_waiting_sends(same: list[SentMessage], seen: Observation) -> list[SentMessage]:
+    """The incomplete ones of sends of which a segment arrived, in the order in which they were first seen."""
+    waiting = [each for each in same if each.number not in seen.complete and _find_positions(each, seen)]
+    return sorted(waiting, key=lambda each: min(seen.places[i] for i in each.sds_ids if i in seen.places))
 
 
 def _find_positions(message: SentMessage, seen: Observation) -> set[int]:

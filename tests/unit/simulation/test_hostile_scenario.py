@@ -12,27 +12,31 @@ from reliable_channel.simulation.attacks import ATTACKS, NAMED_ONLY
 from reliable_channel.simulation.presets import hostile_scenario
 from reliable_channel.simulation.scene import Fate
 from reliable_channel.simulation.truth import Truth
-from reliable_channel.simulation.world import simulate
+from reliable_channel.simulation.world import World, simulate
 
 
-def test_the_same_seed_gives_the_same_attacks_and_another_seed_others() -> None:
-    one, again, other = (simulate(hostile_scenario(seed)) for seed in (7, 7, 8))
-    assert one.records == again.records
-    assert one.truth == again.truth
-    assert one.truth.attacks != other.truth.attacks
+@pytest.fixture(scope="module")
+def world() -> World:
+    return simulate(hostile_scenario(7))
 
 
-def test_the_hostile_demo_tries_every_attack() -> None:
-    attacks = simulate(hostile_scenario()).truth.attacks
+def test_the_same_seed_gives_the_same_attacks_and_another_seed_others(world: World) -> None:
+    again, other = (simulate(hostile_scenario(seed)) for seed in (7, 8))
+    assert world.records == again.records
+    assert world.truth == again.truth
+    assert world.truth.attacks != other.truth.attacks
+
+
+def test_the_hostile_demo_tries_every_attack(world: World) -> None:
+    attacks = world.truth.attacks
     assert {attack.attack for attack in attacks} == set(ATTACKS)
     assert {attack.fate for attack in attacks} == set(Fate)
 
 
-def test_a_channel_does_not_depend_on_the_attacks_on_another() -> None:
-    scenario = hostile_scenario()
-    first, second = scenario.channels
-    quiet = replace(scenario, channels=(replace(first, hostile=None), second))
-    (_, both), (_, one) = simulate(scenario).journals, simulate(quiet).journals
+def test_a_channel_does_not_depend_on_the_attacks_on_another(world: World) -> None:
+    first, second = world.scenario.channels
+    quiet = replace(world.scenario, channels=(replace(first, hostile=None), second))
+    (_, both), (_, one) = world.journals, simulate(quiet).journals
     assert both == one
 
 
