@@ -4,9 +4,10 @@ and charts are those of the report."""
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import pandas as pd
@@ -71,7 +72,8 @@ def verdicts(lake: TableSnapshot, window: TimeWindow) -> Figure:
         "Verdicts over time",
         f"Stacked bars of {total} messages by verdict and cause, by the time of their first trace.",
         ("first seen (UTC)", "verdict and cause", "messages"),
-        [(text.moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins],
+        ((text.moment(row["time"])[:19], row["outcome"], row["messages"]) for row in bins),
+        len(bins),
         lambda _: _import_charts("loss").verdicts(pd.DataFrame(bins), binned["seconds"], window.now),
     )
 
@@ -80,16 +82,20 @@ def rate(lake: TableSnapshot, window: TimeWindow) -> Figure:
     """Messages delivered over time, by channel."""
     bounded = window.clock is not None and window.last != "all"
     frame = delivery.rate(TableWindow(lake, Rows(since=window.since) if bounded else None))
-    frame["link"] = [link("/channels", last=window.last, text=name) for name in frame["name"]]
     frame.attrs["until"] = window.now
 
-    rows = [(text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False)]
+    def draw(_: int) -> Any:
+        links = {name: link("/channels", last=window.last, text=name) for name in frame["name"].unique()}
+        return _import_charts("delivery").rate(frame.assign(link=frame["name"].map(links)))
+
+    rows = ((text.moment(row.time)[:19], text.name(row.name), row.messages) for row in frame.itertuples(index=False))
     return _make_figure(
         "Messages delivered",
         f"Stacked bars of {int(frame['messages'].sum())} messages delivered, by channel and time.",
         ("delivered (UTC)", "channel", "messages"),
         rows,
-        lambda _: _import_charts("delivery").rate(frame),
+        len(frame),
+        draw,
     )
 
 
@@ -98,15 +104,16 @@ def lag(lake: TableSnapshot, window: TimeWindow) -> Figure:
     frame = capacity.lag(TableWindow(lake)).groupby("query").tail(200)
 
     newest = frame.sort_values("time", ascending=False, kind="stable")
-    rows = [
+    rows = (
         (text.moment(row.time)[:19], text.name(row.query), int(row.lag), row.unit)
         for row in newest.itertuples(index=False)
-    ]
+    )
     return _make_figure(
         "Lag",
         "Lines per query: what was unread when each micro-batch ended.",
         ("micro-batch ended (UTC)", "query", "behind", "unit"),
         rows,
+        len(frame),
         lambda _: _import_charts("capacity").lag(frame),
     )
 
@@ -115,7 +122,7 @@ def time_line(lake: TableSnapshot, message: MessageFacts) -> Figure:
     """Every known event of a message."""
     frame = timeline(TableWindow(lake), message)
 
-    rows = [
+    rows = (
         (
             text.moment(row.time),
             row.lane,
@@ -125,12 +132,13 @@ def time_line(lake: TableSnapshot, message: MessageFacts) -> Figure:
             text.name(row.sds_id, 20),
         )
         for row in frame.itertuples(index=False)
-    ]
+    )
     return _make_figure(
         "Time line",
         f"Marks in lanes over time: {len(frame)} events of this message.",
         ("time (UTC)", "lane", "what", "who", "detail", "SDS id"),
         rows,
+        len(frame),
         lambda width: _import_charts("message").timeline(frame, width),
         most=2_000,
     )
@@ -143,7 +151,7 @@ def causal(lake: TableSnapshot, message: MessageFacts) -> Figure:
     named_by: dict[str, list[str]] = {}
     for later, earlier in graph.edges:
         named_by.setdefault(later, []).append(text.name(earlier, 20))
-    rows = [
+    rows = (
         (
             node.generation,
             text.name(node.sds_id, 20),
@@ -152,13 +160,14 @@ def causal(lake: TableSnapshot, message: MessageFacts) -> Figure:
             ", ".join(named_by.get(node.sds_id, [])[:5]) or "–",
         )
         for node in graph.nodes
-    ]
+    )
     absent = sum(not node.known for node in graph.nodes)
     return _make_figure(
         "Causal graph",
         f"{len(graph.nodes)} SDS messages around this one, {absent} of which did not arrive.",
         ("step", "SDS id", "sender", "state", "names"),
         rows,
+        len(graph.nodes),
         lambda width: _import_charts("message").causal_graph(
             graph, width, lambda sds_id: link("/message", key=sds_id, **message.channel.query)
         ),
@@ -183,7 +192,8 @@ def read_known_shares(lake: TableSnapshot, window: TimeWindow, key: ChannelFilte
         "Share of the channel known",
         f"Marks of {participants} participants over time, by the share of the others' messages known.",
         ("time (UTC)", "participant", "known", "of"),
-        [(text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns],
+        ((text.moment(time)[:19], text.name(who), has, of) for time, who, has, of in columns),
+        len(columns),
         lambda _: _import_charts("incidents").known_shares(pd.DataFrame(columns, columns=names), seconds, window.now),
     )
     return replace(figure, notes=tuple(map(_describe_split, find_splits(lake, key, rows, seconds * 1000))))
@@ -275,8 +285,10 @@ def _make_figure(
     title: str,
     alt: str,
     columns: tuple[str, ...],
-    rows: list[tuple[Any, ...]],
+    rows: Iterable[tuple[Any, ...]],
+    count: int,
     draw: Callable[[int], Any],
     most: int = MOST_ROWS,
 ) -> Figure:
-    return Figure(title, alt, columns, rows[:most], draw, max(0, len(rows) - most))
+    """A figure with the first of ``count`` rows; no other is made, for there may be one for each channel and time."""
+    return Figure(title, alt, columns, [*islice(rows, most)], draw, max(0, count - most))

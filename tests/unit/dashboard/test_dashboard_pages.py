@@ -20,9 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 from starlette.testclient import TestClient
 
 from reliable_channel.analysis import text as texts
-from reliable_channel.analysis.dashboard import page_cache, render
+from reliable_channel.analysis.dashboard import figures, page_cache, render
 from reliable_channel.analysis.dashboard.app import create_app
-from reliable_channel.analysis.dashboard.figures import _prepare
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
@@ -173,7 +172,7 @@ def test_pictures_survive_hostile_names(client: TestClient) -> None:
 
 def test_a_channel_that_is_called_like_a_colour_keeps_its_name() -> None:
     spec = {"datasets": {"d": [{"channel_id": "white"}]}, "mark": {"stroke": "white"}}
-    assert _prepare(spec, DARK) == {**spec, "mark": {"stroke": DARK["white"]}}
+    assert figures._prepare(spec, DARK) == {**spec, "mark": {"stroke": DARK["white"]}}
 
 
 def test_the_overview_counts_what_the_story_tells(client: TestClient, sample_tables: Path) -> None:
@@ -306,6 +305,19 @@ def test_axes_of_time_run_to_the_recorded_clock_of_a_live_pipeline() -> None:
     drawn = loss_charts.verdicts(bins, 60, clock).to_dict()
     end = drawn["encoding"]["x"]["scale"]["domainMax"]
     assert end == clock.timestamp() * 1000
+
+
+def test_a_picture_of_many_channels_makes_only_the_rows_of_its_table(
+    sample_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = dt.datetime(2026, 11, 23, 9, 30, tzinfo=dt.UTC)
+    bins = [{"time": clock, "name": f"channel {number}", "messages": 1} for number in range(5_000)]
+    made: list[str | None] = []
+    monkeypatch.setattr(figures.delivery, "rate", lambda _: pd.DataFrame(bins))
+    monkeypatch.setattr(figures.text, "name", lambda name: made.append(name) or name)
+    lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
+    shown = figures.rate(lake, TimeWindow("all", clock, clock, clock, clock))
+    assert len(made) == len(shown.rows) == figures.MOST_ROWS and shown.more == 5_000 - figures.MOST_ROWS
 
 
 @pytest.mark.parametrize("name", ["quiet", "carol"])
