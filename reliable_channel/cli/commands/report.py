@@ -143,14 +143,15 @@ def describe_messages(lake: TableSnapshot, name: str, as_json: bool) -> str:
     from reliable_channel.analysis.report.investigate import find_judged
     from reliable_channel.cli.commands.sql import cell, plain
 
-    named = {(*message.channel, message.message_key) for message in find_judged(lake, name)}
-    keys = {"keys": sorted(key for *_, key in named)}
-    sql = "SELECT * FROM {} WHERE list_contains($keys, message_key) ORDER BY message_key, content_topic, channel_id"
-    rows = [row for row in lake.select(sql.format("messages"), keys) if tuple(row[part] for part in _MESSAGE) in named]
-    logs = lake.select(sql.format("message_logs") + ", vantage", keys)
-    for row in rows:
-        row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
-        row["node_logs"] = _describe_logs([log for log in logs if all(log[key] == row[key] for key in _MESSAGE)])
+    rows = []
+    for message in find_judged(lake, name):
+        # The whole key as equalities, one message at a time: only these pass through the view to the tables.
+        key = {"message_key": message.message_key, **message.channel.parameters}
+        sql = f"SELECT * FROM {{}} WHERE message_key = $message_key AND {message.channel.where()}"  # noqa: S608 - values are bound
+        for row in lake.select(sql.format("messages"), key):
+            row["acknowledged_at"] = row["acknowledged_at"] and dict(sorted(row["acknowledged_at"]))
+            row["node_logs"] = _describe_logs(lake.select(sql.format("message_logs") + " ORDER BY vantage", key))
+            rows.append(row)
     if as_json:
         return json.dumps([plain(row) for row in rows], indent=1)
     facts = [
@@ -158,9 +159,6 @@ def describe_messages(lake: TableSnapshot, name: str, as_json: bool) -> str:
         for row in rows
     ]
     return "\n\n".join(facts)
-
-
-_MESSAGE = ("pubsub_topic", "content_topic", "channel_id", "message_key")
 
 
 def _describe_logs(logs: Sequence[Mapping[str, Any]]) -> list[str] | None:

@@ -10,6 +10,7 @@ import html
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,14 @@ from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import DELIVERY_STATUS
+from reliable_channel.lake.tables import (
+    ACKS,
+    CHANNEL_KEY,
+    DELIVERED_MESSAGES,
+    DELIVERY_STATUS,
+    RECORD_KEY,
+    SDS_MESSAGES,
+)
 from tests.support.sample_rows import Story
 from tests.support.sample_tables import story
 from tests.support.sample_values import HOSTILE
@@ -142,6 +150,21 @@ def test_one_message_is_shown_with_all_that_is_known(sample_tables: Path, as_jso
     assert by_envelope == [whole], "by whatever the page of messages finds it"
     unknown = report(sample_tables, "--message", "\x1b[2Jnobody")
     assert isinstance(unknown.exception, LocalError) and "\x1b" not in str(unknown.exception)
+
+
+def test_one_message_needs_no_file_of_other_channels_only(sample_tables: Path, tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    shutil.copytree(sample_tables, tables)
+    paths = PathSettings(data_dir=str(tables))
+    (row, *_) = TableSnapshot(paths).select("SELECT message_key FROM delivery_status")
+    for table in (ACKS, DELIVERED_MESSAGES, SDS_MESSAGES):
+        before = set((tables / table.name).glob("*.parquet"))
+        other = dict.fromkeys(CHANNEL_KEY, "~") | dict.fromkeys(RECORD_KEY, 1) | {"kafka_topic": "t"}
+        known = {name: value for name, value in other.items() if name in table.names()}
+        append_rows(paths, table, as_arrow([known], table))
+        for file in set((tables / table.name).glob("*.parquet")) - before:
+            file.unlink()
+    assert row["message_key"] in report(tables, "--message", row["message_key"]).stdout
 
 
 # The window
