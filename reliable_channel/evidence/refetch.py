@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -138,34 +137,48 @@ def refetch_once(settings: Settings, connect: Callable[[Settings], StoreClient])
     creates the client of the configured store nodes, which is closed at the end.
 
     Raises ``EnvironmentFault`` if Kafka does not accept them; nothing is then recorded as queried."""
-    with closing(connect(settings)) as client:
-        return refetch(settings, client, partial(write_back, settings))
+    with closing(connect(settings)) as client, closing(KafkaWriter(settings)) as kafka:
+        return refetch(settings, client, kafka.write_back)
 
 
-def write_back(settings: Settings, entries: Sequence[StoreEntry]) -> None:
-    """Write entries (with data) to Kafka as records with ``source=store``; returns when all replicas have them. An
-    entry too large for Kafka would fail again at every run, so it is skipped and logged."""
-    if not entries:
-        return
-    topic = settings.kafka.topics.envelopes
-    failures: list[FailureReason] = []
-    with closing(EnvelopeProducer(settings.kafka.clients().producer)) as producer:
+class KafkaWriter:
+    """Writes what store nodes returned to Kafka. The first entry opens a producer, which serves all pages of a run:
+    opening one waits several times for the brokers, and most runs write nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer: EnvelopeProducer | None = None
+
+    def write_back(self, entries: Sequence[StoreEntry]) -> None:
+        """Write entries (with data) to Kafka as records with ``source=store``; returns when all replicas have them. An
+        entry too large for Kafka would fail again at every run, so it is skipped and logged."""
+        if not entries:
+            return
+        topic = self._settings.kafka.topics.envelopes
+        failures: list[FailureReason] = []
+        if self._producer is None:
+            self._producer = EnvelopeProducer(self._settings.kafka.clients().producer)
         for entry in entries:
             if entry.message is not None and entry.pubsub_topic is not None:
-                producer.send(
+                self._producer.send(
                     envelope_record(topic, entry.message, entry.pubsub_topic, Source.STORE),
                     lambda reason, _detail: failures.append(reason) if reason is not None else None,
                 )
-        producer.flush(FLUSH_S)
-    too_large = failures.count(FailureReason.TOO_LARGE)
-    if too_large:
-        _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)
-    others = [reason for reason in failures if reason is not FailureReason.TOO_LARGE]
-    if others:
-        raise EnvironmentFault(
-            f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
-            "Check that the brokers and the topic are there; the next run asks again.",
-        )
+        self._producer.flush(FLUSH_S)
+        too_large = failures.count(FailureReason.TOO_LARGE)
+        if too_large:
+            _log.warning("%d envelopes from store nodes are too large for Kafka and were left out", too_large)
+        others = [reason for reason in failures if reason is not FailureReason.TOO_LARGE]
+        if others:
+            raise EnvironmentFault(
+                f"Kafka refused {len(others)} of {len(entries)} fetched envelopes ({others[0].value}).",
+                "Check that the brokers and the topic are there; the next run asks again.",
+            )
+
+    def close(self) -> None:
+        """Close the producer, if one was opened."""
+        if self._producer is not None:
+            self._producer.close()
 
 
 def _audit_sample(settings: Settings, client: StoreClient, sample: Sequence[Audited]) -> None:

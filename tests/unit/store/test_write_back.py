@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.store.model import StoreEntry
 
+opened: list[Any] = []
+"""The producers that are open."""
 REASONS = {b"large": FailureReason.TOO_LARGE, b"refused": FailureReason.REFUSED}
 
 
@@ -21,9 +24,11 @@ REASONS = {b"large": FailureReason.TOO_LARGE, b"refused": FailureReason.REFUSED}
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The payloads that Kafka took."""
     found: list[bytes] = []
+    opened.clear()
 
     class Producer:
-        def __init__(self, options: Any) -> None: ...
+        def __init__(self, options: Any) -> None:
+            opened.append(self)
 
         def send(self, record: OutRecord, done: Any) -> None:
             message = decode_waku_message(record.value)
@@ -36,7 +41,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
         def flush(self, timeout_s: float) -> None: ...
 
-        def close(self) -> None: ...
+        def close(self) -> None:
+            opened.remove(self)
 
     monkeypatch.setattr(refetch, "EnvelopeProducer", Producer)
     return found
@@ -47,10 +53,20 @@ def entries(*payloads: bytes) -> list[StoreEntry]:
 
 
 def test_an_envelope_that_is_too_large_is_left_out(taken: list[bytes]) -> None:
-    refetch.write_back(load("local"), entries(b"one", b"large", b"two"))
+    refetch.KafkaWriter(load("local")).write_back(entries(b"one", b"large", b"two"))
     assert taken == [b"one", b"two"]
 
 
 def test_any_other_refusal_lets_the_next_run_ask_again(taken: list[bytes]) -> None:
     with pytest.raises(EnvironmentFault, match=r"refused 1 of 3"):
-        refetch.write_back(load("local"), entries(b"one", b"large", b"refused"))
+        refetch.KafkaWriter(load("local")).write_back(entries(b"one", b"large", b"refused"))
+
+
+def test_one_producer_writes_all_pages_of_a_run(taken: list[bytes]) -> None:
+    with closing(refetch.KafkaWriter(load("local"))) as kafka:
+        kafka.write_back([])
+        assert not opened
+        for page in (b"one", b"two", b"three"):
+            kafka.write_back(entries(page))
+            assert len(opened) == 1 and taken[-1] == page
+    assert not opened
