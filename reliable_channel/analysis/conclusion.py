@@ -4,6 +4,7 @@ cause."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
 from typing import Any
 
 from reliable_channel.analysis import text
@@ -12,6 +13,9 @@ MUCH_MORE = 1.5
 """How many times the loss of all others a channel must have to be named."""
 FEWEST = 10
 """The minimum of settled messages for a channel to be named; below it, its share would be chance."""
+
+LIKELIEST = 0.05
+"""How likely one of all channels may have such a loss by chance: of ten thousand with few messages, some have."""
 
 
 def conclusion(
@@ -41,9 +45,23 @@ def conclusion(
 
 def _find_worst(channels: Sequence[Mapping[str, Any]], missing: int, settled: int) -> tuple[str, float, float] | None:
     """Name and loss of the channel whose loss is much larger than that of the others, and the loss of the others."""
-    enough = [row for row in channels if row["missing"] and row["missing"] + row["delivered"] >= FEWEST]
-    worst = max(enough, key=lambda row: row["missing"] / (row["missing"] + row["delivered"]), default=None)
-    if worst is None or settled == (mine := worst["missing"] + worst["delivered"]):
-        return None
-    loss, others = worst["missing"] / mine, (missing - worst["missing"]) / (settled - mine)
-    return (text.name(worst["channel_id"], 40), loss, others) if loss >= MUCH_MORE * others else None
+    worst = None
+    for row in channels:
+        mine = row["missing"] + row["delivered"]
+        if not row["missing"] or mine < FEWEST or mine == settled:
+            continue
+        loss, others = row["missing"] / mine, (missing - row["missing"]) / (settled - mine)
+        if loss < MUCH_MORE * others or (worst is not None and loss <= worst[1]):
+            continue
+        if len(channels) * _limit_chance(mine, loss, others) <= LIKELIEST:
+            worst = text.name(row["channel_id"], 40), loss, others
+    return worst
+
+
+def _limit_chance(messages: int, share: float, usual: float) -> float:
+    """An upper limit (Chernoff's) of how likely at least this share of so many messages is missing, where a message is
+    usually missing with the probability ``usual``, which is smaller."""
+    if not usual:
+        return 0.0
+    divergence = share * log(share / usual) + (1 - share) * log((1 - share) / (1 - usual) if share < 1 else 1)
+    return exp(-messages * divergence)

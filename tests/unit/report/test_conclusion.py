@@ -11,6 +11,13 @@ from reliable_channel.analysis.conclusion import conclusion
 ALL_WELL = {"delivered": 40, "missing": 0}
 
 
+MANY = [
+    {"channel_id": f"{number}", "delivered": 10 - number % 4 // 3, "missing": number % 4 // 3}
+    for number in range(1_000)
+]
+"""A thousand channels with ten messages each, of which every fourth misses one."""
+
+
 def channel(name: str, delivered: int, missing: int) -> dict[str, Any]:
     return {"channel_id": name, "delivered": delivered, "missing": missing}
 
@@ -53,6 +60,7 @@ def test_the_channel_that_misses_much_more_and_the_commonest_cause_are_named() -
         [channel("talk", 90, 10), channel("ops", 88, 12)],  # alike
         [channel("talk", 190, 10), channel("ops", 4, 4)],  # too few to say
         [channel("talk", 90, 10)],  # no others
+        MANY,
     ],
 )
 def test_no_channel_is_named_where_that_would_be_chance(channels: list[dict[str, Any]]) -> None:
@@ -65,3 +73,9 @@ def test_a_cause_that_is_not_known_is_called_so() -> None:
 
 def test_a_name_from_the_network_cannot_steer_a_terminal() -> None:
     assert "\x1b" not in (said([channel("\x1b[2J", 50, 50), channel("talk", 99, 1)], [cause("late", 51)]) or "")
+
+
+def test_one_channel_of_many_is_named_where_it_misses_more_than_by_chance() -> None:
+    told = said([*MANY, channel("ops", 5, 15)], [])
+    assert told is not None and "The channel ops misses 75.0 %, all others 2.5 %." in told
+    assert said([channel("ops", 0, 20), channel("talk", 0, 90)], []) == "100 % of 110 settled messages are missing."
