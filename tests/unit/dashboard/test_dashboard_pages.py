@@ -25,6 +25,7 @@ from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.page_cache import PageCache
 from reliable_channel.analysis.dashboard.quarantine import MEANINGS
 from reliable_channel.analysis.dashboard.windows import TimeWindow
+from reliable_channel.analysis.report import delivery
 from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.dark import DARK
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -313,8 +314,8 @@ def test_a_picture_of_many_channels_makes_only_the_rows_of_its_table(
     clock = dt.datetime(2026, 11, 23, 9, 30, tzinfo=dt.UTC)
     bins = [{"time": clock, "name": f"channel {number}", "messages": 1} for number in range(5_000)]
     made: list[str | None] = []
-    monkeypatch.setattr(figures.delivery, "rate", lambda _: pd.DataFrame(bins))
-    monkeypatch.setattr(figures.text, "name", lambda name: made.append(name) or name)
+    monkeypatch.setattr(delivery, "rate", lambda _: pd.DataFrame(bins))
+    monkeypatch.setattr(texts, "name", lambda name: made.append(name) or name)
     lake = TableSnapshot(PathSettings(data_dir=str(sample_tables)))
     shown = figures.rate(lake, TimeWindow("all", clock, clock, clock, clock))
     assert len(made) == len(shown.rows) == figures.MOST_ROWS and shown.more == 5_000 - figures.MOST_ROWS
