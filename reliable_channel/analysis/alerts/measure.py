@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from reliable_channel.analysis import text
 from reliable_channel.analysis.alerts.rules import (
     Budget,
@@ -30,7 +32,7 @@ from reliable_channel.analysis.alerts.rules import (
 from reliable_channel.analysis.figures import CAME, LOSS, SEEN, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import find_splits, read_contacts
-from reliable_channel.lake.tables import CHANNEL_KEY
+from reliable_channel.lake.tables import CHANNEL_KEY, EPOCH
 
 PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
@@ -222,18 +224,24 @@ def _count_mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict
 
 def _read_metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
+    table = lake.table("pipeline_metrics")
+    if table is None:
+        return []
+    # From the statistics of the files: by a time that is known beforehand, older files are not opened.
+    files = pa.table(table.get_add_actions(flatten=True))
+    newest = files["max.recorded_at"].to_pylist() if "max.recorded_at" in files.column_names else []
+    since = max(filter(None, newest), default=EPOCH) - dt.timedelta(milliseconds=rule.window_ms)
     rows = lake.select(
         f"""
         SELECT query, {value} AS value FROM pipeline_metrics
-        WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query))
-          AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - to_milliseconds($window_ms)
+        WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query)) AND recorded_at > $since
         GROUP BY query ORDER BY value DESC, query
         """,  # noqa: S608 - text of our own
         {
             "metric": rule.metric,
             "every": not rule.queries,
             "queries": list(rule.queries),
-            "window_ms": rule.window_ms,
+            "since": since,
         },
     )
     return [
