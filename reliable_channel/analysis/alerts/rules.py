@@ -19,6 +19,7 @@ HOUR_MS = 3_600_000
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Share = Annotated[float, Field(ge=0, lt=1, description="share, 0 to 1")]
+Window = Annotated[PositiveMilliseconds, Field(le=100 * 365 * 24 * HOUR_MS)]
 Severity = Literal["info", "warning", "critical"]
 
 
@@ -27,7 +28,7 @@ class _Rule(Section):
 
     alert: Name
     severity: Severity = "warning"
-    window_ms: PositiveMilliseconds = HOUR_MS
+    window_ms: Window = HOUR_MS
 
 
 class _Above(_Rule):
@@ -80,7 +81,7 @@ class SilentChannel(_AboveMs):
     messages. A channel that was silent for the whole window is forgotten."""
 
     kind: Literal["silent_channel"]
-    window_ms: PositiveMilliseconds = 24 * HOUR_MS
+    window_ms: Window = 24 * HOUR_MS
     at_least: Count = 10
 
 

@@ -41,6 +41,10 @@ def test_the_shipped_rules_name_metrics_that_are_written() -> None:
     [
         ("{alert: x, kind: loss_rate, above: 1.5}", "rule 'x': above: Input should be less than 1"),
         ("{alert: x, kind: loss_rate}", "rule 'x': above is missing"),
+        (
+            f"{{alert: x, kind: silent_channel, above_ms: 1, window_ms: {10**18}}}",
+            "rule 'x': window_ms: Input should be less",
+        ),
         ("{alert: x, kind: loss_rate, above: 0.1, window: 5}", "rule 'x': unknown key window"),
         (
             "{alert: x, kind: losses, above: 0.1}",
