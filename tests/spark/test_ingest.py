@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.channel.aes_gcm import AesGcm
-from reliable_channel.config import ChannelsSettings, ChannelTopic, QuotaSettings, Settings
+from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, QuotaSettings, Settings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.lake import tables
@@ -22,6 +23,7 @@ from reliable_channel.pipeline.ingest import requeue as requeueing
 from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
+from reliable_channel.pipeline.rewrite import insert_missing
 
 from .chain import assert_same_rows
 from .kafka_log import KafkaLog, Record
@@ -160,7 +162,7 @@ def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
 
     key_file.write_text(key.hex())
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(requeueing, "_settle", interrupted_after(requeueing._settle, tables.SDS_MESSAGES))
+        patch.setattr(requeueing, "insert_missing", interrupted_after(insert_missing, tables.SDS_MESSAGES))
         requeue(spark, secret)
     assert requeue(spark, secret) == 1
     assert requeue(spark, secret) == 0
@@ -178,15 +180,15 @@ def test_a_key_that_comes_later_brings_back_what_it_opens_exactly_once(
     assert not removed, "the streams that read segments take what was requeued as appended"
 
 
-def interrupted_after(settle: Callable[..., None], last: tables.Table) -> Callable[..., None]:
-    """``settle``, and after it wrote the table ``last`` the process ends."""
+def interrupted_after(insert: Callable[..., None], last: tables.Table) -> Callable[..., None]:
+    """``insert``, and after it wrote the table ``last`` the process ends."""
 
-    def settled(spark: SparkSession, settings: Settings, table: tables.Table, rows: DataFrame) -> None:
-        settle(spark, settings, table, rows)
+    def inserted(spark: SparkSession, paths: PathSettings, table: tables.Table, *arguments: Any) -> None:
+        insert(spark, paths, table, *arguments)
         if table is last:
             raise KeyboardInterrupt
 
-    return settled
+    return inserted
 
 
 def commits(settings: Settings, table: tables.Table) -> list[dict[str, object]]:

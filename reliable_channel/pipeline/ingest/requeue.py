@@ -8,7 +8,6 @@ quarantine row is updated after that. Ingest may write the same tables at the sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,8 +41,11 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
     )
     count = envelopes.count()
     if count:
-        for table, rows in ((SDS_MESSAGES, segments), (ENVELOPES, envelopes), (QUARANTINE, envelopes)):
-            _settle(spark, settings, table, rows)
+        # A clock row has the coordinates of the last record it covers, but is not that record.
+        insert_missing(spark, paths, SDS_MESSAGES, segments, REQUEUED, _PLACE, "sds_kind <> 'tick'")
+        insert_missing(spark, paths, ENVELOPES, envelopes, REQUEUED, _PLACE)
+        _update(spark, paths, ENVELOPES, envelopes.withColumn("_now", F.col("kind")), "kind", "quarantined")
+        _update(spark, paths, QUARANTINE, envelopes.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")
     return count
 
 
@@ -58,18 +60,14 @@ def _read_records(spark: SparkSession, settings: Settings, reasons: Sequence[str
 
 def _decode_rows(records: DataFrame, settings: Settings, table: Table, refused: Refused) -> DataFrame:
     """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
-    return decode_records(records, settings).mapInArrow(_Accepted(table.name, refused), table.ddl())
+    wants_segments = table is SDS_MESSAGES
 
-
-@dataclass(frozen=True)
-class _Accepted:
-    table: str
-    refused: Refused
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in date_batches(batches, {}, self.refused):
+    def accept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in date_batches(batches, {}, refused):
             good = batch.where(pc.is_in(batch.decoded["kind"], pa.array(["sds", "plain"])))
-            yield good.segments() if self.table == SDS_MESSAGES.name else good.envelopes()
+            yield good.segments() if wants_segments else good.envelopes()
+
+    return decode_records(records, settings).mapInArrow(accept, table.ddl())
 
 
 def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
@@ -87,19 +85,6 @@ def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
     return admission.find_refused(
         groups, lambda topics: [c for c in candidates if (c.topic_partition, c.sender[:2]) in topics]
     )
-
-
-def _settle(spark: SparkSession, settings: Settings, table: Table, rows: DataFrame) -> None:
-    """Insert the ``rows`` that ``table`` lacks, and update the kind or disposition of those it has."""
-    paths = settings.paths
-    if table is SDS_MESSAGES:
-        # A clock row has the coordinates of the last record it covers, but is not that record.
-        insert_missing(spark, paths, table, rows, REQUEUED, _PLACE, "sds_kind <> 'tick'")
-    elif table is ENVELOPES:
-        insert_missing(spark, paths, table, rows, REQUEUED, _PLACE)
-        _update(spark, paths, table, rows.withColumn("_now", F.col("kind")), "kind", "quarantined")
-    else:
-        _update(spark, paths, table, rows.withColumn("_now", F.lit(REQUEUED)), "disposition", "dropped")
 
 
 def _update(spark: SparkSession, paths: PathSettings, table: Table, rows: DataFrame, column: str, was: str) -> None:
