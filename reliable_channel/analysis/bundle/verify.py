@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deltalake import write_deltalake
+import pyarrow.dataset as ds
 from pydantic import ValidationError
 
 from reliable_channel import __version__
@@ -76,25 +74,29 @@ class EvidenceCheck(NamedTuple):
         return f"{self.outcome:17}  {self.what}" + (f": {text.printable(self.detail, 600)}" if self.detail else "")
 
 
-@contextmanager
-def unpack(bundle: Bundle) -> Iterator[TableSnapshot]:
-    """The tables of a bundle in a directory of their own, for what reads tables."""
-    with tempfile.TemporaryDirectory(prefix="evidence-") as directory:
-        for table, rows in bundle.tables.items():
-            write_deltalake(f"{directory}/{table.name}", rows)
-        yield TableSnapshot(PathSettings(data_dir=directory))
+class BundleSnapshot(TableSnapshot):
+    """The tables of a bundle, for what reads tables."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        super().__init__(PathSettings())
+        self._datasets = {table.name: ds.dataset(rows) for table, rows in bundle.tables.items()}
+
+    def table(self, name: str) -> None:
+        """There is no Delta table in a bundle, and those beside its file are others."""
+
+    def dataset(self, name: str) -> ds.Dataset | None:
+        """The rows of a table, ``None`` when the bundle has none."""
+        return self._datasets.get(name)
 
 
-def verify(
-    bundle: Bundle, lake: TableSnapshot, channels: ChannelsSettings, key_files: Sequence[Path] = ()
-) -> list[EvidenceCheck]:
-    """Check everything that can be checked. ``lake``: of :func:`unpack`; ``channels``: has the keys of the topic if
-    ``key_files`` is empty. Raises ``LocalError`` if the bundle does not describe one message."""
+def verify(bundle: Bundle, channels: ChannelsSettings, key_files: Sequence[Path] = ()) -> list[EvidenceCheck]:
+    """Check everything that can be checked. ``channels``: has the keys of the topic if ``key_files`` is empty. Raises
+    ``LocalError`` if the bundle does not describe one message."""
     try:
         message = bundle.about["message"]
         own = channels.topic_for(message["content_topic"], message["pubsub_topic"])
         keys = tuple(map(str, key_files)) or (own.decryption_key_files if own else ())
-        check = _Verification(bundle, lake, keys)
+        check = _Verification(bundle, keys)
         return [
             *check.members(),
             check.envelopes(),
@@ -113,8 +115,8 @@ def verify(
 
 
 class _Verification:
-    def __init__(self, bundle: Bundle, lake: TableSnapshot, key_files: tuple[str, ...]) -> None:
-        self._bundle, self._lake, self._key_files = bundle, lake, key_files
+    def __init__(self, bundle: Bundle, key_files: tuple[str, ...]) -> None:
+        self._bundle, self._key_files = bundle, key_files
         self._observer: dict[str, Any] = bundle.about["observer"]
         (self._status,) = self._rows(tables.DELIVERY_STATUS)
         self._ids = {*self._status["sds_ids"]}
@@ -319,7 +321,7 @@ class _Verification:
         values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
         rows = [
             row
-            for row in self._lake.select(evidence_query(bool(silent)), values)
+            for row in BundleSnapshot(self._bundle).select(evidence_query(bool(silent)), values)
             if row["message_key"] == status["message_key"] and row["first_seen"] is not None
         ]
         if not rows:

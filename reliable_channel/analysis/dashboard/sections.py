@@ -26,7 +26,7 @@ class PageSection:
 def section(lake: TableSnapshot, tables: Sequence[str], make: Callable[[], Any]) -> PageSection:
     """Query these tables with ``make``; a missing or unreadable table gives an empty section with its reason."""
     try:
-        absent = tuple((name, BY_NAME[name].writer) for name in tables if lake.table(name) is None)
+        absent = tuple((name, BY_NAME[name].writer) for name in tables if lake.dataset(name) is None)
         return PageSection(make(), absent=absent)
     except EnvironmentFault as fault:
         return PageSection(fault=fault)

@@ -44,16 +44,14 @@ def register(app: typer.Typer) -> None:
 
         from reliable_channel.analysis.bundle.archive import read_bundle
         from reliable_channel.analysis.bundle.collect import collect
-        from reliable_channel.analysis.bundle.verify import unpack, verify
+        from reliable_channel.analysis.bundle.verify import verify
         from reliable_channel.analysis.text import size
 
         settings = read_settings(context, tables)
         content = collect(settings, message)
         write_whole(out, content)
         typer.echo(f"Written: {out} ({size(len(content))}), SHA-256 {hashlib.sha256(content).hexdigest()}")
-        with unpack(given := read_bundle(content)) as lake:
-            checks = verify(given, lake, settings.channels)
-        if wrong := _list_differing(checks):
+        if wrong := _list_differing(verify(read_bundle(content), settings.channels)):
             typer.echo("\n".join([*wrong, CHANGED]), err=True)
             raise typer.Exit(1)
 
@@ -73,17 +71,16 @@ def register(app: typer.Typer) -> None:
         import hashlib
 
         from reliable_channel.analysis.bundle.archive import read_bundle
-        from reliable_channel.analysis.bundle.verify import unpack, verify
+        from reliable_channel.analysis.bundle.verify import BundleSnapshot, verify
 
         content = _read_file(file)
         given = read_bundle(content)
         channels = read_settings(context).channels
-        with unpack(given) as lake:
-            checks = verify(given, lake, channels, key_files or ())
-            if html is not None:
-                from reliable_channel.analysis.dashboard import evidence_page
+        checks = verify(given, channels, key_files or ())
+        if html is not None:
+            from reliable_channel.analysis.dashboard import evidence_page
 
-                write_whole(html, evidence_page.render(file.name, lake, checks))
+            write_whole(html, evidence_page.render(file.name, BundleSnapshot(given), checks))
         typer.echo(f"SHA-256 {hashlib.sha256(content).hexdigest()}, written by {given.about['program']!a:.80}")
         for check in checks:
             typer.echo(str(check))

@@ -18,7 +18,8 @@ import pytest
 from reliable_channel.analysis.bundle import archive
 from reliable_channel.analysis.bundle.archive import ABOUT, SUMS, read_bundle
 from reliable_channel.analysis.bundle.collect import _read_rows, collect
-from reliable_channel.analysis.bundle.verify import MAX_COPIES, CheckOutcome, EvidenceCheck, unpack, verify
+from reliable_channel.analysis.bundle.verify import MAX_COPIES, BundleSnapshot, CheckOutcome, EvidenceCheck, verify
+from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.report import investigate
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli import main
@@ -112,9 +113,7 @@ def of_channel(world: World, channel: str) -> list[TrueMessage]:
 
 
 def check(data: bytes, channels: ChannelsSettings = NO_KEYS) -> list[EvidenceCheck]:
-    bundle = read_bundle(data)
-    with unpack(bundle) as lake:
-        return verify(bundle, lake, channels)
+    return verify(read_bundle(data), channels)
 
 
 def differing(checks: list[EvidenceCheck]) -> list[str]:
@@ -425,6 +424,13 @@ def test_a_member_of_a_later_version_is_named_and_not_judged(data: bytes) -> Non
     checks = check(change(data, add))
     assert differing(checks) == []
     assert any(each.outcome is CheckOutcome.UNKNOWN and "logs/node-1.txt" in each.detail for each in checks)
+
+
+def test_a_bundle_has_its_own_tables_and_no_others(data: bytes) -> None:
+    lake = BundleSnapshot(read_bundle(data))
+    shown = section(lake, (tables.ACKS.name, tables.CLOCK.name), lambda: lake.select("SELECT sds_id FROM acks"))
+    assert shown.data
+    assert shown.absent == ((tables.CLOCK.name, tables.CLOCK.writer),)
 
 
 def test_too_much_evidence_is_refused(settings: Settings, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
