@@ -21,9 +21,14 @@ from reliable_channel.lake.files import columns_with_statistics
 from reliable_channel.lake.read import open_at, open_table, refuse_empty_commit
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import arrow_schema, file_schema
-from reliable_channel.lake.tables import Table
+from reliable_channel.lake.tables import DAY_MS, Table
 
+LOG_KEPT_MS = 7 * DAY_MS
+"""How long entries of a table's log stay, at least (``maintain`` removes them): as long as replaced files, by default.
+Who opens or updates a table lists them all, and a commit every ten seconds makes 260 000 in Delta's 30 days."""
+_LOG_KEPT = "delta.logRetentionDuration"
 PROPERTIES = {
+    _LOG_KEPT: f"interval {LOG_KEPT_MS // DAY_MS} days",
     # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
     "delta.enableDeletionVectors": "false",
     # lake/append.py writes the log's checkpoints. A writer in Spark would take seconds for one.
@@ -78,7 +83,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
         _refuse_empty_commits(paths.table(table.name))
         refuse_features(table.name, existing)
         refuse_another_version(table, existing.schema().fields)
-        _set_indexed_columns(paths, table)
+        _set_properties(paths, table)
 
 
 def properties(table: Table) -> dict[str, str]:
@@ -87,12 +92,14 @@ def properties(table: Table) -> dict[str, str]:
 
 
 @retry_on_conflict
-def _set_indexed_columns(paths: PathSettings, table: Table) -> None:
-    """Name the columns with statistics in a table of an earlier version, whose readers skip files wrongly otherwise."""
-    existing = open_table(paths, table)
-    wanted = properties(table)[_INDEXED]
-    if existing.metadata().configuration.get(_INDEXED) != wanted:
-        existing.alter.set_table_properties({_INDEXED: wanted})
+def _set_properties(paths: PathSettings, table: Table) -> None:
+    """Set what a table of an earlier version lacks: the columns with statistics, without which readers skip files
+    wrongly, and how long its log is kept, unless somebody chose that."""
+    existing, wanted = open_table(paths, table), properties(table)
+    has = existing.metadata().configuration
+    new = {_INDEXED: wanted[_INDEXED], _LOG_KEPT: has.get(_LOG_KEPT, wanted[_LOG_KEPT])}
+    if any(has.get(name) != value for name, value in new.items()):
+        existing.alter.set_table_properties(new)
 
 
 def create_table(location: str | PathLike[str], table: Table) -> None:

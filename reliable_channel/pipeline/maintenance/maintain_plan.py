@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
+from reliable_channel.lake.create import LOG_KEPT_MS
 from reliable_channel.lake.history import read_unread
 from reliable_channel.lake.read import dataset_of, open_tables
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
@@ -35,7 +36,7 @@ CLOCK_SKEW_MS = 600_000
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """The plan for ``table``: delete rows before ``delete_before`` (``None``: none), keep files replaced in the last
-    ``keep_files_ms`` (ms). ``held_by``: the query that makes this longer than configured."""
+    ``keep_files_ms`` (ms). ``held_by``: the query that needs more than is kept anyway, of the files or of the log."""
 
     table: Table
     delete_before: dt.datetime | None
@@ -58,7 +59,7 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
             needed, reader = running  # the files of its micro-batch are not committed yet, and look like replaced ones
         keep = settings.pipeline.vacuum_retention_ms
         longer = 0 if needed is None else max(0, now_ms - needed) + CLOCK_SKEW_MS
-        held_by = reader if longer > keep else None
+        held_by = reader if longer > min(keep, LOG_KEPT_MS) else None
         made.append(TablePlan(table, _delete_before(table, opened, by_ms), max(keep, longer), held_by))
     return made
 

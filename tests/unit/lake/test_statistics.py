@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from reliable_channel.lake.commit import append_files, delete_rows, replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, columns_with_statistics
 from reliable_channel.lake.read import open_table
-from reliable_channel.lake.schema import as_arrow
+from reliable_channel.lake.schema import arrow_schema, as_arrow
 from reliable_channel.lake.tables import Column, Table
 from reliable_channel.pipeline.maintenance import maintain
 from tests.support.examples import examples
@@ -175,3 +176,15 @@ def test_a_table_of_an_earlier_version_gets_the_columns_with_statistics(tmp_path
     )
     create_tables(paths, (TABLE,))
     assert open_table(paths, TABLE).version() == version
+
+
+def test_the_log_of_a_table_is_kept_for_a_week_unless_somebody_chose_another_time(tmp_path: Path) -> None:
+    paths, name = load("local").with_run_dir(tmp_path).paths, "delta.logRetentionDuration"
+    DeltaTable.create(paths.table(TABLE.name), arrow_schema(TABLE))  # by an earlier version
+    create_tables(paths, (TABLE,))
+    assert open_table(paths, TABLE).metadata().configuration[name] == "interval 7 days"
+    open_table(paths, TABLE).alter.set_table_properties({name: "interval 60 days"})
+    version = open_table(paths, TABLE).version()
+    create_tables(paths, (TABLE,))
+    kept = open_table(paths, TABLE)
+    assert kept.metadata().configuration[name] == "interval 60 days" and kept.version() == version

@@ -69,6 +69,16 @@ def test_files_stay_for_the_slowest_reader_and_no_longer(settings: Settings) -> 
     assert kept_ms(settings, "sds_messages", now) == (configured, None), "what OPTIMIZE wrote nobody has to read"
 
 
+def test_the_log_stays_for_a_reader_that_is_further_behind_than_the_log_is_kept(tmp_path: Path) -> None:
+    year = {"vacuum_retention_ms": 365 * DAY_MS}
+    settings = load("local", paths={"run_dir": str(tmp_path)}, pipeline=year)
+    table = commits(settings, "sds_messages", 2)
+    last = max(entry["timestamp"] for entry in table.history())
+    assert kept_ms(settings, "sds_messages", last + 8 * DAY_MS) == (365 * DAY_MS, "reassembly")
+    reader(settings, "reassembly", table, 2)
+    assert kept_ms(settings, "sds_messages", last + 8 * DAY_MS) == (365 * DAY_MS, None)
+
+
 def test_what_a_running_micro_batch_has_written_stays(settings: Settings) -> None:
     table = commits(settings, "sds_messages", 1)
     reader(settings, "reassembly", table, 1)
