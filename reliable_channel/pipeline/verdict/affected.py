@@ -123,17 +123,17 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         where = is_among("entire_message_hash", payloads) & pc.field("kafka_offset").isin(at)
         columns = (*CHANNEL_KEY, "sds_ids", "entire_message_hash", "kafka_offset")
         yield from _list_ids(look_up[tables.REASSEMBLED_MESSAGES].rows(columns, payloads, where))
-    if touched.sends:
-        where = is_among("send_id", touched.sends) & pc.field("sds_id").is_valid()
-        columns = (*CHANNEL_KEY, "sds_id", "send_id")
-        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.sends, where))
     if touched.envelopes:
         where = is_among("envelope_hash", touched.envelopes) & pc.field("sds_id").is_valid()
         columns = (*CHANNEL_KEY, "sds_id", "envelope_hash")
         yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, touched.envelopes, where))
     if touched.ids:
-        # What a message names is witnessed once somebody acknowledges the message.
         new = {sds_id for _, sds_id in touched.ids}
+        # The further segments of what its sender recorded.
+        where = is_among("send_id", new) & pc.field("sds_id").is_valid()
+        columns = (*CHANNEL_KEY, "sds_id", "send_id")
+        yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, new, where))
+        # What a message names is witnessed once somebody acknowledges the message.
         messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
         named = {*ids_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
         lost = look_up[tables.LOST_DEPENDENCIES].rows(

@@ -75,6 +75,8 @@ _FACT_TYPES = {
     "named": "struct<first_seen: timestamp, sender_id: string, sent_since: timestamp>",
     # The next segment of the same send.
     "next": "struct<sds_id: string, sender_id: string>",
+    # The first segment of the same send.
+    "first_id": "string",
     # Other facts about the id.
     "acknowledged_by": "string",
     "lost_by": "string",
@@ -124,7 +126,7 @@ _INCOMPLETE = f"""(select * from (select *, row_number() over (
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 
 _RECORDED = f"""(select {_CHANNEL}, sds_id, sender_id, entire_message_hash, min(event_time) as first_seen,
-        concat_ws('-', lower(hex(entire_message_hash)), coalesce(min(send_id), sds_id)) as message_key
+        coalesce(min(send_id), sds_id) as first_id
     from v_sender_events where event <> '{LOST}' and entire_message_hash is not null and {_HAS_CHANNEL}
     group by {_CHANNEL}, sds_id, sender_id, entire_message_hash)"""
 """What senders record, whatever they record of it: a sender that writes only of what it dispatched knows its message as
@@ -271,8 +273,9 @@ FACTS = "\nunion all ".join(
         ),
         _select_facts(
             _RECORDED,
-            recorded="""struct(null, null, message_key, sender_id, entire_message_hash, null, false, first_seen, null,
-                null, null, null)""",
+            recorded="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
+                entire_message_hash, null, false, first_seen, null, null, null, null)""",
+            first_id="first_id",
         ),
         _select_facts(
             "v_sds_messages where sds_kind = 'content'",
@@ -308,7 +311,7 @@ FACTS = "\nunion all ".join(
     )
 )
 
-_CLAIMS = ("delivered", "incomplete", "belated", "recorded", "segment", "named", "next")
+_CLAIMS = ("delivered", "incomplete", "belated", "recorded", "segment", "named", "next", "first_id")
 _FACTS = (
     "asked_for",
     "refused",
@@ -351,7 +354,7 @@ EVIDENCE = f"""
             coalesce(delivered, min(delivered) over send) as delivered,
             coalesce(incomplete, min(incomplete) over send) as incomplete
         from known
-        window send as (partition by {_CHANNEL}, coalesce(recorded.message_key, sds_id))
+        window send as (partition by {_CHANNEL}, coalesce(first_id, sds_id))
     ), beside as (
         -- A segment that never arrived belongs to the message of the segment after it.
         select * except (delivered, incomplete, recorded),

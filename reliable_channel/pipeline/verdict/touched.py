@@ -16,7 +16,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
 from reliable_channel.lake.follow import AddedFile, iterate_rows, list_added_files, list_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, LOST
+from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.lookup import ids_within
 from reliable_channel.pipeline.verdict.gather import SPAN
 from reliable_channel.pipeline.verdict.position import RoundPosition
@@ -35,7 +35,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     ),
     tables.REASSEMBLED_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
     tables.INCOMPLETE_MESSAGES: (*CHANNEL_KEY, "sds_ids", "entire_message_hash"),
-    tables.SENDER_EVENTS: (*_BY_ID, "event", "send_id"),
+    tables.SENDER_EVENTS: (*_BY_ID, "send_id"),
     tables.SDS_MESSAGES: (*_BY_ID, "sds_kind", "segment_kind", "entire_message_hash", "lamport_timestamp"),
     tables.LOST_DEPENDENCIES: _BY_ID,
     tables.ACKS: _BY_ID,
@@ -61,16 +61,14 @@ _channel = itemgetter(*CHANNEL_KEY)
 @dataclass
 class Touched:
     """The subjects of new rows. ``ids``: SDS ids with their channels; ``texts``: ids and keys of messages in any
-    channel; ``sends``: the first ids of sends that senders recorded; ``payloads``: hashes of payloads of segments;
-    ``rebuilt``: the delivered ones, with the offsets of the records that completed them;
-    ``spans``: the spans of Lamport timestamps (:data:`~.gather.SPAN`) of the segments; ``envelopes``: hashes of
-    envelopes in rows of stores, of ingest or of logs; ``lamport``: the lowest Lamport timestamp of the new messages of
-    a channel; ``silence``: whether it changed when no bridge listened, so that every verdict but *delivered* may
-    change."""
+    channel; ``payloads``: hashes of payloads of segments; ``rebuilt``: the delivered ones, with the offsets of the
+    records that completed them; ``spans``: the spans of Lamport timestamps (:data:`~.gather.SPAN`) of the segments;
+    ``envelopes``: hashes of envelopes in rows of stores, of ingest or of logs; ``lamport``: the lowest Lamport
+    timestamp of the new messages of a channel; ``silence``: whether it changed when no bridge listened, so that every
+    verdict but *delivered* may change."""
 
     ids: set[tuple[Channel, str]] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
-    sends: set[str] = field(default_factory=set)
     payloads: set[bytes] = field(default_factory=set)
     rebuilt: set[tuple[bytes, int]] = field(default_factory=set)
     spans: set[int] = field(default_factory=set)
@@ -89,8 +87,6 @@ class Touched:
                 if row["source"] not in BRIDGE_SOURCES:
                     self.envelopes.update(filter(None, [row["message_hash"]]))
                 continue
-            if table is tables.SENDER_EVENTS and row["event"] != LOST:
-                self.sends.update(filter(None, [row["send_id"] or row["sds_id"]]))
             channel: Channel = _channel(row)
             ids = {*map(row.get, ("sds_id", "first_sds_id", "send_id")), *(row.get("sds_ids") or ())}
             self.ids |= {(channel, sds_id) for sds_id in ids if sds_id is not None}

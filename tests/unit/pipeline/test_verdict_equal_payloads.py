@@ -167,3 +167,15 @@ def test_a_delivery_brings_the_ids_of_the_message_that_its_record_completed(evid
     evidence.delivered(BEFORE)
     assert evidence.judge() == 1
     assert evidence.ids_of(BEFORE) == [f"{BEFORE}/0", f"{BEFORE}/1"]
+
+
+def test_what_was_reported_incomplete_is_of_the_send_whose_further_segment_its_sender_records(
+    evidence: Evidence,
+) -> None:
+    """No row of the sender is about the first segment."""
+    evidence.recorded(BEFORE, 1)
+    assert evidence.judge() == 1
+    row = {**SAID, "event_time": at_us(BEFORE), "first_seen": at_us(BEFORE), "sds_ids": [f"{BEFORE}/0"]}
+    evidence.append(tables.INCOMPLETE_MESSAGES, [{**row, "data_count": 2, "status": "given_up", "reason": "expired"}])
+    assert evidence.judge() == 1
+    assert evidence.ids_of(BEFORE) == [f"{BEFORE}/0", f"{BEFORE}/1"]
