@@ -27,7 +27,11 @@ LOG_KEPT_MS = 7 * DAY_MS
 """How long entries of a table's log stay, at least (``maintain`` removes them): as long as replaced files, by default.
 Who opens or updates a table lists them all, and a commit every ten seconds makes 260 000 in Delta's 30 days."""
 _LOG_KEPT = "delta.logRetentionDuration"
+_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
 PROPERTIES = {
+    # Else every commit removes expired entries, also those that a stream has still to read; maintenance knows which.
+    # The property, not the option of each commit: OPTIMIZE of delta-rs 1.6 ignores the option.
+    _LOG_CLEANUP: "false",
     _LOG_KEPT: f"interval {LOG_KEPT_MS // DAY_MS} days",
     # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
     "delta.enableDeletionVectors": "false",
@@ -94,10 +98,11 @@ def properties(table: Table) -> dict[str, str]:
 @retry_on_conflict
 def _set_properties(paths: PathSettings, table: Table) -> None:
     """Set what a table of an earlier version lacks: the columns with statistics, without which readers skip files
-    wrongly, and how long its log is kept, unless somebody chose that."""
+    wrongly, who removes entries of its log, and how long they are kept, unless somebody chose that."""
     existing, wanted = open_table(paths, table), properties(table)
     has = existing.metadata().configuration
-    new = {_INDEXED: wanted[_INDEXED], _LOG_KEPT: has.get(_LOG_KEPT, wanted[_LOG_KEPT])}
+    new = {name: wanted[name] for name in (_INDEXED, _LOG_CLEANUP, _LOG_KEPT)}
+    new[_LOG_KEPT] = has.get(_LOG_KEPT, new[_LOG_KEPT])
     if any(has.get(name) != value for name, value in new.items()):
         existing.alter.set_table_properties(new)
 

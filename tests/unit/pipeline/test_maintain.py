@@ -76,6 +76,21 @@ def test_rows_past_their_retention_are_deleted_and_no_stream_reads_that(settings
     assert maintained(settings).rows_deleted == 0
 
 
+def test_the_log_that_a_stream_has_still_to_read_stays(settings: Settings) -> None:
+    for offset, age in enumerate([RETENTION_MS + 1, 0, 0]):
+        append(settings, offset, age)
+    table = open_table(settings.paths, SDS_MESSAGES)
+    table.create_checkpoint()
+    log = Path(settings.paths.table("sds_messages")) / "_delta_log"
+    for entry in log.iterdir():
+        os.utime(entry, (time.time() - 40 * 86_400,) * 2)  # older than any log is kept
+    versions = {entry.name for entry in log.glob("*.json")}
+    create_tables(settings.paths, (SDS_MESSAGES,))
+    outcome = maintained(settings)
+    assert (outcome.rows_deleted, outcome.files_after, outcome.held_by) == (1, 1, "reassembly")
+    assert versions <= {entry.name for entry in log.glob("*.json")}
+
+
 def test_a_stream_that_appends_meanwhile_does_not_hinder_the_deletion(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
