@@ -102,13 +102,6 @@ _RECORD_TIME = re.compile(
 """The error of Spark's Kafka source for a record time beyond the range of its timestamps. No setting avoids it."""
 
 
-_SLOW_STARTS = (
-    "Python worker failed to connect back",
-    # Spark waits as long for a worker that asks for its state, and removes the socket then.
-    "_client_socket.connect(state_server_port)",
-)
-
-
 class PythonDidNotStart(EnvironmentFault):
     """A Python process of the driver did not start within Spark's fixed ten seconds. A busy machine may need longer;
     nothing was computed yet, so the query may be restarted."""
@@ -129,7 +122,7 @@ def explain_failure(query: str, error: Exception) -> ReliableChannelError:
         )
     if (fault := explain_known_error(f"The query {query}", text)) is not None:
         return fault
-    if any(each in text for each in _SLOW_STARTS):
+    if "Python worker failed to connect back" in text:
         return PythonDidNotStart(
             f"The query {query} failed: Python did not start within ten seconds.",
             "Reduce the load on the machine and start again; nothing is lost.",

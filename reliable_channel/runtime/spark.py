@@ -147,14 +147,19 @@ def local_conf(settings: Settings) -> dict[str, str]:
 
 
 def takes_unix_sockets(directory: Path) -> bool:
-    """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short and need no
-    quotes.
+    """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short, need no
+    quotes and have no capital letter. PySpark 4.2 puts what the JVM tells a worker in lower case, also the path of its
+    state's socket (``pyspark.worker_util.Conf.get``), and ack then ended with a ``FileNotFoundError``.
 
     Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read, so each second
     write waits 40 ms for the other side's delayed acknowledgement (docs/measurements-history.md). The directory must be
     private: anyone who can connect to a worker can run code in it, and over Unix sockets Spark requires no secret."""
     path = str(directory.absolute())
-    return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and re.fullmatch(r"[\w./+-]+", path) is not None
+    return (
+        len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH
+        and path == path.lower()
+        and (re.fullmatch(r"[\w./+-]+", path) is not None)
+    )
 
 
 def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:

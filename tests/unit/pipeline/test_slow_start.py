@@ -20,12 +20,6 @@ from tests.support.error_page import pattern_of
 SLOW = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-NO_STATE_SERVER = """[STREAM_FAILED] Query terminated with exception: An exception was thrown from the Python worker:
-  File "pyspark/sql/streaming/stateful_processor_api_client.py", line 53, in __init__
-    self._client_socket.connect(state_server_port)
-FileNotFoundError: [Errno 2] No such file or directory SQLSTATE: 39000"""
-
-
 class Failed(StreamingQueryException):
     def __init__(self, text: str) -> None:
         self._text = text
@@ -78,9 +72,8 @@ def to_end() -> None:
     run.run_to_end(cast(Any, None), load("local"), ACK)
 
 
-@pytest.mark.parametrize("slow", [SLOW, NO_STATE_SERVER], ids=["worker", "state"])
-def test_a_query_is_started_again(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
-    starts = Starts(monkeypatch, slow, slow, None)
+def test_a_query_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = Starts(monkeypatch, SLOW, SLOW, None)
     to_end()
     assert starts.left == []
 

@@ -27,7 +27,9 @@ def test_sockets_are_in_the_private_directory_of_the_run(monkeypatch: pytest.Mon
     assert found["spark.local.dir"] == "/srv/run/spark", "a directory that is private to its user"
 
 
-@pytest.mark.parametrize("run_dir", [f"/srv/{'x' * SOCKET_PATH}", "/srv/my run", '/srv/"run"', "/srv/$HOME"])
+@pytest.mark.parametrize(
+    "run_dir", [f"/srv/{'x' * SOCKET_PATH}", "/srv/my run", '/srv/"run"', "/srv/$HOME", "/Users/run"]
+)
 def test_elsewhere_they_are_tcp(monkeypatch: pytest.MonkeyPatch, run_dir: str) -> None:
     found = conf(monkeypatch, run_dir)
     assert ENABLED not in found
