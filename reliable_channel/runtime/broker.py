@@ -26,7 +26,7 @@ from reliable_channel.config import KafkaSettings, Settings
 from reliable_channel.config.loading import find_shipped
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
-from reliable_channel.runtime.java import java, jvm_environment
+from reliable_channel.runtime.java import IN_ENGLISH, java, jvm_environment
 from reliable_channel.runtime.progress import progress
 from reliable_channel.runtime.topics import ensure_topics, probe
 from reliable_channel.transport.private_files import private_directory
@@ -156,7 +156,7 @@ def _prepare(broker_files: BrokerFiles, settings: Settings, port: int, extra: st
     classpath = os.pathsep.join(str(jar) for jar in jars.paths("kafka", settings.paths.cache_dir))
     with as_file(find_shipped("kafka-log4j2.properties")) as log4j2:
         logging = [f"-Dlog4j2.configurationFile=file:{log4j2}", f"-Dkafka.logs.dir={broker_files.home}"]
-    runtime = [java(), "-Djava.awt.headless=true", *logging]
+    runtime = [java(), "-Djava.awt.headless=true", IN_ENGLISH, *logging]
     if not (broker_files.data / "meta.properties").is_file():
         cluster = (
             base64.urlsafe_b64encode(b"\x00" + secrets.token_bytes(15)).decode().rstrip("=")

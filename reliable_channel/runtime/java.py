@@ -19,6 +19,9 @@ then."""
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Settings of a Spark session that lives for some minutes: plans are interpreted. To generate Java for each of them and
 compile it twice, by Janino and by the JVM, takes a tenth of all CPU time."""
+IN_ENGLISH = "-Duser.language=en"
+"""The language of every JVM. In a Persian or Arabic locale Spark's Delta looks for logs under names with that script's
+digits, and finds no table; in a Turkish one Kafka's broker does not start (it looks for ``CLASSİC``)."""
 _REMEDY = f"Install a Java {OLDEST} runtime (Debian: openjdk-{OLDEST}-jre-headless), or set JAVA_HOME to one."
 
 

@@ -23,7 +23,7 @@ from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.faults import as_fault
 from reliable_channel.runtime.interrupts import note_interrupts
-from reliable_channel.runtime.java import java, jvm_environment
+from reliable_channel.runtime.java import IN_ENGLISH, java, jvm_environment
 from reliable_channel.runtime.jvm import end_jvm, is_submitted, jvm_exit_code, leave_out_trace_of_killed_jvm, stderr_to
 from reliable_channel.runtime.scratch import enter_scratch
 from reliable_channel.transport.private_files import private_directory
@@ -127,8 +127,8 @@ def local_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.master": spark.master,
         "spark.driver.memory": spark.driver_memory,
-        _JAVA_OPTIONS: f"{logging} {SPAWNING} {IN_UTC}",
-        "spark.executor.extraJavaOptions": f"{SPAWNING} {IN_UTC}",
+        _JAVA_OPTIONS: f"{logging} {SPAWNING} {IN_UTC} {IN_ENGLISH}",
+        "spark.executor.extraJavaOptions": f"{SPAWNING} {IN_UTC} {IN_ENGLISH}",
         "spark.jars": ",".join(str(jar) for jar in jars.paths("spark", settings.paths.cache_dir)),
         "spark.ui.enabled": str(spark.ui).lower(),
         "spark.local.dir": str(run / "spark"),
