@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.lake.tables.views.participant_views import participant_views_sql
 from reliable_channel.simulation.scenario import ChannelPlan, LinkQuality, Nap, Partition, Scenario, SizeMix
 from reliable_channel.simulation.world import World, simulate
 from tests.support.js_waku_sds import JsWakuSds
@@ -80,3 +81,18 @@ def test_each_side_of_a_partition_lacks_what_the_other_sent_since(tmp_path: Path
         since_ms = rows[who]["lacks_since"].timestamp() * 1000 - world.scenario.start_ms
         assert apart.start_ms < since_ms < apart.start_ms + MINUTE_MS
         assert set(rows[who]["cut_off_from"]) <= ({"alice", "bob"} if who in apart.members else apart.members)
+
+
+def test_nobody_knows_before_what_reached_it_after_a_partition(tmp_path: Path) -> None:
+    """Also where all that the observer has of a message is the copy of a repair, after the partition."""
+    apart = Partition(2 * MINUTE_MS, 4 * MINUTE_MS, frozenset({"carol"}), is_observed=True)
+    late = 0
+    for seed in range(4):
+        world = conversation(seed, loss=0.1, partitions=(apart,))
+        begin, end = (world.scenario.start_ms + ms for ms in (apart.start_ms + MINUTE_MS // 2, apart.end_ms))
+        rows = write_simulated(tmp_path / str(seed), world).select(participant_views_sql(every_ms=MINUTE_MS))
+        across = [row for row in rows if "carol" in (row["participant"], row["sender_id"])]
+        within = [row for row in across if begin < row["made_ms"] < end]
+        assert [row for row in within if (row["last_had_ms"] or 0) > begin] == []
+        late += len(within)
+    assert late > 20

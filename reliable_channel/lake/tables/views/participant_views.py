@@ -68,7 +68,8 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
         place, most = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED
         counted, time = f"unix_millis(c.seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
         counted += " AND unix_millis(c.seen) <= made_ms"
-    # What it acknowledged at any time it still has; over time, what it had acknowledged by then.
+    # What it acknowledged at any time it still has; over time, what it had acknowledged by then. A message whose first
+    # copies were lost here shows that time, not the one at which a repair brought it.
     result, known = (_SENDERS, "<= shown_at") if every_ms else (_PARTICIPANTS, "IS NOT NULL")
     return f"""\
 WITH sent AS (
@@ -93,7 +94,8 @@ WITH sent AS (
            row_number() OVER (PARTITION BY {CHANNEL} ORDER BY count(*) DESC, sender_id) AS place
     FROM sent GROUP BY {CHANNEL}, sender_id
 ), shown AS (
-    SELECT {CHANNEL}, sender_id AS participant, sds_id AS shown_by, seen AS shown_at, made_ms, joined_ms
+    SELECT {CHANNEL}, sender_id AS participant, sds_id AS shown_by, made_ms, joined_ms,
+           least(unix_millis(seen), made_ms + {_SETTLE_MS}) AS shown_at
     FROM (SELECT *, row_number() OVER (PARTITION BY {CHANNEL}, sender_id, {time}
                                        ORDER BY made_ms DESC, sds_id) AS newest FROM sent)
     JOIN participants USING ({CHANNEL}, sender_id) WHERE newest = 1 AND place <= {most}
@@ -121,10 +123,10 @@ WITH sent AS (
     FROM acks WHERE {where} GROUP BY {CHANNEL}, acknowledged_by, sds_id
 ), states AS (
     SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
-           coalesce(certain_at {known}, false) AS has,
-           coalesce(a.is_absent AND NOT coalesce(first_at {known}, false), false) AS lacks,
+           coalesce(unix_millis(certain_at) {known}, false) AS has,
+           coalesce(a.is_absent AND NOT coalesce(unix_millis(first_at) {known}, false), false) AS lacks,
            coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
-           coalesce(first_at {known}, false) AS is_acknowledged
+           coalesce(unix_millis(first_at) {known}, false) AS is_acknowledged
     FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
          LEFT JOIN acknowledged USING ({CHANNEL}, participant, sds_id)
 ), senders AS (
