@@ -236,7 +236,7 @@ def timeline(source: TableWindow, message: MessageFacts) -> pd.DataFrame:
     mine = f"{here} AND list_contains($ids, sds_id)"
     events = _EVENTS.format(here=here, mine=mine, envelopes=list_envelopes(here), bridges=BRIDGE_SOURCES)
     return source.query(
-        f"SELECT * FROM ({events}) ORDER BY time, list_position($lanes, lane), what, sds_id LIMIT $limit",  # noqa: S608 - names of columns; values are bound
+        f"SELECT * FROM ({events}) ORDER BY time, list_position($lanes, lane), what, sds_id, who, detail LIMIT $limit",  # noqa: S608 - names of columns; values are bound
         ids=list(message.sds_ids),
         payload=message.payload_hash,
         lanes=list(LANES),

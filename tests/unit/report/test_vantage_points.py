@@ -85,7 +85,7 @@ def test_what_is_known_of_an_envelope_that_never_arrived(tmp_path: Path) -> None
     for table, rows in (
         (tables.DELIVERY_STATUS, [verdict]),
         (tables.SENDER_EVENTS, records),
-        (tables.SIGHTINGS, [seen(b"3", "north", "relay", 1)]),
+        (tables.SIGHTINGS, [seen(b"3", name, "relay", 1) for name in ("west", "south", "north", "east")]),
     ):
         create_tables(paths, [table])
         append_rows(paths, table, as_arrow(rows, table))
@@ -93,8 +93,11 @@ def test_what_is_known_of_an_envelope_that_never_arrived(tmp_path: Path) -> None
     (message,) = find(source, (b"3" * 32).hex())
     assert message.message_key == "gone"
     lines = timeline(source, message)
-    assert [*zip(lines["what"], lines["who"], strict=True)] == [("sent", "alice"), ("seen", "north"), ("lost", "carol")]
-    assert [(row["vantage"], row["seen"]) for row in places(source.snapshot, message)] == [("north", 1)]
+    who = ["alice", "east", "north", "south", "west", "carol"]  # of equal times in the order of their names
+    assert [*zip(lines["what"], lines["who"], strict=True)] == [*zip(["sent", *["seen"] * 4, "lost"], who, strict=True)]
+    assert {(row["vantage"], row["seen"]) for row in places(source.snapshot, message)} == {
+        (name, 1) for name in who[1:5]
+    }
 
 
 def test_a_message_without_a_pubsub_topic_has_a_time_line_and_a_graph(tmp_path: Path) -> None:
