@@ -158,7 +158,7 @@ def takes_unix_sockets(directory: Path) -> bool:
     return (
         len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH
         and path == path.lower()
-        and (re.fullmatch(r"[\w./+-]+", path) is not None)
+        and re.fullmatch(r"[\w./+-]+", path) is not None
     )
 
 
