@@ -71,9 +71,9 @@ class PathSettings(Section):
             "run_dir": run,
             "data_dir": str(Path(run) / "tables"),
             "checkpoint_dir": str(Path(run) / "checkpoints"),
-            "cache_dir": default_cache_dir(),
+            "cache_dir": given.get("cache_dir") or default_cache_dir(),  # which needs a home directory
         }
-        return {**given, **{k: _make_absolute(str(given[k])) if given.get(k) else d for k, d in defaults.items()}}
+        return {**given, **{key: _make_absolute(str(given.get(key) or default)) for key, default in defaults.items()}}
 
     @model_validator(mode="after")
     def _refuse_one_directory(self) -> PathSettings:

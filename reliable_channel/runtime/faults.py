@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
 
@@ -62,6 +63,11 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if isinstance(error, OSError) and (fault := _explain_system_error(error)) is not None:
         return fault
     text = text_of(error)
+    if isinstance(error, RuntimeError) and "home directory" in text:  # of pathlib
+        return EnvironmentFault(
+            "A home directory is unknown: yours, or that of a path with ~.",
+            "Set HOME (or XDG_CACHE_HOME), or write the path without ~.",
+        )
     by_disk = isinstance(error, OSError) and _DISK.search(text) is not None  # it names no file but in its text
     if isinstance(error, OSError) and not by_disk and _STORE.search(text):
         said = _shorten(_take_first_line(error))
@@ -117,6 +123,10 @@ def _explain_system_error(error: OSError) -> ReliableChannelError | None:
         where = f" writing {name}" if name else ""
         return EnvironmentFault(f"The disk is full{where}.", f"Free some space, or {_ANOTHER_PLACE.lower()}.")
     if name is None:
+        try:
+            Path.cwd()
+        except OSError:
+            return LocalError("The current directory was removed.", "Change to another one.")
         return None
     if error.errno in _FORBIDDEN:
         return EnvironmentFault(f"No permission to use {name}.", f"{_ANOTHER_PLACE}, or change its permissions.")

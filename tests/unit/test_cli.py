@@ -205,6 +205,33 @@ def test_a_file_in_place_of_a_directory_is_named(capsys: pytest.CaptureFixture[s
     assert err.startswith(f"reliable-channel: {tmp_path / 'file'} is a file, not a directory. Choose another place")
 
 
+def test_no_home_directory_is_one_line_and_only_where_it_is_needed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(_user: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", refuse)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    status, _, err = run(capsys, "config", "show")
+    assert status == 1
+    assert err.startswith("reliable-channel: A home directory is unknown: yours, or that of a path with ~. Set HOME")
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__CACHE_DIR", str(tmp_path))
+    assert run(capsys, "config", "show")[0] == 0
+
+
+def test_a_current_directory_that_was_removed_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    status, _, err = run(capsys, "config", "show")
+    assert status == 2
+    assert err == "reliable-channel: The current directory was removed. Change to another one.\n"
+
+
 def test_a_path_that_no_file_can_have_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, "-c", "c" * 400, "config", "show")
     assert status == 2

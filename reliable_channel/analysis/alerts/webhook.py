@@ -20,7 +20,7 @@ from reliable_channel.config.alerts import AlertSettings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import make_retrying
 from reliable_channel.transport.http.client import read_retry_after
-from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http.deadline import deadline, open_client
 
 PAGE = 100
 """Changes in one request."""
@@ -48,6 +48,14 @@ class Webhook:
 
     def send(self, changes: Sequence[dict[str, Any]]) -> None:
         """Send rows of ``alerts`` in one request. Raises ``EnvironmentFault`` when the receiver did not accept them."""
+        if self.settings.webhook_url is None:
+            return
+        try:
+            url = httpx.URL(self.settings.webhook_url.get_secret_value())
+        except httpx.InvalidURL:
+            raise EnvironmentFault(
+                "The webhook's URL is invalid.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL."
+            ) from None
         body = json.dumps({"version": 1, "alerts": [_to_json(row) for row in changes]}, ensure_ascii=True).encode()
         attempt = make_retrying(
             self.settings.webhook_attempts,
@@ -56,21 +64,16 @@ class Webhook:
             retry_if=lambda error: isinstance(error, _AgainError) and error.retry_after_s <= _LONGEST_PAUSE_S,
             sleep=self.sleep,
         )
-        timeout = self.settings.webhook_timeout_ms / 1000
-        # A redirect would send the token and the alerts to whom the receiver names.
-        client = httpx.Client(timeout=timeout, follow_redirects=False, transport=self.transport)
-        with end_at_deadlines(client):
+        with open_client(url, timeout=self.settings.webhook_timeout_ms / 1000, transport=self.transport) as client:
             try:
-                attempt(self._post, client, body)
+                attempt(self._post, client, url, body)
             except _AgainError as error:
                 raise EnvironmentFault(
                     f"The webhook did not take the alerts ({error}).", "They are sent again by the next run."
                 ) from None
 
-    def _post(self, client: httpx.Client, body: bytes) -> None:
-        url, token = self.settings.webhook_url, self.settings.webhook_token
-        if url is None:
-            return
+    def _post(self, client: httpx.Client, url: httpx.URL, body: bytes) -> None:
+        token = self.settings.webhook_token
         headers = {"Content-Type": "application/json", "User-Agent": f"reliable-channel/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
@@ -78,13 +81,9 @@ class Webhook:
             # The body is not read, because it is the receiver's text.
             with (
                 deadline(self.settings.webhook_timeout_ms / 1000),
-                client.stream("POST", url.get_secret_value(), content=body, headers=headers) as answer,
+                client.stream("POST", url, content=body, headers=headers) as answer,
             ):
                 status, retry_after_s = answer.status_code, read_retry_after(answer.headers.get("retry-after", ""))
-        except httpx.InvalidURL:
-            raise EnvironmentFault(
-                "The webhook's URL is invalid.", "Set RELIABLE_CHANNEL__ALERTS__WEBHOOK_URL."
-            ) from None
         except httpx.HTTPError as error:
             raise _AgainError(type(error).__name__) from None
         if status in _TEMPORARY or status >= 500:

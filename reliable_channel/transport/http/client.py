@@ -15,7 +15,7 @@ import httpx
 
 from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
-from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http.deadline import deadline, open_client
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Largest answer that is read: a full page of 100 messages of 150 KiB in base64 is 21 MB."""
@@ -29,8 +29,6 @@ byte."""
 
 MAX_RETRY_AFTER_S = 60.0
 """The longest wait that a node may ask for: beyond it, one that is wrong or hostile would be as good as gone."""
-
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 class NodeUnreachable(EnvironmentFault):
@@ -96,16 +94,13 @@ class BoundedHttp:
         # Credentials go into a header: the texts and logs of httpx show addresses as they are.
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         self._base = self.name
-        client = httpx.Client(
+        self._client = open_client(
+            url,
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
-            follow_redirects=False,  # a node has no reason to send us elsewhere
-            trust_env=url.host not in _LOOPBACK,  # a proxy is not for loopback
             auth=auth,
-            verify=url.scheme == "https",  # loading the authorities takes longer than a whole exchange on loopback
             # Not compressed: a hundred kilobytes of zstd become gigabytes at once.
             headers={"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})},
         )
-        self._client = end_at_deadlines(client)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> HttpResponse:
         """``path`` is already encoded; ``query`` is encoded here. Raises :class:`NodeUnreachable`."""

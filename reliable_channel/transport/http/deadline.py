@@ -1,4 +1,4 @@
-"""Ends whole exchanges of an httpx client at a deadline. The time-outs of httpx start again at every byte, in the
+"""Opens httpx clients whose whole exchanges end at a deadline. The time-outs of httpx start again at every byte, in the
 headers, in interim answers (1xx, of any number) and in the body.
 
 This is the one file that depends on internals of httpx, which has no public way to replace the network of its own
@@ -17,12 +17,15 @@ from typing import Any
 import httpcore
 import httpx
 
+from reliable_channel.core.errors import EnvironmentFault
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _EXCHANGE = threading.local()
 
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Within this block the exchanges of this thread by clients of :func:`end_at_deadlines` take this long together;
+    """Within this block the exchanges of this thread by clients of :func:`open_client` take this long together;
     then they raise ``httpx.TimeoutException``."""
     _EXCHANGE.end = time.monotonic() + seconds
     try:
@@ -31,8 +34,23 @@ def deadline(seconds: float) -> Iterator[None]:
         del _EXCHANGE.end
 
 
-def end_at_deadlines(client: httpx.Client) -> httpx.Client:
-    """Make a client obey :func:`deadline`, also by way of a proxy; returns the client."""
+def open_client(url: httpx.URL, **options: Any) -> httpx.Client:
+    """Open a client for the host of ``url`` that obeys :func:`deadline`, also by way of the environment's proxy, and
+    follows no redirects, which would send secrets elsewhere. Raises ``EnvironmentFault`` if the environment's variables
+    for proxies or certificates cannot be used."""
+    try:
+        client = httpx.Client(
+            follow_redirects=False,
+            trust_env=url.host not in _LOOPBACK,  # a proxy is not for loopback
+            verify=url.scheme == "https",  # loading the authorities takes longer than a whole exchange on loopback
+            **options,
+        )
+    except (httpx.InvalidURL, ImportError, OSError, ValueError):  # their texts may hold a proxy's password
+        raise EnvironmentFault(
+            "The environment's variables for proxies or certificates cannot be used.",
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY are like http://proxy:3128 (no SOCKS), NO_PROXY has no IPv6 network"
+            " or bracket, SSL_CERT_FILE is a file.",
+        ) from None
     # A transport of our own would know no proxies.
     for transport in (client._transport, *client._mounts.values()):
         pool: Any = getattr(transport, "_pool", None)

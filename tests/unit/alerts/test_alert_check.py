@@ -290,6 +290,14 @@ def test_a_url_that_is_none_is_said_without_it(settings: Settings) -> None:
     assert "secret" not in str(refused.value)
 
 
+def test_a_receiver_on_loopback_is_not_behind_the_proxy(
+    with_webhook: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    Webhook(with_webhook.alerts).send([{"sequence": 1}])
+    assert [alert["id"] for alert in receiver.accepted] == [1]
+
+
 def test_a_receiver_that_never_answers_is_given_up(with_webhook: Settings, receiver: Receiver) -> None:
     def silent(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("no answer", request=request)

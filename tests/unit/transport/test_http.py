@@ -9,10 +9,11 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.http.client import BoundedHttp, NodeTimedOut, NodeUnreachable
-from reliable_channel.transport.http.deadline import deadline, end_at_deadlines
+from reliable_channel.transport.http.deadline import deadline, open_client
 from reliable_channel.transport.waku_api import WakuApi
 from tests.support.hostile_server import OK, WHOLE, answering, drip
 
@@ -38,20 +39,43 @@ def test_an_answer_that_drips_ends_although_each_byte_is_in_time(
 
 
 def test_a_deadline_that_has_passed_spares_the_connection() -> None:
-    with end_at_deadlines(httpx.Client(trust_env=False)) as client, deadline(-1), pytest.raises(httpx.ConnectTimeout):
-        client.get("http://127.0.0.1:9/")
+    url = httpx.URL("http://127.0.0.1:9/")
+    with open_client(url) as client, deadline(-1), pytest.raises(httpx.ConnectTimeout):
+        client.get(url)
 
 
 def test_without_a_deadline_the_client_is_as_it_was() -> None:
-    with answering(lambda c: c.sendall(WHOLE)) as url, end_at_deadlines(httpx.Client(trust_env=False)) as client:
+    with answering(lambda c: c.sendall(WHOLE)) as url, open_client(httpx.URL(url)) as client:
         assert client.get(url).json() == {}
 
 
 def test_a_proxy_obeys_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(drip(OK, b"X")) as url:
         monkeypatch.setenv("http_proxy", url)
-        with end_at_deadlines(httpx.Client()) as client, deadline(0.3), pytest.raises(httpx.ReadTimeout):
-            client.get("http://node.example/")
+        node = httpx.URL("http://node.example/")
+        with open_client(node) as client, deadline(0.3), pytest.raises(httpx.ReadTimeout):
+            client.get(node)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("all_proxy", "socks5://user:geheim@127.0.0.1:1080"),
+        ("http_proxy", "direct://geheim"),
+        ("no_proxy", "10.0.0.0/8,fd00:geheim::/8"),
+        ("no_proxy", "[::1]"),
+        ("SSL_CERT_FILE", "/geheim/ca.pem"),
+    ],
+)
+def test_variables_that_httpx_refuses_are_named_but_not_shown(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # httpx looks at no_proxy only where there is a proxy
+    with pytest.raises(EnvironmentFault, match=f"cannot be used.*{name.upper()}") as caught:
+        BoundedHttp("https://node.example:8645")
+    assert "geheim" not in str(caught.value)
+    BoundedHttp("http://127.0.0.1:8645").close()  # nothing of it is for loopback
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "deflate"])
