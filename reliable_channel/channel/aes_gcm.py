@@ -36,6 +36,7 @@ from reliable_channel.core.aes_gcm import (
     key_in,
 )
 from reliable_channel.core.errors import ConfigurationError, LocalError
+from reliable_channel.transport.private_files import read_secret
 
 MAX_MESSAGES_PER_KEY = 2**32  # NIST SP 800-38D §8.3, for nonces drawn at random
 
@@ -77,9 +78,9 @@ class AesGcm:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path | str]) -> AesGcm:
-        """Keys from files of 64 hex digits or 32 bytes, the first encrypts. Raises ``ConfigurationError`` naming the
-        file, never its content."""
-        return cls([_read_key(Path(path)) for path in paths])
+        """Keys from files of 64 hex digits or 32 bytes, or from environment variables (``env:NAME``), the first
+        encrypts. Raises ``ConfigurationError`` naming the file, never its content."""
+        return cls([key_in(read_secret(path), str(path)) for path in paths])
 
     def for_topics(self, pubsub_topic: str, content_topic: str) -> AesGcm:
         """The same keys, bound to these topics."""
@@ -112,13 +113,3 @@ class AesGcm:
                 "This AES-GCM is bound to no topics.", "Use for_topics(pubsub_topic, content_topic); channels do."
             )
         return self._topics
-
-
-def _read_key(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"The key file {path} cannot be read: {error.strerror}.", "Name a file with 64 hex digits or 32 bytes."
-        ) from None
-    return key_in(content, str(path))

@@ -48,10 +48,10 @@ class ChannelTopic(Section):
     it has, and participants write ``spec``. ``history_layout``: how participants write histories in the nim family.
     ``dialect``: the dialect of segments that participants write; unset: that of the section ``segmentation``.
     ``dialects``: those that are read.
-    ``decryption_key_files``: files that executors can read, several for rotation; keys are never written in the
-    configuration file. ``encryption_layer``: what participants encrypt with them, whole SDS messages (``around_sds``)
-    or their contents (``inside_sds``); both are read, SDS messages in the clear without content only with
-    ``inside_sds``.
+    ``decryption_key_files``: files or environment variables (``env:NAME``) that executors and participants can read,
+    several for rotation; keys are never written in the configuration file. ``encryption_layer``: what participants
+    encrypt with them, whole SDS messages (``around_sds``) or their contents (``inside_sds``); both are read, SDS
+    messages in the clear without content only with ``inside_sds``.
     """
 
     content_topic: str = Field(min_length=1, max_length=512)

@@ -99,8 +99,8 @@ def key_id(key: bytes) -> bytes:
 
 
 def key_in(content: bytes, source: str) -> bytes:
-    """Read the key from the content of the key file ``source``: 64 hex digits, or the 32 bytes themselves. Raises
-    ``ConfigurationError`` naming the file, never its content."""
+    """Read the key from the content of the file or variable ``source``: 64 hex digits, or the 32 bytes themselves.
+    Raises ``ConfigurationError`` naming the source, never its content."""
     text = all(byte in _TEXT for byte in content)
     try:
         key = bytes.fromhex(content.decode("ascii").strip()) if text else content
@@ -108,7 +108,7 @@ def key_in(content: bytes, source: str) -> bytes:
         key = b""
     if len(key) != KEY_BYTES:
         raise ConfigurationError(
-            f"The key file {source} holds neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
+            f"The key in {source} is neither 64 hex digits nor 32 bytes.", "Make one: openssl rand -hex 32"
         )
     return key
 

@@ -1,11 +1,13 @@
-"""Creates files and directories that only their owner can read, since they hold other people's messages, and replaces
-files as a whole."""
+"""Creates files and directories that only their owner can read, since they hold other people's messages, replaces files
+as a whole, and reads keys."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from pathlib import Path
+
+from reliable_channel.core.errors import ConfigurationError
 
 OWNERS_UMASK = 0o077
 """The umask of this project's processes."""
@@ -42,6 +44,21 @@ def replace_file(path: Path, text: str) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def read_secret(name: Path | str) -> bytes:
+    """The bytes of a key, from the file of that name or, for ``env:NAME``, an environment variable. Raises
+    ``ConfigurationError`` with the name."""
+    variable = str(name).removeprefix("env:")
+    try:
+        return Path(name).read_bytes() if variable == str(name) else os.environb[os.fsencode(variable)]
+    except OSError as error:
+        reason = error.strerror
+    except KeyError:
+        reason = "the variable is not set"
+    raise ConfigurationError(
+        f"The key in {name} cannot be read: {reason}.", "Name a file, or env: with the name of an environment variable."
+    )
 
 
 def _restrict(path: Path, mode: int) -> None:

@@ -26,7 +26,7 @@ from reliable_channel.channel.channel import ReliableChannel
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.errors import ChangedConfigurationError, SenderLocked
 from reliable_channel.channel.events import ChannelEvent, ChannelProblem
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.messaging.channel_evidence import ChannelEvidence
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest.channel_events import EventOut, event_to_json
@@ -161,7 +161,7 @@ class ChannelSessions:
                 clock=self._clock,
                 threaded=self._threaded,
             )
-        except (EnvironmentFault, ChangedConfigurationError) as error:
+        except (EnvironmentFault, ConfigurationError, ChangedConfigurationError) as error:
             # Its text names files, processes and channels of this machine, which are no client's business.
             _log.error("channel %s was not opened: %s", channel_id, error)
             if isinstance(error, SenderLocked):

@@ -6,14 +6,11 @@ that the executors can read. The serialized job contains these names and never t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from reliable_channel.config import ChannelTopic
 from reliable_channel.core.aes_gcm import (
-    KEY_BYTES,
     DecryptionRefusedError,
     EncryptionLayer,
     NoCiphertextError,
@@ -25,8 +22,7 @@ from reliable_channel.core.aes_gcm import (
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.wire.malformed import Malformed, Reason
 from reliable_channel.core.wire.sds import SdsMessage, WireFamily, decode_in_families
-
-ENVIRONMENT = "env:"
+from reliable_channel.transport.private_files import read_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +111,6 @@ def _read_keys(names: tuple[str, ...]) -> Mapping[bytes, bytes] | Malformed:
     """Read the keys from disk or environment; returns them by key id. If one cannot be read, records wait in
     ``quarantine``."""
     try:
-        return {key_id(key): key for key in map(_read_key, names)}
+        return {key_id(key): key for key in (key_in(read_secret(name), name) for name in names)}
     except ConfigurationError as error:
         return Malformed(Reason.UNDECRYPTABLE, error.cause[:200])
-
-
-def _read_key(name: str) -> bytes:
-    if name.startswith(ENVIRONMENT):
-        return _read_from_environment(name.removeprefix(ENVIRONMENT))
-    try:
-        content = Path(name).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(f"The key file {name} cannot be read: {error.strerror}.") from None
-    return key_in(content, name)
-
-
-def _read_from_environment(name: str) -> bytes:
-    text = os.environ.get(name)
-    if text is None:
-        raise ConfigurationError(f"The environment variable {name} with a decryption key is not set.")
-    try:
-        key = bytes.fromhex(text.strip())
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ConfigurationError(f"The environment variable {name} does not hold {2 * KEY_BYTES} hex digits.")
-    return key

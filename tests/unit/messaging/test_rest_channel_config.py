@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from reliable_channel.channel import ReliableChannelConfig, SqlitePersistence
+from reliable_channel.channel import AesGcm, ReliableChannelConfig, SqlitePersistence
 from reliable_channel.config import Settings, load
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
@@ -85,6 +85,28 @@ def test_a_sender_that_another_process_uses_is_named_without_paths_or_process_id
         409,
         {"error": "Sender 'alice' is in use elsewhere. Take another sender id."},
     )
+
+
+def test_participants_read_keys_from_the_environment_as_the_jobs_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOBBY_KEY", "ab" * 32)
+    topic = {"content_topic": KEYED, "decryption_key_files": ["env:LOBBY_KEY"]}
+    hook = topic_config(load("local", channels={"content_topics": [topic]}), KEYED).encryption
+    assert isinstance(hook, AesGcm)
+    sealed = hook.for_topics("p", "c").encrypt(b"hello")
+    assert AesGcm(b"\xab" * 32).for_topics("p", "c").decrypt(sealed) == b"hello"
+
+
+def test_a_key_that_cannot_be_read_is_the_servers_fault_and_keeps_its_place_to_itself(
+    world: World, configured: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "key").unlink()
+    with client_of(world, configured) as client:
+        answer = client.post("/channels", json={"channelId": "c", "contentTopic": KEYED})
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"error": "The server cannot keep this channel. Its log says why."},
+    )
+    assert str(tmp_path / "key") in caplog.text
 
 
 def test_the_channels_of_a_process_share_a_database_until_the_last_one_closes(tmp_path: Path) -> None:

@@ -296,7 +296,11 @@ def test_what_no_key_opens_is_kept_as_undecryptable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "detail"),
-    [(None, "is not set"), ("00" * 31, "does not hold 64 hex digits"), ("no digits", "does not hold 64 hex digits")],
+    [
+        (None, "cannot be read: the variable is not set"),
+        ("00" * 31, "is neither 64 hex digits nor 32 bytes"),
+        ("no digits", "is neither 64 hex digits nor 32 bytes"),
+    ],
 )
 def test_a_key_comes_from_the_environment_too(value: str | None, detail: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that holds no key leaves its records in quarantine, and names itself without its content."""
@@ -313,7 +317,7 @@ def test_a_key_comes_from_the_environment_too(value: str | None, detail: str, mo
         monkeypatch.setenv("CHANNEL_KEY", value)
     row = RecordDecoder(channels).decode(sealed, PUBSUB, b"relay", NOW_MS * 1000)
     assert row.reason == Reason.UNDECRYPTABLE.value
-    assert row.detail == f"The environment variable CHANNEL_KEY {'with a decryption key ' * (value is None)}{detail}."
+    assert row.detail == f"The key in env:CHANNEL_KEY {detail}."
 
 
 def test_without_plaintext_only_hash_and_size_are_kept(tmp_path: Path) -> None:
