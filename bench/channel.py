@@ -75,7 +75,7 @@ def _local_loop(settings: Settings) -> Iterator[None]:
     }
     with tempfile.TemporaryFile() as output:
         loop = subprocess.Popen(
-            [sys.executable, "-m", "reliable_channel.cli", "bridge", "--loop"],
+            [sys.executable, "-m", "reliable_channel", "bridge", "--loop"],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,

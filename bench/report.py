@@ -44,7 +44,7 @@ def a_million_rows() -> Iterator[Result]:
             ("--html", ["--html", str(Path(directory) / "report.html")]),
             ("one channel of 100", ["--channel", "channel 7", "--from", "2026-11-01T06:00"]),
         ):
-            command = ("-m", "reliable_channel.cli", "report", "--tables", str(data), *options)
+            command = ("-m", "reliable_channel", "report", "--tables", str(data), *options)
             took = min(_seconds(*command) for _ in range(SIZES.count_repetitions(3)))
             yield Result(f"report {name}, {rows:,} rows", took, "s")
             what = f"report {name} / reading the tables"

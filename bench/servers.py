@@ -211,7 +211,7 @@ def _sends(port: int) -> float:
 
 
 def _store_command() -> list[str]:
-    return [sys.executable, "-m", "reliable_channel.cli", "store", "serve", "--port", "0"]
+    return [sys.executable, "-m", "reliable_channel", "store", "serve", "--port", "0"]
 
 
 def _floor_command(directory: Path) -> list[str]:

@@ -58,7 +58,7 @@ def status() -> Iterator[Result]:
 
 def _measure_status(directory: str, option: str) -> tuple[float, float]:
     """The wall and CPU time (s) of one call."""
-    return _run([sys.executable, "-m", "reliable_channel.cli", "status", option], directory)
+    return _run([sys.executable, "-m", "reliable_channel", "status", option], directory)
 
 
 def _run(command: list[str], directory: str = "") -> tuple[float, float]:

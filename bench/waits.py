@@ -20,7 +20,7 @@ from bench.registry import SIZES, STEP, Result, bench, python_step
 from bench.report import make_tables
 
 ROOT = Path(__file__).parents[1]
-COMMAND = [sys.executable, "-m", "reliable_channel.cli"]
+COMMAND = [sys.executable, "-m", "reliable_channel"]
 SET_UP, DEMO, ANSWER = 225, 100, 2.5
 """Targets, million steps: 90 s, 40 s and 1 s where a step takes 0.4 µs."""
 RUNS = 5

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "reliable_channel.cli", "demo", "--small"]
+COMMAND = [sys.executable, "-m", "reliable_channel", "demo", "--small"]
 
 
 @dataclass(frozen=True)

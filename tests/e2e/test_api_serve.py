@@ -48,7 +48,7 @@ def fake() -> Iterator[FakeWakuNode]:
 def configured(fake: FakeWakuNode, tmp_path: Path) -> list[str]:
     file = tmp_path / "api.yaml"
     file.write_text(CONFIGURATION.format(run=tmp_path / "run", url=fake.url, topic=PUBSUB_TOPIC), encoding="utf-8")
-    return [sys.executable, "-m", "reliable_channel.cli", "--config", str(file), "api", "serve"]
+    return [sys.executable, "-m", "reliable_channel", "--config", str(file), "api", "serve"]
 
 
 class Server:
@@ -162,7 +162,7 @@ def kafka_server(broker: Settings, run_dir: Path) -> Server:
         "RELIABLE_CHANNEL__API__GROUP_ID": f"test-{run_dir}".replace("/", "-"),
     }
     return Server(
-        [sys.executable, "-m", "reliable_channel.cli", "api", "serve", "--port", "0"], run_dir / "log", environment
+        [sys.executable, "-m", "reliable_channel", "api", "serve", "--port", "0"], run_dir / "log", environment
     )
 
 

@@ -34,7 +34,7 @@ class Cli:
         }
 
     def __call__(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "reliable_channel.cli", *arguments]
+        command = [sys.executable, "-m", "reliable_channel", *arguments]
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=180, check=False, **options
         )  # type: ignore[call-overload]

@@ -60,7 +60,7 @@ def test_the_printed_question_command_asks_the_tables(demo: DemoRun) -> None:
     line = re.search(r"^  \S*reliable-channel sql +(--tables \S+)", demo.output, re.MULTILINE)
     assert line is not None, demo.output
     question = "SELECT vantage, count(*) AS seen FROM sightings GROUP BY vantage"
-    command = [sys.executable, "-m", "reliable_channel.cli", "sql", question, *line[1].split(), "--json"]
+    command = [sys.executable, "-m", "reliable_channel", "sql", question, *line[1].split(), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert {row["vantage"] for row in json.loads(done.stdout)} == {"east", "west"}
@@ -91,7 +91,7 @@ def test_the_notebooks_run_on_the_tables(demo: DemoRun, monkeypatch: pytest.Monk
 
 def test_the_report_says_the_same_as_the_truth(demo: DemoRun, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    command = [sys.executable, "-m", "reliable_channel.cli", "report", "--tables", str(demo.place / "tables")]
+    command = [sys.executable, "-m", "reliable_channel", "report", "--tables", str(demo.place / "tables")]
     done = subprocess.run(
         [*command, "--json", "--html", str(page), "--max-loss", "0.1%"],
         cwd=ROOT,

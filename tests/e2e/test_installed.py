@@ -47,12 +47,12 @@ def test_it_is_really_the_installed_package(installed: Path) -> None:
 
 
 def test_the_configuration_is_shipped(installed: Path) -> None:
-    shown = run(installed, sys.executable, "-m", "reliable_channel.cli", "--config", "cluster", "config", "show")
+    shown = run(installed, sys.executable, "-m", "reliable_channel", "--config", "cluster", "config", "show")
     assert "kafka-1:9093" in shown
 
 
 def test_the_list_of_jars_is_shipped_and_leads_to_the_same_cache(installed: Path) -> None:
-    assert "Jars verified in" in run(installed, sys.executable, "-m", "reliable_channel.cli", "setup")
+    assert "Jars verified in" in run(installed, sys.executable, "-m", "reliable_channel", "setup")
 
 
 def test_the_same_files_make_the_same_wheel_at_another_time_in_another_folder(wheel: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_same_files_make_the_same_wheel_at_another_time_in_another_folder(wh
 
 
 def test_the_jobs_the_notebooks_and_the_board_are_shipped(installed: Path, tmp_path: Path) -> None:
-    ours = [sys.executable, "-m", "reliable_channel.cli"]
+    ours = [sys.executable, "-m", "reliable_channel"]
     for arguments in (("files", "ingest.py"), ("files", "grafana-dashboard.json")):
         place = Path(run(installed, *ours, *arguments).strip())
         assert place.is_file() and place.is_relative_to(installed)

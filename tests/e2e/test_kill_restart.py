@@ -133,7 +133,7 @@ def start(settings: Settings, place: RunDirectory, records: int = 20, **more: st
         "RELIABLE_CHANNEL__SEGMENTATION__MAX_SET_LIFETIME_MS": "3600000",  # what is incomplete is given up at the end
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "reliable_channel.cli", "run", "--once", "--close-after-ms", "3600000"],
+        [sys.executable, "-m", "reliable_channel", "run", "--once", "--close-after-ms", "3600000"],
         cwd=ROOT,
         env={**os.environ, **environment, **more},
         stdout=subprocess.PIPE,

@@ -64,7 +64,7 @@ class Operated:
     asking: Path
 
     def start(self, config: Path, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reliable_channel.cli", "--config", str(config), *arguments]
+        command = [sys.executable, "-m", "reliable_channel", "--config", str(config), *arguments]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def run(self, config: Path, *arguments: str) -> str:

@@ -31,7 +31,7 @@ def test_a_signal_at_any_moment_leaves_no_process(command: str, broker: Settings
     for number, moment in enumerate(moments):
         place = tmp_path / f"at-{number}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "reliable_channel.cli", *arguments],
+            [sys.executable, "-m", "reliable_channel", *arguments],
             cwd=ROOT,
             env={
                 **os.environ,

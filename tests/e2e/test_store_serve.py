@@ -27,7 +27,7 @@ PATIENT = RetryPolicy(attempts=60, longest_wait_s=1.0)
 
 def serving(run_dir: Path, port: str = "0") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "reliable_channel.cli", "store", "serve", "--port", port],
+        [sys.executable, "-m", "reliable_channel", "store", "serve", "--port", port],
         env={**os.environ, "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -302,7 +302,7 @@ def command() -> Iterator[Callable[[Settings], subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(settings: Settings) -> subprocess.Popen[str]:
-        arguments = [sys.executable, "-m", "reliable_channel.cli", "bridge"]
+        arguments = [sys.executable, "-m", "reliable_channel", "bridge"]
         process = subprocess.Popen(arguments, env=environment(settings), stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None

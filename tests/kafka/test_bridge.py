@@ -358,7 +358,7 @@ def started(here: Settings) -> Iterator[Callable[[], subprocess.Popen[str]]]:
     processes = []
 
     def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reliable_channel.cli", "bridge"]
+        command = [sys.executable, "-m", "reliable_channel", "bridge"]
         process = subprocess.Popen(
             command, env=environment(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -378,7 +378,7 @@ def test_a_node_that_never_answers_is_said_at_once_with_the_counts_and_an_exit_c
 ) -> None:
     fake.down()
     ended = subprocess.run(
-        [sys.executable, "-m", "reliable_channel.cli", "bridge", "--seconds", "1"],
+        [sys.executable, "-m", "reliable_channel", "bridge", "--seconds", "1"],
         env=environment(here),
         capture_output=True,
         text=True,

@@ -139,7 +139,7 @@ class Shell:
         self.config.write_text(yaml.safe_dump(content))
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reliable_channel.cli", "--config", str(self.config), *arguments]
+        command = [sys.executable, "-m", "reliable_channel", "--config", str(self.config), *arguments]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
     def run(self, *arguments: str, code: int = 0, given: str | None = None) -> str:

@@ -225,7 +225,7 @@ def test_the_command_of_the_page_reads_a_topic(broker: Settings, tmp_path: Path)
     create(broker, topic)
     put(broker, topic, (None, json.dumps({"log": line_of(0).decode(), "kubernetes": {"pod_name": "amber"}}).encode()))
     done = subprocess.run(
-        [sys.executable, "-m", "reliable_channel.cli", *arguments],
+        [sys.executable, "-m", "reliable_channel", *arguments],
         cwd=tmp_path, env=environment(broker.with_run_dir(tmp_path)), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "Lines: 1. Sightings: 1, new: 1.\n", "")
@@ -236,7 +236,7 @@ def test_the_command_of_the_page_reads_a_topic(broker: Settings, tmp_path: Path)
 )
 def test_either_files_or_a_topic_are_read(arguments: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "reliable_channel.cli", "evidence", "logs", *arguments],
+        [sys.executable, "-m", "reliable_channel", "evidence", "logs", *arguments],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0 and "Either files or a topic" in done.stderr

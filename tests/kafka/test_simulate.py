@@ -36,7 +36,7 @@ def written(broker: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple
     )
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "reliable_channel.cli", "simulate", *arguments.split()],
+        [sys.executable, "-m", "reliable_channel", "simulate", *arguments.split()],
         env={**os.environ, "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers},
         capture_output=True,
         text=True,

@@ -102,7 +102,7 @@ def test_ivy_settings_that_do_not_exist_are_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     """No file may grow beyond 100 bytes: what a full disk does to a set-up, without filling one."""
     done = subprocess.run(
-        [sys.executable, "-m", "reliable_channel.cli", "setup"],
+        [sys.executable, "-m", "reliable_channel", "setup"],
         env=os.environ | {"RELIABLE_CHANNEL__PATHS__CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,

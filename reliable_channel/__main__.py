@@ -1,0 +1,5 @@
+"""``python -m reliable_channel``, the same as the console script."""
+
+from reliable_channel.cli import main
+
+main()
