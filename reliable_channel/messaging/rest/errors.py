@@ -64,6 +64,8 @@ _STATUS: tuple[tuple[type[ReliableChannelError], int], ...] = (
 _HTTP_WORDS = {
     "Not Found": "There is no such path; see /openapi.json.",
     "Method Not Allowed": "This path has other methods; see the header Allow.",
+    "There was an error parsing the body": "The body cannot be read: send JSON in UTF-8, not compressed and not deeply"
+    " nested.",
 }
 """Full sentences in place of the framework's short texts."""
 
@@ -121,5 +123,7 @@ def _too_large(item: Any) -> bool:
 
 
 def _sentence(item: Any) -> str:
+    if item["type"] == "json_invalid":
+        return f"The body is not JSON: {item['ctx']['error']}, at character {item['loc'][-1]}."
     where = ".".join(str(part) for part in item["loc"] if part not in ("body", "query", "header", "path"))
     return f"{where or 'body'}: {item['msg'].removeprefix('Value error, ')}"

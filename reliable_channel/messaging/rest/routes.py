@@ -213,6 +213,7 @@ def _add_history(routes: APIRouter, node: MessagingNode) -> None:
 
 
 def _add_health(routes: APIRouter, node: MessagingNode, poll: LongPoll) -> None:
+    @routes.head("/health", include_in_schema=False)
     @routes.get("/health", responses={**_describe_ok(HealthAnswer), **document_errors(429)})
     async def health(request: Request, since: Since = None, wait: Wait = 0) -> Response:
         """The node's health; with ``wait``, when it has changed since."""

@@ -233,6 +233,12 @@ def test_health(client: TestClient, world: World) -> None:
     assert client.get("/health").json() == {"status": "MinimallyHealthy", "connectionStatus": "PartiallyConnected"}
 
 
+def test_a_monitor_may_ask_for_the_health_without_a_body(client: TestClient) -> None:
+    answer = client.head("/health")
+    assert (answer.status_code, answer.headers["x-cursor"]) == (200, client.get("/health").headers["x-cursor"])
+    assert client.head("/messaging/v1/events/received").status_code == 405  # it would take events away
+
+
 def test_history_makes_records_of_what_the_store_has(client: TestClient, world: World) -> None:
     message = world.arrives()
     body = {"contentTopics": [CONTENT], "startTime": message.timestamp, "endTime": message.timestamp}
