@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
 
 from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.checksum import write_checksum
 from reliable_channel.lake.read import select
@@ -56,7 +58,17 @@ def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[s
     """Add ``files`` to the table in one commit.
 
     ``batch``: an application id and a version, such as a query id and a micro-batch. The commit records them. Raises
-    ``CommitFailedError`` if another writer has recorded the same application id since the table was opened."""
+    ``CommitFailedError`` if another writer has recorded the same application id since the table was opened, and
+    ``EnvironmentFault`` if one of ``files`` is not on the disk: executors have written it to disks of their own, or
+    somebody's VACUUM has removed it. Its rows would be lost."""
+    if table.table_uri.startswith("file:"):
+        there, root = filesystem(table.table_uri)
+        for info in there.get_file_info([f"{root}/{file.path}" for file in files]):
+            if info.type != pafs.FileType.File:
+                raise EnvironmentFault(
+                    f"{info.path}, which a task wrote, is not on this machine's disk.",
+                    "Put paths.data_dir where all machines see it, and vacuum only with jobs/maintain.py.",
+                )
     _append(table, lambda: _commit(table, [], files, batch), batch[0] if batch else None)
     write_checksum(table, files)
 

@@ -30,7 +30,14 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"The table \w+ was deleted|/_delta_log does not exist|DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE",
         "a table that it reads or writes was deleted while it ran.",
-        "Restore it from a copy; `reliable-channel rebuild` derives all tables except envelopes again.",
+        "Restore it from a copy; `reliable-channel rebuild` derives all tables except envelopes again. On a cluster,"
+        " put paths.data_dir where all machines see it.",
+    ),
+    (
+        r"which a task wrote, is not on this machine's disk",
+        "files that its tasks wrote are not on the driver's disk.",
+        "Put paths.data_dir where all machines see it (docs/scale-out.md), and vacuum only with jobs/maintain.py;"
+        " nothing is lost.",
     ),
     (
         r"startingVersion|DELTA_VERSION_NOT_CONTIGUOUS|DELTA_FILE_NOT_FOUND|VACUUM|FAILED_READ_FILE\.\w*FILE_NOT_EXIST"

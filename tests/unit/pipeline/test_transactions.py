@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings, Settings, load
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake import append
 from reliable_channel.lake.append import CHECKPOINT_EVERY, BatchSink
 from reliable_channel.lake.commit import TableFile, append_files, replace_files
@@ -22,6 +23,8 @@ from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.ingest.stream import tick_files
+from reliable_channel.runtime.failures import explain_failure
+from tests.support.error_page import pattern_of
 from tests.support.examples import examples
 
 
@@ -99,6 +102,21 @@ def test_of_two_attempts_of_a_task_the_files_of_one_are_the_tables(paths: PathSe
     assert (offsets(paths), on_disk(paths)) == ([0], 2)
     open_table(paths, SDS_MESSAGES).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert (offsets(paths), on_disk(paths)) == ([0], 1)
+
+
+def test_a_file_that_is_not_there_is_not_committed(paths: PathSettings) -> None:
+    """An executor wrote it to a disk of its own, or somebody's VACUUM took it for a leftover."""
+    written = [*files(paths, 0), *files(paths, 1)]
+    place = Path(paths.table(SDS_MESSAGES.name)) / written[1].path
+    kept = place.read_bytes()
+    place.unlink()
+    with pytest.raises(EnvironmentFault) as fault:
+        BatchSink(paths, "query", 0).add_files(SDS_MESSAGES, written)
+    said = explain_failure("ingest", RuntimeError(f"EnvironmentFault: {fault.value}"))
+    assert pattern_of("Files that the driver does not see").fullmatch(f"ingest: {said}")
+    place.write_bytes(kept)
+    BatchSink(paths, "query", 0).add_files(SDS_MESSAGES, written)
+    assert offsets(paths) == [0, 1]
 
 
 def test_replaced_files_go_and_what_was_appended_meanwhile_stays(paths: PathSettings) -> None:
