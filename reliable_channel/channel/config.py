@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from reliable_channel import __version__
 from reliable_channel.channel.persistence import MemoryPersistence, Persistence, SqlitePersistence
 from reliable_channel.core.aes_gcm import EncryptionLayer
 from reliable_channel.core.errors import ConfigurationError
@@ -93,8 +94,8 @@ class ReliableChannelConfig:
         return SqlitePersistence.share(str(self.database)) if self.history_backend == "sqlite" else MemoryPersistence()
 
     def fingerprint(self, segmentation: SegmentationConfig) -> str:
-        """The settings on which a journal depends: replaying it under other values would produce other messages.
-        ``segmentation`` has the segment size that fits an envelope."""
+        """The settings on which a journal depends, and the version of this program: replaying it under others would
+        produce other messages. ``segmentation`` has the segment size that fits an envelope."""
         # ``ChannelMachine`` waits for *sent*, whatever is configured.
         sds = {key: str(value) for key, value in asdict(replace(self.sds, wait_for_sent=True)).items()}
         # The text of a function has its address, which is another one in the next process.
@@ -103,8 +104,9 @@ class ReliableChannelConfig:
             key: str(sorted(value) if isinstance(value, frozenset) else value)
             for key, value in asdict(segmentation).items()
         }
+        program = {"version": __version__}
         channel = {"chain": str(self.verify_chunk_chain), "delivery_error_event": str(self.delivery_error_event)}
-        parts = [("sds", sds), ("segmentation", sizes), ("channel", channel)]
+        parts = [("program", program), ("sds", sds), ("segmentation", sizes), ("channel", channel)]
         return "\n".join(f"{name}.{key}={value}" for name, values in parts for key, value in sorted(values.items()))
 
 

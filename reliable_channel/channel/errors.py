@@ -15,8 +15,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from reliable_channel.core.errors import EnvironmentFault, LocalError
 
 
@@ -37,17 +35,16 @@ class IncompleteEncryptionError(LocalError):
 
 
 class ChangedConfigurationError(LocalError):
-    """The configuration differs from the one under which a killed process left its journal."""
+    """A killed process left its journal under another configuration or version of this program."""
 
 
-def make_version_error(channels: Iterable[tuple[str, str]]) -> ChangedConfigurationError:
-    """The error for the journals, by channel and sender id, of a killed process whose program had other rules: a replay
-    would not produce the messages that process sent."""
-    names = ", ".join(f"{channel_id!r} of sender {sender_id!r}" for channel_id, sender_id in channels)
+def make_version_error(channel_id: str, sender_id: str) -> ChangedConfigurationError:
+    """The error for the journal of a killed process whose program was another version: a replay under other rules would
+    not produce the messages that process sent."""
     return ChangedConfigurationError(
         "The process before this one did not stop cleanly, and was of another version of this program:"
-        f" channel {names}.",
-        "Open and close each channel with that version, then upgrade:"
+        f" channel {channel_id!r} of sender {sender_id!r}.",
+        "Open and close the channel with that version, then upgrade:"
         " `reliable-channel listen CHANNEL --sender SENDER --seconds 1` (docs/howto/upgrade.md).",
     )
 

@@ -86,9 +86,9 @@ def replay(machine: ChannelMachine, stored: StoredChannel, fingerprint: str) -> 
     ``DamagedStore``."""
     if stored.journal and stored.fingerprint != fingerprint:
         before, now = _read_settings(stored.fingerprint), _read_settings(fingerprint)
-        if before.keys() != now.keys():
-            raise make_version_error([(machine.channel_id, machine.sender_id)])
-        changed = sorted(name for name, value in now.items() if before[name] != value)
+        if before.get("program.version") != now["program.version"]:
+            raise make_version_error(machine.channel_id, machine.sender_id)
+        changed = sorted(name for name, value in now.items() if before.get(name) != value)
         raise ChangedConfigurationError(
             f"The process before this one did not stop cleanly, and since then {', '.join(changed)} changed.",
             "Open the channel once with the old configuration and close it, then change it.",

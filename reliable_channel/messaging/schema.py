@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS main.idempotency (
   PRIMARY KEY (scope, key)) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS main.idempotency_age ON idempotency (created_ms)",
 )
-"""The request that a caller's key created; a database of an earlier version gets the table when it is opened."""
+"""The request that a caller's key created."""
 
 TABLES = ("record", "hash", "subscription", "request")
 

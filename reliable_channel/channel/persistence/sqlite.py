@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from reliable_channel.channel.errors import DamagedStore, make_version_error
+from reliable_channel.channel.errors import DamagedStore
 from reliable_channel.channel.persistence.base import ChannelKey, LabelledSend, StoredChannel
 from reliable_channel.channel.persistence.lock import lock_sender, make_locked_error
 from reliable_channel.core.errors import EnvironmentFault
@@ -59,32 +59,6 @@ CREATE TABLE segment (
 CREATE TABLE value (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 
-_MIGRATIONS = {
-    1: """
-ALTER TABLE handed_over RENAME TO told;
-ALTER TABLE told RENAME COLUMN delivery TO event;
-UPDATE told SET event = 'reliable:message:received ' || event
-""",
-    # SQLite writes a row as a whole: a number beside a snapshot of megabytes costs those megabytes at every change.
-    2: """
-CREATE TABLE snapshot (channel INTEGER PRIMARY KEY REFERENCES channel(id), data BLOB NOT NULL);
-INSERT INTO snapshot SELECT id, snapshot FROM channel WHERE snapshot IS NOT NULL;
-ALTER TABLE channel DROP COLUMN snapshot
-""",
-    3: "ALTER TABLE told RENAME TO reported",
-    4: """
-CREATE TABLE segment (
-  channel INTEGER NOT NULL REFERENCES channel(id), number INTEGER NOT NULL, data BLOB NOT NULL,
-  PRIMARY KEY (channel, number)
-)
-""",
-    5: """
-ALTER TABLE labelled ADD COLUMN delivered INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX label_of_send ON labelled(channel, send_id)
-""",
-}
-"""From a schema version to the next."""
-
 _shared: dict[Path, SqlitePersistence] = {}
 """The backends that :meth:`SqlitePersistence.share` has given out, by file."""
 _shared_lock = threading.Lock()
@@ -130,19 +104,13 @@ class SqlitePersistence:
         self._connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         with self._transaction() as do:
             version = do.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
+            if version not in (0, SCHEMA_VERSION):
                 raise DamagedStore(
                     f"The channel database {self.path} has schema {version}, this program knows {SCHEMA_VERSION}.",
-                    "Use the program that wrote it.",
+                    "Use the version of the program that wrote it, or move it away (docs/howto/upgrade.md).",
                 )
-            if 0 < version < SCHEMA_VERSION:
-                with_journal = "SELECT channel_id, sender_id FROM channel WHERE id IN (SELECT channel FROM journal)"
-                if left := do.execute(with_journal).fetchall():
-                    # Not migrated: the version that wrote it must be able to open it.
-                    raise make_version_error(left)
-            scripts = [_SCHEMA] if version == 0 else [_MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
-            for script in scripts:
-                execute_script(do, script)
+            if version == 0:
+                execute_script(do, _SCHEMA)
             do.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     @contextmanager
