@@ -339,15 +339,9 @@ class MessageLog:
         ids = list(state.log_ids)
         data = list(state.log_entries)
         log._order = list(zip(state.log_lamports, ids, strict=True))
-        if state.version < 4:  # without these columns
-            decoded = [pb.LogEntry.FromString(each) for each in data]
-            senders = [entry.sender_id for entry in decoded]
-            sizes = [size_of(i, entry.sender_id, *entry.history) for i, entry in zip(ids, decoded, strict=True)]
-            sizes = [size if size > log._unit else 0 for size in sizes]
-        else:
-            names = list(state.log_sender_ids)
-            senders = [names[number] for number in state.log_senders]
-            sizes = list(state.log_sizes) or [0] * len(ids)  # written only if one is above the minimum
+        names = list(state.log_sender_ids)
+        senders = [names[number] for number in state.log_senders]
+        sizes = list(state.log_sizes) or [0] * len(ids)  # written only if one is above the minimum
         columns = zip(state.log_lamports, data, senders, sizes, strict=True)
         log._entries.update(zip(ids, columns, strict=True))
         unit = log._unit

@@ -1,4 +1,4 @@
-"""Encodes and restores the snapshot of a channel (``proto/sds_state.proto``), version 5; reads versions 1 to 4 too.
+"""Encodes and restores the snapshot of a channel (``proto/sds_state.proto``).
 
 The log and the tracked messages are copied column by column, and the entries of the log stay encoded until they are
 needed: an access to a channel costs its changes plus a copy of the bytes. Derived state (timers, bit positions, which
@@ -8,15 +8,14 @@ message waits for which id) is not stored. A text that occurs in many entries is
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds.acks import Tracked
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.sds.events import Evidence
-from reliable_channel.core.sds.incoming import PARTICIPANT_LOST_MS, IncomingBuffer, Missing, Waiting
+from reliable_channel.core.sds.incoming import IncomingBuffer, Missing, Waiting
 from reliable_channel.core.sds.keys import Key, SendKey
 from reliable_channel.core.sds.log import LogEntry, MessageLog, bits_to_bytes
 from reliable_channel.core.sds.outgoing import OwnSegment, OwnSend, SegmentState
@@ -29,16 +28,14 @@ from reliable_channel.core.sds.unproven import Doubt
 from reliable_channel.core.wire._pb import sds_state_pb2 as pb
 
 VERSION = 5
-_READ = (1, 2, 3, 4, VERSION)
 _STATES = tuple(SegmentState)
 
 
 class _Texts:
-    """Texts by number. Up to version 4 each text was stored where it is used."""
+    """Texts by number."""
 
     def __init__(self, proto: pb.SdsState) -> None:
         self._all, self._numbers = proto.texts, {text: number for number, text in enumerate(proto.texts)}
-        self._by_number = proto.version >= 5
 
     def number(self, text: str) -> int:
         """The number of a text; a new text gets the next one."""
@@ -47,9 +44,9 @@ class _Texts:
             self._all.append(text)
         return number
 
-    def of(self, number: int, before: str) -> str:
-        """The text of a number; ``before`` is the text stored in place up to version 4."""
-        return self._all[number] if self._by_number else before
+    def of(self, number: int) -> str:
+        """The text of a number."""
+        return self._all[number]
 
 
 def write_snapshot(state: ChannelState, *, with_kept: bool = True) -> bytes:
@@ -101,10 +98,10 @@ def read_snapshot(data: bytes, config: SdsParameters) -> ChannelState:
         proto = pb.SdsState.FromString(data)
     except DecodeError as error:
         raise LocalError(f"These bytes are not an SDS snapshot: {error}.", "Restore another one.") from error
-    if proto.version not in _READ:
+    if proto.version != VERSION:
         raise LocalError(
-            f"The SDS snapshot is of version {proto.version}; this program reads up to version {VERSION}.",
-            "Use the program that wrote it, or a newer one.",
+            f"The SDS snapshot is of version {proto.version}; this program reads version {VERSION}.",
+            "Use the program that wrote it.",
         )
     try:
         return _read(proto, config)
@@ -148,15 +145,6 @@ def _read(proto: pb.SdsState, config: SdsParameters) -> ChannelState:
     return state
 
 
-def _list_with_owners(
-    proto: pb.SdsState, ids: Sequence[str], numbers: Sequence[int], names: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    """Ids with the owner to whom each is charged, which versions up to 3 do not store."""
-    if proto.version < 5:
-        return zip(ids, names or [""] * len(ids), strict=True)
-    return zip(ids, (proto.texts[number] for number in numbers), strict=True)
-
-
 def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
     if state.sync is not None:
         state.sync.counter = proto.sync_counter
@@ -198,15 +186,13 @@ def _write_incoming(proto: pb.SdsState, incoming: IncomingBuffer, texts: _Texts)
 
 def _read_incoming(proto: pb.SdsState, state: ChannelState, texts: _Texts) -> None:
     incoming = state.incoming
-    for message_id, owner in _list_with_owners(proto, proto.lost, proto.lost_owners, proto.lost_by):
-        incoming.lost.add(message_id, owner)
-    for message_id, number in zip(proto.evicted, proto.evicted_owners, strict=True):
-        incoming.evicted.add(message_id, texts.of(number, ""))
-    earlier = _list_with_owners(
-        proto, proto.before_observation, proto.before_observation_owners, proto.before_observation_by
-    )
-    for message_id, owner in earlier:
-        incoming.before_observation.add(message_id, owner)
+    for remembered, ids, owners in (
+        (incoming.lost, proto.lost, proto.lost_owners),
+        (incoming.evicted, proto.evicted, proto.evicted_owners),
+        (incoming.before_observation, proto.before_observation, proto.before_observation_owners),
+    ):
+        for message_id, number in zip(ids, owners, strict=True):
+            remembered.add(message_id, texts.of(number))
     for message_id, owner in zip(proto.syncs, proto.sync_senders, strict=True):
         incoming.syncs.add(message_id, owner)
     unproven_waiting: dict[str, Waiting] = {}
@@ -219,7 +205,7 @@ def _read_incoming(proto: pb.SdsState, state: ChannelState, texts: _Texts) -> No
         incoming.restore_missing(_read_missing(missing, texts))
     for each in proto.unproven:
         record: LogEntry | Waiting
-        if each.waits or each.HasField("former_key"):
+        if each.waits:
             record = unproven_waiting[each.message_id]
         else:
             record = LogEntry.from_bytes(each.message_id, each.lamport, each.entry)
@@ -318,22 +304,19 @@ def _read_missing(proto: pb.Missing, texts: _Texts) -> Missing:
         proto.hint or None,
         proto.since,
         proto.due,
-        proto.lost_at or proto.since + PARTICIPANT_LOST_MS,  # earlier versions waited for ever
-        texts.of(proto.charged_to, proto.named_by_sender),
+        proto.lost_at,
+        texts.of(proto.charged_to),
     )
     missing.refetches = proto.refetches
     for each in proto.others:
         missing.others.append((_read_sender(each, texts), each.hint or None))
     for reached in proto.reached:
-        via = texts.of(reached.via_text, reached.via)
-        missing.reached[texts.of(reached.by_text, reached.by)] = (via, reached.directly)
+        missing.reached[texts.of(reached.by_text)] = (texts.of(reached.via_text), reached.directly)
     return missing
 
 
 def _read_sender(proto: pb.Missing | pb.Naming, texts: _Texts) -> str | None:
-    if not proto.HasField("sender") and not proto.HasField("sender_id"):
-        return None
-    return texts.of(proto.sender, proto.sender_id)
+    return texts.of(proto.sender) if proto.HasField("sender") else None
 
 
 def _write_tracked(proto: pb.SdsState, review: AckReview, texts: _Texts) -> None:
@@ -361,20 +344,14 @@ def _write_tracked(proto: pb.SdsState, review: AckReview, texts: _Texts) -> None
 
 
 def _read_tracked(proto: pb.SdsState, participants: list[str], texts: _Texts) -> list[Tracked]:
-    if proto.version == 1:
-        return [_read_tracked_1(tracked, participants) for tracked in proto.tracked]
     acked, certain = _read_bits(proto.tracked_acked), _read_bits(proto.tracked_certain)
     if max(acked, default=0) >> len(participants):
         raise ValueError("an acknowledgement by nobody known")
     implied, reached = _read_bits(proto.tracked_implied), _read_bits(proto.tracked_reached)
-    if proto.version == 2:
-        # In these versions, being in the causal past counted as certain. All of it is read as implied.
-        none = [0] * len(acked)
-        implied, certain, reached = certain, none, none
     columns = (proto.tracked_ids, proto.tracked_senders, proto.tracked_lamports, proto.tracked_since)
     rows = [Tracked(*row) for row in zip(*columns, acked, implied, certain, reached, strict=True)]
     for hit in proto.tracked_hits:
-        rows[hit.row].hits.setdefault(participants[hit.by], []).append(texts.of(hit.via_text, hit.via))
+        rows[hit.row].hits.setdefault(participants[hit.by], []).append(texts.of(hit.via_text))
     return rows
 
 
@@ -382,16 +359,6 @@ def _read_bits(column: Iterable[bytes]) -> list[int]:
     stored = list(column)
     numbers = {bits: int.from_bytes(bits, "little") for bits in set(stored)}  # few differ
     return [numbers[bits] for bits in stored]
-
-
-def _read_tracked_1(proto: pb.Tracked, participants: list[str]) -> Tracked:
-    tracked = Tracked(proto.message_id, proto.sender_id, proto.lamport, proto.since)
-    for ack in proto.acks:
-        participants[ack.by]  # raises IndexError for an unknown number
-        tracked.acknowledge(ack.by, Evidence.IMPLIED if ack.certain else Evidence.FILTER)
-    for hit in proto.hits:
-        tracked.hits.setdefault(participants[hit.by], []).append(hit.via)
-    return tracked
 
 
 def _write_send(proto: pb.Send, send: OwnSend) -> None:

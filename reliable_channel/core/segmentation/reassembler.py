@@ -372,8 +372,8 @@ class Reassembler:
     def from_bytes(
         cls, data: bytes, config: SegmentationConfig | None = None, store: SegmentStore | None = None
     ) -> Reassembler:
-        """Restore a snapshot of this or an older version; raises :class:`LocalError` for anything else. Sets beyond the
-        configured bounds are evicted at the next segment that needs the room."""
+        """Restore a snapshot; raises :class:`LocalError` for anything else. Sets beyond the configured bounds are
+        evicted at the next segment that needs the room."""
         restored = cls(config, store)
         restored._sets, restored._now, restored._next_number = read_snapshot(data)
         restored._due = min(restored._list_expiries(), default=_NEVER)

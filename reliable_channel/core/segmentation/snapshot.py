@@ -1,8 +1,4 @@
-"""Encodes and restores a Reassembler as versioned protobuf.
-
-Version 2 contains the progress of the search for false segments, and numbers the segments. Version 1 is still read: its
-segments are numbered anew, and such a search starts again. The tests contain a stored blob of each.
-"""
+"""Encodes and restores a Reassembler as versioned protobuf. The tests contain a stored blob."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from reliable_channel.core.wire._pb import reassembler_state_pb2 as pb
 from reliable_channel.core.wire.segment import Dialect
 
 VERSION = 2
-OLDEST = 1
 
 
 def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
@@ -38,10 +33,8 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
     bytes that are not such a snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
-        if not OLDEST <= state.version <= VERSION:
+        if state.version != VERSION:
             raise ValueError(f"version {state.version}")
-        if state.version < 2:
-            _number(state)
         sets = HeldSets()
         for opened in state.open:
             held = _read_open(opened)
@@ -54,18 +47,10 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
     except (DecodeError, ValueError) as error:
         raise LocalError(
             f"A stored reassembly state cannot be read ({error}).",
-            f"It is not a snapshot of version {OLDEST} to {VERSION}; delete the state and reprocess.",
+            f"It is not a snapshot of version {VERSION}; delete the state and reprocess.",
         ) from error
     sets.order_sends({_read_key(each): each.send for each in state.next_send})
     return sets, state.now, state.next_number
-
-
-def _number(state: pb.ReassemblerState) -> None:
-    """Number the segments of version 1 in the order in which they are stored."""
-    for held in state.open:
-        for shard in (*held.shards, *held.conflicts):
-            shard.number = state.next_number
-            state.next_number += 1
 
 
 def _write_open(held: OpenSet) -> pb.OpenSetState:

@@ -74,15 +74,14 @@ def test_a_snapshot_is_the_same_after_a_round_trip(config: SdsParameters, script
 
 
 @pytest.mark.parametrize("name", ["participant", "observer"])
-def test_stored_blobs_of_every_version_are_read(name: str) -> None:
-    for blob in sorted(BLOBS.glob(f"v*-{name}.bin")):
-        channel = SdsChannel.from_bytes(blob.read_bytes(), small_config())
-        assert channel.participant_id == (None if name == "observer" else "alice")
-        assert [message_id for _, message_id in log_positions(channel)][:2] == ["b1", "b2"]
-        assert channel.missing_ids() == ("gone",)
-        step = channel.receive(message("gone", lamport=T0 + 3), T0 + 50)
-        assert [event.message_id for event in of_type(step, Delivered)] == ["gone", "b5"]
-    assert (BLOBS / f"v{VERSION}-{name}.bin").exists(), "every version has its blobs"
+def test_a_stored_snapshot_is_read(name: str) -> None:
+    blob = BLOBS / f"v{VERSION}-{name}.bin"
+    channel = SdsChannel.from_bytes(blob.read_bytes(), small_config())
+    assert channel.participant_id == (None if name == "observer" else "alice")
+    assert [message_id for _, message_id in log_positions(channel)][:2] == ["b1", "b2"]
+    assert channel.missing_ids() == ("gone",)
+    step = channel.receive(message("gone", lamport=T0 + 3), T0 + 50)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["gone", "b5"]
 
 
 @given(st.binary(max_size=300))
@@ -91,9 +90,10 @@ def test_other_bytes_are_refused_with_a_reason(data: bytes) -> None:
         SdsChannel.from_bytes(data)
 
 
-def test_a_newer_version_is_refused_by_number() -> None:
-    with pytest.raises(LocalError, match="version 99"):
-        SdsChannel.from_bytes(pb.SdsState(version=99).SerializeToString())
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
+def test_another_version_is_refused_by_number(version: int) -> None:
+    with pytest.raises(LocalError, match=f"version {version}"):
+        SdsChannel.from_bytes(pb.SdsState(version=version).SerializeToString())
 
 
 def test_a_snapshot_with_another_filter_size_is_refused() -> None:
@@ -110,13 +110,9 @@ def test_a_log_whose_columns_differ_in_length_is_refused() -> None:
 
 
 def test_an_acknowledgement_by_an_unknown_participant_is_refused() -> None:
-    first = pb.SdsState(version=1)
-    first.tracked.add(message_id="a", sender_id="b").acks.add(by=7)
     columns = {"tracked_ids": "a", "tracked_senders": "b", "tracked_lamports": 1, "tracked_since": 1}
     columns |= {"tracked_acked": b"\x80", "tracked_certain": b""}
     state = pb.SdsState(version=VERSION, **{name: [value] for name, value in columns.items()})
-    with pytest.raises(LocalError, match="contradicts"):
-        SdsChannel.from_bytes(first.SerializeToString())
     with pytest.raises(LocalError, match="contradicts"):
         SdsChannel.from_bytes(state.SerializeToString())
 

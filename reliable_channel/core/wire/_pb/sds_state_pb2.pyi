@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SdsState(_message.Message):
-    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "far", "sequence", "ephemeral_counter", "last_own_id", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_by", "before_observation_by", "lost_owners", "before_observation_owners", "evicted", "evicted_owners", "unproven", "syncs", "sync_senders", "participants", "tracked", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "participants_proving", "repeats", "repeats_horizon", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "repair_answers_since", "repair_answers", "sync_owed_due", "sync_owed_ids", "sync_owed_senders", "sync_unsent", "sync_unsent_ids", "sync_unsent_senders", "texts")
+    __slots__ = ("version", "channel_id", "participant_id", "clock", "observed_since", "far", "sequence", "ephemeral_counter", "last_own_id", "log_lamports", "log_ids", "log_entries", "horizon_lamport", "horizon_id", "log_senders", "log_sender_ids", "log_sizes", "horizons", "filter_words", "filter_count", "waiting", "missing", "lost", "before_observation", "lost_owners", "before_observation_owners", "evicted", "evicted_owners", "unproven", "syncs", "sync_senders", "participants", "tracked_ids", "tracked_senders", "tracked_lamports", "tracked_since", "tracked_acked", "tracked_certain", "tracked_hits", "tracked_implied", "tracked_reached", "participants_heard", "participant_messages", "participant_last", "participants_proving", "repeats", "repeats_horizon", "sends", "finished_sends", "sync_due", "sync_counter", "sync_waiting_since", "repair_requests", "repair_responses", "kept", "repair_answers_since", "repair_answers", "sync_owed_due", "sync_owed_ids", "sync_owed_senders", "sync_unsent", "sync_unsent_ids", "sync_unsent_senders", "texts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -32,8 +32,6 @@ class SdsState(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     BEFORE_OBSERVATION_FIELD_NUMBER: _ClassVar[int]
-    LOST_BY_FIELD_NUMBER: _ClassVar[int]
-    BEFORE_OBSERVATION_BY_FIELD_NUMBER: _ClassVar[int]
     LOST_OWNERS_FIELD_NUMBER: _ClassVar[int]
     BEFORE_OBSERVATION_OWNERS_FIELD_NUMBER: _ClassVar[int]
     EVICTED_FIELD_NUMBER: _ClassVar[int]
@@ -42,7 +40,6 @@ class SdsState(_message.Message):
     SYNCS_FIELD_NUMBER: _ClassVar[int]
     SYNC_SENDERS_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
-    TRACKED_FIELD_NUMBER: _ClassVar[int]
     TRACKED_IDS_FIELD_NUMBER: _ClassVar[int]
     TRACKED_SENDERS_FIELD_NUMBER: _ClassVar[int]
     TRACKED_LAMPORTS_FIELD_NUMBER: _ClassVar[int]
@@ -99,8 +96,6 @@ class SdsState(_message.Message):
     missing: _containers.RepeatedCompositeFieldContainer[Missing]
     lost: _containers.RepeatedScalarFieldContainer[str]
     before_observation: _containers.RepeatedScalarFieldContainer[str]
-    lost_by: _containers.RepeatedScalarFieldContainer[str]
-    before_observation_by: _containers.RepeatedScalarFieldContainer[str]
     lost_owners: _containers.RepeatedScalarFieldContainer[int]
     before_observation_owners: _containers.RepeatedScalarFieldContainer[int]
     evicted: _containers.RepeatedScalarFieldContainer[str]
@@ -109,7 +104,6 @@ class SdsState(_message.Message):
     syncs: _containers.RepeatedScalarFieldContainer[str]
     sync_senders: _containers.RepeatedScalarFieldContainer[str]
     participants: _containers.RepeatedScalarFieldContainer[str]
-    tracked: _containers.RepeatedCompositeFieldContainer[Tracked]
     tracked_ids: _containers.RepeatedScalarFieldContainer[str]
     tracked_senders: _containers.RepeatedScalarFieldContainer[str]
     tracked_lamports: _containers.RepeatedScalarFieldContainer[int]
@@ -142,7 +136,7 @@ class SdsState(_message.Message):
     sync_unsent_ids: _containers.RepeatedScalarFieldContainer[str]
     sync_unsent_senders: _containers.RepeatedScalarFieldContainer[str]
     texts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., far: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., last_own_id: _Optional[str] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_by: _Optional[_Iterable[str]] = ..., before_observation_by: _Optional[_Iterable[str]] = ..., lost_owners: _Optional[_Iterable[int]] = ..., before_observation_owners: _Optional[_Iterable[int]] = ..., evicted: _Optional[_Iterable[str]] = ..., evicted_owners: _Optional[_Iterable[int]] = ..., unproven: _Optional[_Iterable[_Union[Unproven, _Mapping]]] = ..., syncs: _Optional[_Iterable[str]] = ..., sync_senders: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked: _Optional[_Iterable[_Union[Tracked, _Mapping]]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., participants_proving: _Optional[bytes] = ..., repeats: _Optional[_Iterable[_Union[Repeat, _Mapping]]] = ..., repeats_horizon: _Optional[int] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., repair_answers_since: _Optional[int] = ..., repair_answers: _Optional[int] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ..., sync_unsent: _Optional[str] = ..., sync_unsent_ids: _Optional[_Iterable[str]] = ..., sync_unsent_senders: _Optional[_Iterable[str]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., channel_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., clock: _Optional[int] = ..., observed_since: _Optional[int] = ..., far: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., ephemeral_counter: _Optional[int] = ..., last_own_id: _Optional[str] = ..., log_lamports: _Optional[_Iterable[int]] = ..., log_ids: _Optional[_Iterable[str]] = ..., log_entries: _Optional[_Iterable[bytes]] = ..., horizon_lamport: _Optional[int] = ..., horizon_id: _Optional[str] = ..., log_senders: _Optional[_Iterable[int]] = ..., log_sender_ids: _Optional[_Iterable[str]] = ..., log_sizes: _Optional[_Iterable[int]] = ..., horizons: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., filter_words: _Optional[bytes] = ..., filter_count: _Optional[int] = ..., waiting: _Optional[_Iterable[_Union[Waiting, _Mapping]]] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., lost_owners: _Optional[_Iterable[int]] = ..., before_observation_owners: _Optional[_Iterable[int]] = ..., evicted: _Optional[_Iterable[str]] = ..., evicted_owners: _Optional[_Iterable[int]] = ..., unproven: _Optional[_Iterable[_Union[Unproven, _Mapping]]] = ..., syncs: _Optional[_Iterable[str]] = ..., sync_senders: _Optional[_Iterable[str]] = ..., participants: _Optional[_Iterable[str]] = ..., tracked_ids: _Optional[_Iterable[str]] = ..., tracked_senders: _Optional[_Iterable[str]] = ..., tracked_lamports: _Optional[_Iterable[int]] = ..., tracked_since: _Optional[_Iterable[int]] = ..., tracked_acked: _Optional[_Iterable[bytes]] = ..., tracked_certain: _Optional[_Iterable[bytes]] = ..., tracked_hits: _Optional[_Iterable[_Union[TrackedHit, _Mapping]]] = ..., tracked_implied: _Optional[_Iterable[bytes]] = ..., tracked_reached: _Optional[_Iterable[bytes]] = ..., participants_heard: _Optional[_Iterable[_Union[Heard, _Mapping]]] = ..., participant_messages: _Optional[_Iterable[int]] = ..., participant_last: _Optional[_Iterable[int]] = ..., participants_proving: _Optional[bytes] = ..., repeats: _Optional[_Iterable[_Union[Repeat, _Mapping]]] = ..., repeats_horizon: _Optional[int] = ..., sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., finished_sends: _Optional[_Iterable[str]] = ..., sync_due: _Optional[int] = ..., sync_counter: _Optional[int] = ..., sync_waiting_since: _Optional[int] = ..., repair_requests: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., repair_responses: _Optional[_Iterable[_Union[Timer, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ..., repair_answers_since: _Optional[int] = ..., repair_answers: _Optional[int] = ..., sync_owed_due: _Optional[int] = ..., sync_owed_ids: _Optional[_Iterable[str]] = ..., sync_owed_senders: _Optional[_Iterable[str]] = ..., sync_unsent: _Optional[str] = ..., sync_unsent_ids: _Optional[_Iterable[str]] = ..., sync_unsent_senders: _Optional[_Iterable[str]] = ..., texts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LogEntry(_message.Message):
     __slots__ = ("sender_id", "history", "digest", "hint", "past", "verified", "won")
@@ -217,11 +211,10 @@ class Waiting(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., history: _Optional[_Iterable[str]] = ..., digest: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., past: _Optional[bytes] = ..., content: _Optional[bytes] = ..., received_at: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., before_observation: _Optional[_Iterable[str]] = ..., repaired: _Optional[bool] = ..., replaces: _Optional[bool] = ..., late: _Optional[bool] = ..., size: _Optional[int] = ..., verified: _Optional[bool] = ..., won: _Optional[bool] = ..., repeat_of: _Optional[str] = ..., unproven_for: _Optional[str] = ...) -> None: ...
 
 class Unproven(_message.Message):
-    __slots__ = ("message_id", "since", "until", "former_key", "lamport", "entry", "refuted", "waits")
+    __slots__ = ("message_id", "since", "until", "lamport", "entry", "refuted", "waits")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
-    FORMER_KEY_FIELD_NUMBER: _ClassVar[int]
     LAMPORT_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     REFUTED_FIELD_NUMBER: _ClassVar[int]
@@ -229,108 +222,63 @@ class Unproven(_message.Message):
     message_id: str
     since: int
     until: int
-    former_key: str
     lamport: int
     entry: bytes
     refuted: bool
     waits: bool
-    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., former_key: _Optional[str] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ..., refuted: _Optional[bool] = ..., waits: _Optional[bool] = ...) -> None: ...
+    def __init__(self, message_id: _Optional[str] = ..., since: _Optional[int] = ..., until: _Optional[int] = ..., lamport: _Optional[int] = ..., entry: _Optional[bytes] = ..., refuted: _Optional[bool] = ..., waits: _Optional[bool] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("message_id", "sender_id", "hint", "since", "refetches", "due", "lost_at", "named_by_sender", "reached", "others", "charged_to", "sender")
+    __slots__ = ("message_id", "hint", "since", "refetches", "due", "lost_at", "reached", "others", "charged_to", "sender")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     REFETCHES_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
     LOST_AT_FIELD_NUMBER: _ClassVar[int]
-    NAMED_BY_SENDER_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     CHARGED_TO_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     message_id: str
-    sender_id: str
     hint: bytes
     since: int
     refetches: int
     due: int
     lost_at: int
-    named_by_sender: str
     reached: _containers.RepeatedCompositeFieldContainer[Reached]
     others: _containers.RepeatedCompositeFieldContainer[Naming]
     charged_to: int
     sender: int
-    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., hint: _Optional[bytes] = ..., since: _Optional[int] = ..., refetches: _Optional[int] = ..., due: _Optional[int] = ..., lost_at: _Optional[int] = ..., named_by_sender: _Optional[str] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Naming, _Mapping]]] = ..., charged_to: _Optional[int] = ..., sender: _Optional[int] = ...) -> None: ...
+    def __init__(self, message_id: _Optional[str] = ..., hint: _Optional[bytes] = ..., since: _Optional[int] = ..., refetches: _Optional[int] = ..., due: _Optional[int] = ..., lost_at: _Optional[int] = ..., reached: _Optional[_Iterable[_Union[Reached, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Naming, _Mapping]]] = ..., charged_to: _Optional[int] = ..., sender: _Optional[int] = ...) -> None: ...
 
 class Naming(_message.Message):
-    __slots__ = ("sender_id", "hint", "sender")
-    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("hint", "sender")
     HINT_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
-    sender_id: str
     hint: bytes
     sender: int
-    def __init__(self, sender_id: _Optional[str] = ..., hint: _Optional[bytes] = ..., sender: _Optional[int] = ...) -> None: ...
+    def __init__(self, hint: _Optional[bytes] = ..., sender: _Optional[int] = ...) -> None: ...
 
 class Reached(_message.Message):
-    __slots__ = ("by", "via", "directly", "by_text", "via_text")
-    BY_FIELD_NUMBER: _ClassVar[int]
-    VIA_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("directly", "by_text", "via_text")
     DIRECTLY_FIELD_NUMBER: _ClassVar[int]
     BY_TEXT_FIELD_NUMBER: _ClassVar[int]
     VIA_TEXT_FIELD_NUMBER: _ClassVar[int]
-    by: str
-    via: str
     directly: bool
     by_text: int
     via_text: int
-    def __init__(self, by: _Optional[str] = ..., via: _Optional[str] = ..., directly: _Optional[bool] = ..., by_text: _Optional[int] = ..., via_text: _Optional[int] = ...) -> None: ...
+    def __init__(self, directly: _Optional[bool] = ..., by_text: _Optional[int] = ..., via_text: _Optional[int] = ...) -> None: ...
 
 class TrackedHit(_message.Message):
-    __slots__ = ("row", "by", "via", "via_text")
+    __slots__ = ("row", "by", "via_text")
     ROW_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
-    VIA_FIELD_NUMBER: _ClassVar[int]
     VIA_TEXT_FIELD_NUMBER: _ClassVar[int]
     row: int
     by: int
-    via: str
     via_text: int
-    def __init__(self, row: _Optional[int] = ..., by: _Optional[int] = ..., via: _Optional[str] = ..., via_text: _Optional[int] = ...) -> None: ...
-
-class Tracked(_message.Message):
-    __slots__ = ("message_id", "sender_id", "lamport", "since", "acks", "hits")
-    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
-    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
-    LAMPORT_FIELD_NUMBER: _ClassVar[int]
-    SINCE_FIELD_NUMBER: _ClassVar[int]
-    ACKS_FIELD_NUMBER: _ClassVar[int]
-    HITS_FIELD_NUMBER: _ClassVar[int]
-    message_id: str
-    sender_id: str
-    lamport: int
-    since: int
-    acks: _containers.RepeatedCompositeFieldContainer[Ack]
-    hits: _containers.RepeatedCompositeFieldContainer[Hit]
-    def __init__(self, message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., lamport: _Optional[int] = ..., since: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[Ack, _Mapping]]] = ..., hits: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ...) -> None: ...
-
-class Ack(_message.Message):
-    __slots__ = ("by", "certain")
-    BY_FIELD_NUMBER: _ClassVar[int]
-    CERTAIN_FIELD_NUMBER: _ClassVar[int]
-    by: int
-    certain: bool
-    def __init__(self, by: _Optional[int] = ..., certain: _Optional[bool] = ...) -> None: ...
-
-class Hit(_message.Message):
-    __slots__ = ("by", "via")
-    BY_FIELD_NUMBER: _ClassVar[int]
-    VIA_FIELD_NUMBER: _ClassVar[int]
-    by: int
-    via: str
-    def __init__(self, by: _Optional[int] = ..., via: _Optional[str] = ...) -> None: ...
+    def __init__(self, row: _Optional[int] = ..., by: _Optional[int] = ..., via_text: _Optional[int] = ...) -> None: ...
 
 class Send(_message.Message):
     __slots__ = ("send_id", "required", "segments", "delivered", "failed", "complete_for")
