@@ -75,6 +75,8 @@ def create_environment() -> None:
         return
     if NO_SPACE.search(done.output):
         fail(f"The disk is full: {VENV} cannot be written.", "Free 1.5 GB and run make setup again.")
+    if os.pathsep in str(VENV):
+        fail(f"No virtual environment can be in {VENV}: a {os.pathsep} separates paths.", "Move the checkout.")
     fail(
         "Python's venv module does not work here.",
         f"Install it (Debian: python{sys.version_info[0]}.{sys.version_info[1]}-venv) and run make setup again.",
@@ -115,6 +117,7 @@ def run(command: list[str], title: str | None, total: int = 0) -> Done:
 
 def install(arguments: list[str], title: str, total: int = 0) -> None:
     command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    command.append("--no-user")  # which some systems' pip.conf or PIP_USER asks for, and no virtual environment has
     if not sys.dont_write_bytecode:  # else nobody would ever compile them
         command.append("--no-compile")  # a third of pip's CPU time; Python compiles what it imports
     done = run([*command, *arguments], title, total)

@@ -85,10 +85,19 @@ def test_a_java_that_is_too_old(machine: Path) -> None:
     assert re.fullmatch(r"setup: .*/java is Java 11, too old for Spark and Kafka\. Install .*", setup(machine)[1])
 
 
-def test_a_registry_that_cannot_be_reached(machine: Path) -> None:
+def test_a_path_with_a_colon(machine: Path) -> None:
     with_python(machine)
     with_java(machine, "17.0.1")
-    status, said = setup(machine, PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_FIND_LINKS="", PIP_RETRIES="0")
+    said = setup(machine, RELIABLE_CHANNEL_VENV=str(machine / "12:30" / ".venv"))[1]
+    assert said.splitlines()[-1].startswith("setup: No virtual environment can be in ")
+
+
+@pytest.mark.parametrize("user", ["0", "1"], ids=["", "and pip installs for the user"])
+def test_a_registry_that_cannot_be_reached(machine: Path, user: str) -> None:
+    with_python(machine)
+    with_java(machine, "17.0.1")
+    registry = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"}
+    status, said = setup(machine, **registry, PIP_USER=user)
     assert status != 0
     assert said.splitlines()[-1].startswith("setup: The Python package registry cannot be reached. Check network")
     assert "Traceback" not in said
