@@ -36,6 +36,7 @@ TIMES = tuple(calendar.timegm((year, 1, 1, 0, 0, 0)) * 1_000_000 for year in (19
 _LONGEST = 300
 """The number of characters of a delta-rs error that are shown."""
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f\ud800-\udfff]")
+_FORBIDDEN = re.compile(r"Permission denied|Os { code: 13")
 _A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _Rows = TypeVar("_Rows", pa.Table, pa.RecordBatch)
 
@@ -59,11 +60,13 @@ def open_at(location: str) -> DeltaTable | None:
     try:
         try:
             table = DeltaTable(location)
-        except TableNotFoundError:
-            if not _has_data_files(location):
+        except TableNotFoundError as error:
+            if not (_FORBIDDEN.search(str(error)) or _has_data_files(location)):
                 return None
             table = DeltaTable(location)  # it may just have been made
-    except TableNotFoundError:
+    except TableNotFoundError as error:
+        if _FORBIDDEN.search(str(error)):
+            raise unreadable(location, error) from None
         # A new table in its place would hide the files, and the next vacuum would remove them.
         raise EnvironmentFault(f"{_cannot_be_read(location)}: it has files and no log.", _CHECK_LOG) from None
     except Exception as error:  # delta-rs has no common error for logs that are torn, foreign or forbidden
@@ -86,6 +89,11 @@ _CHECK_LOG = "Check whether its _delta_log is complete; `reliable-channel rebuil
 
 def unreadable(location: str, error: BaseException) -> EnvironmentFault:
     """The error for a table whose log or files cannot be read. ``location``, or its name."""
+    if _FORBIDDEN.search(str(error)):
+        return EnvironmentFault(
+            f"{_cannot_be_read(location)}: this user has no permission.",
+            "Run the command as the user who runs the jobs, or let others read the directory of the tables.",
+        )
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(": ParsedLogPath {")[0]
     remedies = {
         "Unsupported": "Upgrade this package, or read it with the engine that wrote it last.",

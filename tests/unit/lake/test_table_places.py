@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from reliable_channel.config import PathSettings
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import open_table, rows_of
+from reliable_channel.lake.read import exists, open_table, rows_of
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SOURCE_GAPS
 
@@ -43,3 +45,23 @@ def test_a_uri_is_left_to_delta_rs() -> None:
     from reliable_channel.lake.read import refuse_location
 
     refuse_location("s3://bucket/feature%2Fx/clock")
+
+
+@pytest.mark.parametrize("closed", [".", "source_gaps", "source_gaps/_delta_log"])
+def test_tables_of_another_user_are_neither_missing_nor_damaged(closed: str) -> None:
+    """The jobs make directories that only their user may read; to rebuild or to run them would be no remedy."""
+    paths = PathSettings(data_dir=tempfile.mkdtemp())
+    create_tables(paths, (SOURCE_GAPS,))
+    place, user = Path(paths.data_dir) / closed, os.geteuid()
+    for directory in Path(paths.data_dir).glob("**/"):
+        directory.chmod(0o755)
+    place.chmod(0o700 if user == 0 else 0)
+    try:
+        if user == 0:  # root may read everything
+            os.seteuid(65534)
+        with pytest.raises(EnvironmentFault, match="source_gaps cannot be read: this user has no permission"):
+            exists(paths, SOURCE_GAPS)
+    finally:
+        os.seteuid(user)
+        place.chmod(0o700)
+        shutil.rmtree(paths.data_dir)
