@@ -19,7 +19,6 @@ from reliable_channel.channel.cycle import ChannelCycle
 from reliable_channel.channel.errors import ChannelClosedError, ChannelNotStartedError
 from reliable_channel.channel.event_stream import DEFAULT_QUEUE_EVENTS, EventStream
 from reliable_channel.channel.events import (
-    EVENT_NAMES,
     ChannelEvent,
     ChannelProblem,
     MessageDelivered,
@@ -66,12 +65,6 @@ def _check_send(message: bytes, label: str | None = None) -> bytes:
     except (AttributeError, UnicodeEncodeError):
         raise LocalError("The label of a send is not Unicode text.", "Give a text that UTF-8 can write.") from None
     return payload
-
-
-def _check_kinds(*kinds: str | type[ChannelEvent]) -> None:
-    for kind in kinds:
-        if isinstance(kind, str) and kind not in EVENT_NAMES:
-            raise LocalError(f"There is no event {kind!r}.", f"Use one of {', '.join(sorted(EVENT_NAMES))}.")
 
 
 class ReliableChannel:
@@ -267,9 +260,8 @@ class ReliableChannel:
     def on(self, event: str | type[ChannelEvent], callback: Listener) -> Callable[[], None]:
         """Call ``callback(event)`` for every event of that name or class; returns a function that ends it. Callbacks
         run one at a time on the channel's thread; one that raises affects no other. Raises ``LocalError`` for an
-        unknown name and for a coroutine function, which nobody would await."""
+        unknown name or class and for a coroutine function, which nobody would await."""
         self._owner.refuse_fork()
-        _check_kinds(event)
         return self.message_events.on(event, call=callback)
 
     def on_message_received(self, callback: Callable[[MessageReceived], object]) -> Callable[[], None]:
@@ -306,9 +298,8 @@ class ReliableChannel:
     def events(self, *kinds: str | type[ChannelEvent], limit: int = DEFAULT_QUEUE_EVENTS) -> EventStream[Any]:
         """``async for event in channel.events(MessageReceived)``: from now until the channel closes; all events when no
         kind is named. A reader more than ``limit`` events behind loses the oldest. Raises ``LocalError`` for an unknown
-        name."""
+        name or class, and a ``limit`` below 1."""
         self._owner.refuse_fork()
-        _check_kinds(*kinds)
         stream: EventStream[Any] = EventStream(self.message_events, kinds, limit)
         with self._state:
             if self._closed:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
 from reliable_channel.channel.encryption import ChannelEncryption
-from reliable_channel.channel.events import ChannelEvent, ChannelProblem, MessageSendError, MessageSent
+from reliable_channel.channel.events import EVENT_CLASSES, ChannelEvent, ChannelProblem, MessageSendError, MessageSent
 from reliable_channel.channel.incoming import Arrivals, EnvelopeReader
 from reliable_channel.channel.journal import Journal, apply_input, is_failure
 from reliable_channel.channel.machine import ChannelMachine
@@ -97,7 +97,7 @@ class ChannelCycle:
         self.key = key
         self.config = config
         self.clock = clock
-        self.message_events: Dispatcher[ChannelEvent] = Dispatcher("channel")
+        self.message_events: Dispatcher[ChannelEvent] = Dispatcher("channel", EVENT_CLASSES)
         self.work = threading.Event()
         self.lock = threading.RLock()
         self.space = threading.Condition(self.lock)

@@ -318,4 +318,3 @@ EVENT_CLASSES: tuple[type[ChannelEvent], ...] = (
     MissingMessage,
     ChannelProblem,
 )
-EVENT_NAMES = frozenset(name for event in EVENT_CLASSES for name in (event.name, *event.aliases))

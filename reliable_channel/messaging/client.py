@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 from reliable_channel.channel.config import MessageEnvelope
 from reliable_channel.core.errors import LocalError, ReliableChannelError
@@ -157,9 +157,9 @@ class MessagingClient:
     def __init__(self, node: MessagingNode) -> None:
         self._node = node
         self._topics = TopicSubscriptions(node)
-        self.message_events: Dispatcher[MessageEvent] = Dispatcher()
+        self.message_events: Dispatcher[MessageEvent] = Dispatcher("messages", get_args(MessageEvent))
         """Listeners of ``message_sent``, ``message_propagated``, ``message_error`` and ``message_received``."""
-        self.health_events: Dispatcher[HealthEvent] = Dispatcher()
+        self.health_events: Dispatcher[HealthEvent] = Dispatcher("health", get_args(HealthEvent))
         """Listeners of ``connection_status_change``, ``content_topic_health_change`` and
         ``shard_topic_health_change``."""
         self._status = ConnectionStatus.DISCONNECTED

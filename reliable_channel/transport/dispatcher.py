@@ -12,7 +12,7 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -48,12 +48,15 @@ class _Registration:
 
 
 class Dispatcher(Generic[E]):
-    """Listeners of events, and a queue of tasks that call them. ``name`` names the thread. Thread-safe."""
+    """Listeners of events, and a queue of tasks that call them. ``name`` names the thread; ``events``: the classes of
+    all events, to refuse listeners of others. Thread-safe."""
 
-    def __init__(self, name: str = "node") -> None:
+    def __init__(self, name: str = "node", events: Sequence[type[Any]] = ()) -> None:
         self.on_listener_added: Callable[[], None] = lambda: None
         """Called after a listener was added."""
         self._name = name
+        self._events = tuple(events)
+        self._names = [name for event in self._events for name in (event.name, *getattr(event, "aliases", ()))]
         self._registrations: tuple[_Registration, ...] = ()
         self._tasks: deque[tuple[Task, int | None]] = deque()
         """With the bytes that each holds; ``None``: not bounded here."""
@@ -69,8 +72,12 @@ class Dispatcher(Generic[E]):
 
     def on(self, *kinds: Kind, call: Listener) -> Callable[[], None]:
         """Call ``call(event)`` for every later event of these kinds, after the listeners added before it. Returns a
-        function that ends it, harmless when called twice. Raises ``LocalError`` for what cannot be called, or is
-        asynchronous: nobody would await it."""
+        function that ends it, harmless when called twice. Raises ``LocalError`` for a kind that no event here is of,
+        and for what cannot be called, or is asynchronous: nobody would await it."""
+        for kind in kinds:
+            if self._events and not self._is_known(kind):
+                shown = kind.__name__ if isinstance(kind, type) else repr(kind)
+                raise LocalError(f"There is no event {shown} here.", f"Use one of {', '.join(sorted(self._names))}.")
         given: Any = call
         if not callable(given) or any(map(inspect.iscoroutinefunction, (given, given.__call__))):
             raise LocalError(
@@ -87,6 +94,11 @@ class Dispatcher(Generic[E]):
                 self._registrations = tuple(one for one in self._registrations if one is not added)
 
         return remove
+
+    def _is_known(self, kind: Kind) -> bool:
+        if not isinstance(kind, type):
+            return kind in self._names
+        return any(issubclass(event, kind) or issubclass(kind, event) for event in self._events)
 
     def has(self, kind: Kind, listener: Listener) -> bool:
         """Whether this listener was added for this kind."""

@@ -41,6 +41,7 @@ from reliable_channel.core.errors import ConfigurationError, EmptyMessage, Envir
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.wire.waku import RELIABLE_CHANNEL_META
+from reliable_channel.messaging.client import MessageReceivedEvent
 from reliable_channel.transport.base import Queued
 from tests.unit.channel.channel_world import CHANNEL, TOPIC, Recorder, World, quick
 
@@ -373,11 +374,18 @@ def test_the_sender_id_is_created_once_and_kept(world: World) -> None:
     assert world.join("bob", sender_id=None).channel.sender_id != name
 
 
-def test_an_unknown_event_name_is_refused_with_the_names_there_are(pair: tuple[Recorder, Recorder]) -> None:
+@pytest.mark.parametrize("kind", ["recieved", MessageReceivedEvent, int, 5])
+def test_an_unknown_event_is_refused_with_the_names_there_are(pair: tuple[Recorder, Recorder], kind: Any) -> None:
+    """The messaging client has events of almost the same names."""
     with pytest.raises(LocalError, match="reliable:message:received"):
-        pair[0].channel.on("recieved", print)
+        pair[0].channel.on(kind, print)
     with pytest.raises(LocalError, match="reliable:message:received"):
-        pair[0].channel.events("recieved")
+        pair[0].channel.events(kind)
+
+
+def test_an_iterator_that_may_hold_nothing_is_refused(pair: tuple[Recorder, Recorder]) -> None:
+    with pytest.raises(LocalError, match="limit"):
+        pair[0].channel.events(limit=-1)
 
 
 def test_events_are_found_by_their_names_of_all_generations(world: World, pair: tuple[Recorder, Recorder]) -> None:

@@ -205,6 +205,13 @@ def test_listeners_are_added_by_the_names_of_the_document(world: World, heard: H
     assert [type(one) for one in named] == [MessagePropagatedEvent]
 
 
+@pytest.mark.parametrize("kind", ["message_propagatd", "connection_status_change", ConnectionStatusChange, "", int])
+def test_a_listener_of_what_never_comes_is_refused(heard: Heard, kind: Any) -> None:
+    """It was never called, and nothing said why."""
+    with pytest.raises(LocalError, match=r"message_error, message_propagated, message_received, message_sent\."):
+        heard.client.message_events.on(kind, call=print)
+
+
 @pytest.mark.parametrize(
     ("mode", "counts", "status"),
     [
