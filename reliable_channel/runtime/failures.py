@@ -72,6 +72,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Set PYSPARK_PYTHON to the same minor version on all machines (docs/scale-out.md).",
     ),
     (
+        r"Cannot run program \"\S*python",
+        "a machine has no Python where PYSPARK_PYTHON says.",
+        "Ship one with --archives, or point PYSPARK_PYTHON to it on all machines (docs/scale-out.md).",
+    ),
+    (
         r"ModuleNotFoundError: No module named",
         "an executor lacks a Python package.",
         "Ship this package with --py-files and its dependencies with --archives (docs/scale-out.md).",
@@ -94,6 +99,12 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         r"OutOfMemoryError",
         "the JVM ran out of memory.",
         "Raise spark.driver_memory (executors: spark.executor.memory), or lower spark.max_offsets_per_trigger.",
+    ),
+    (
+        r"ExecutorLostFailure|Master removed our application",
+        "its executors were lost again and again, usually because their machines are out of memory.",
+        "Raise spark.executor.memory and the memory of the workers, or lower spark.max_offsets_per_trigger; the next"
+        " start repeats the micro-batch, nothing is lost.",
     ),
     (
         r"Python worker exited unexpectedly",

@@ -126,6 +126,16 @@ SENTENCES = (
         " file:/srv/run/checkpoints/reassembly/offsets/0. Incomplete log file SQLSTATE: XXKST",
     ),
     (
+        pattern_of("Executors that were lost"),
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 9.0 failed 4 times, most"
+        " recent failure: Lost task 1.3 in stage 9.0 (TID 31) (127.0.0.1 executor 5): ExecutorLostFailure (executor 5"
+        " exited caused by one of the running tasks) Reason: Command exited with code 137",
+    ),
+    (
+        pattern_of("A Python that was not shipped"),
+        'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory',
+    ),
+    (
         pattern_of("A Python worker that was killed"),
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …",
     ),
