@@ -23,10 +23,8 @@ from reliable_channel.pipeline.ack import channel_state
 from reliable_channel.pipeline.reassembly import sets
 from reliable_channel.pipeline.verdict.position import ELSEWHERE, REBUILD, read_last_position, refuse_older_tables
 
-_IN_SPARK = {
-    "spark.shuffle_partitions": "spark.sql.shuffle.partitions",
-    "spark.conf.spark.sql.streaming.stateStore.providerClass": "spark.sql.streaming.stateStore.providerClass",
-}
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_IN_SPARK = {"spark.shuffle_partitions": "spark.sql.shuffle.partitions", f"spark.conf.{_PROVIDER}": _PROVIDER}
 """Our key → the key under which Spark stores it in the offset log. They matter only for queries with state."""
 
 _STATE_VERSIONS = {"reassembly": sets.STATE_VERSION, "ack": channel_state.STATE_VERSION}
@@ -85,6 +83,12 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
 
     Raises ``ConfigurationError``, so that the query does not start, if they differ, if another version wrote the state,
     or if one of the checkpoint's tables is missing. Reads two small files, and opens each table."""
+    provider = spark_conf.get(_PROVIDER, "")
+    if query == "ack" and provider.endswith("HDFSBackedStateStoreProvider"):  # transformWithState refuses it, later
+        raise ConfigurationError(
+            f"The query ack keeps its state in RocksDB, and {_PROVIDER} is {_format_value(provider)}.",
+            "Leave this setting out of Spark's configuration.",
+        )
     wanted = frozen_settings(settings, query, spark_conf)
     wanted[_TABLES] = " ".join(table.name for table in tables)
     checkpoint = read_checkpoint(settings.paths, query)

@@ -152,6 +152,15 @@ def test_another_state_store_is_refused(settings: Settings) -> None:
         check(settings, "ack", SESSION)
 
 
+def test_a_state_store_that_ack_cannot_use_is_refused_before_any_query_starts(settings: Settings) -> None:
+    session = {**SESSION, PROVIDER: "org.apache.x.HDFSBackedStateStoreProvider"}
+    check(settings, "reassembly", session)
+    with pytest.raises(
+        ConfigurationError, match=r"in RocksDB, and spark\.sql.*is HDFSBackedStateStoreProvider\. Leave"
+    ):
+        check(settings, "ack", session)
+
+
 def test_another_topic_is_refused_although_spark_would_not_notice(settings: Settings) -> None:
     write(settings, "ingest", [batch({"other.topic": {"0": 4}})], commits=1, operators=0)
     with pytest.raises(ConfigurationError, match=r"kafka\.topics\.envelopes=other\.topic, and"):
