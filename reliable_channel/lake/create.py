@@ -80,14 +80,21 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     Raises ``ConfigurationError`` if this version cannot write an existing one: it has other columns, or features that
     the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
-        existing = open_at(paths.table(table.name))
-        if existing is None:
+        if is_writable(paths, table):
+            _set_properties(paths, table)
+        else:
             _create(paths, table)
-            continue
-        _refuse_empty_commits(paths.table(table.name))
-        refuse_features(table.name, existing)
-        refuse_another_version(table, existing.schema().fields)
-        _set_properties(paths, table)
+
+
+def is_writable(paths: PathSettings, table: Table) -> bool:
+    """Whether a table exists. Raises as :func:`create_tables` does for an existing one."""
+    existing = open_at(paths.table(table.name))
+    if existing is None:
+        return False
+    _refuse_empty_commits(paths.table(table.name))
+    refuse_features(table.name, existing)
+    refuse_another_version(table, existing.schema().fields)
+    return True
 
 
 def properties(table: Table) -> dict[str, str]:

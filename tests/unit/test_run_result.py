@@ -8,25 +8,29 @@ import signal
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from reliable_channel.analysis.alerts.heartbeat import find_stopped
 from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.cli.app import build
 from reliable_channel.cli.commands import run
 from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
-from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.evidence.intake import Collected
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
+from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, QUARANTINE, SENDER_EVENTS
 from reliable_channel.pipeline.runner.metrics import PrometheusMetrics
+from reliable_channel.runtime import own_broker, spark
 
 
 def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
@@ -44,6 +48,23 @@ def test_the_line_counts_what_the_tables_hold(sample_tables: Path) -> None:
 def test_without_verdicts_it_says_that_nothing_was_judged(tmp_path: Path) -> None:
     settings = load("local", paths={"data_dir": str(tmp_path)})
     assert "0 records, 0 messages delivered, not judged (--verdicts)" in summarize_tables(settings)
+
+
+def test_a_table_of_another_version_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that only evidence or verdicts write: the chain would run first, or for ever without them."""
+    paths = load("local", paths={"run_dir": str(tmp_path)}).paths
+    create_tables(paths, (replace(SENDER_EVENTS, columns=SENDER_EVENTS.columns[:-1]), QUARANTINE))
+    Path(paths.table(QUARANTINE.name), "_delta_log", f"{0:020d}.json").write_text("")  # damaged: named later
+    monkeypatch.setattr(own_broker, "check_kafka", lambda *_, **__: None)
+    monkeypatch.setattr(spark, "spark_session", lambda *_: pytest.fail("Spark started"))
+    monkeypatch.setenv("RELIABLE_CHANNEL__PATHS__RUN_DIR", str(tmp_path))
+    for how in ("--once", "--continuous"):
+        done = CliRunner().invoke(build("run"), ["run", how])
+        assert isinstance(done.exception, ConfigurationError)
+        assert "The table sender_events was made by another version" in done.exception.cause
+        assert "rebuild" in done.exception.remedy
 
 
 class Rounds:

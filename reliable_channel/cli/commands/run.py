@@ -243,6 +243,18 @@ def serve(spark: SparkSession, settings: Settings, say: Callable[[str], None], *
                     heartbeat.record(0)
 
 
+def refuse_tables(settings: Settings) -> None:
+    """Raise ``ConfigurationError`` if a table is of another version, before any job writes: those of evidence and
+    verdicts come last, and a continuous run goes on without them."""
+    from reliable_channel.core.errors import EnvironmentFault
+    from reliable_channel.lake.create import is_writable
+    from reliable_channel.lake.tables import TABLES
+
+    for table in TABLES:
+        with suppress(EnvironmentFault):  # a damaged one stops only the job that writes it, which names it
+            is_writable(settings.paths, table)
+
+
 def register(app: typer.Typer) -> None:
     @app.command()
     def run(
@@ -272,6 +284,7 @@ def register(app: typer.Typer) -> None:
 
         settings = read_settings(context)
         check_kafka(settings, for_spark=True)
+        refuse_tables(settings)
 
         terminal = continuous and sys.stderr.isatty()
 

@@ -14,11 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings, load
+from reliable_channel.lake import create
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import append_files, delete_rows, replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, columns_with_statistics
-from reliable_channel.lake.read import open_table
+from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.schema import arrow_schema, as_arrow
 from reliable_channel.lake.tables import Column, Table
 from reliable_channel.pipeline.maintenance import maintain
@@ -188,3 +189,22 @@ def test_the_log_of_a_table_is_kept_for_a_week_unless_somebody_chose_another_tim
     create_tables(paths, (TABLE,))
     kept = open_table(paths, TABLE)
     assert kept.metadata().configuration[name] == "interval 60 days" and kept.version() == version
+
+
+def test_writers_that_opened_a_table_before_an_upgrade_set_its_properties_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = load("local").with_run_dir(tmp_path).paths
+    DeltaTable.create(paths.table(TABLE.name), arrow_schema(TABLE))  # by an earlier version
+    stale = [open_table(paths, TABLE) for _ in range(3)]
+    create_tables(paths, (TABLE,))
+    append_rows(paths, TABLE, as_arrow([EMPTY], TABLE), None, stale.pop())
+    with TaskFiles(paths) as writer:
+        writer.add(TABLE, as_arrow([EMPTY], TABLE))
+        append_files(stale.pop(), writer.finish())
+    # Another start, which saw the properties missing too.
+    monkeypatch.setattr(create, "open_table", lambda *of: stale.pop() if stale else open_table(*of))
+    create_tables(paths, (TABLE,))
+    assert not stale
+    assert dataset_of(open_table(paths, TABLE)).count_rows() == 2
+    assert open_table(paths, TABLE).metadata().configuration["delta.logRetentionDuration"] == "interval 7 days"
