@@ -461,15 +461,12 @@ class ReliableChannel:
 
     def _run(self) -> None:
         me = threading.current_thread()
-        while self._started and self._worker is me:
+        while self._started and self._worker is me and self._fault is None:
             self._cycle.work.clear()
             try:
                 due = self._cycle.run()
-            except Exception as error:  # whatever it is, a channel whose state is in doubt says so and stops
+            except BaseException as error:  # whatever it is, a channel whose state is in doubt says so and stops
                 self._fail(error)
-                return
-            except BaseException as error:  # sys.exit() in a callback would end this thread without a word
-                self._fail(RuntimeError(f"A callback raised {type(error).__name__}."))
                 return
             with self._settled:
                 self._settled.notify_all()
@@ -478,8 +475,12 @@ class ReliableChannel:
                 # A second at most: the clock may be set, or the machine suspended, meanwhile.
                 self._cycle.work.wait(min(wait_ms, 1_000) / 1_000)
 
-    def _fail(self, error: Exception) -> None:
-        """Stop the channel because its state could not be persisted, and report that once."""
+    def _fail(self, error: BaseException) -> None:
+        """Stop the channel because its state could not be persisted, or a step did not end, and report that once."""
+        if not isinstance(error, Exception):  # Ctrl-C in a send, sys.exit() in a callback: later calls must not exit
+            error = EnvironmentFault(
+                f"{type(error).__name__} interrupted channel {self.channel_id!r}.", "Close it, and create it again."
+            )
         self._fault = error
         _log.error("channel %s stopped: %s", self.channel_id, type(error).__name__)
         detail = str(error) if isinstance(error, EnvironmentFault) else type(error).__name__
@@ -499,6 +500,6 @@ class ReliableChannel:
             return action()
         except LocalError:
             raise
-        except Exception as error:  # as in the worker; the caller's own mistakes have left above
+        except BaseException as error:  # as in the worker; the caller's own mistakes have left above
             self._fail(error)
             raise

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from reliable_channel.channel.config import ReliableChannelConfig
@@ -45,6 +46,7 @@ from reliable_channel.channel.steps import (
     SyncWithdrawn,
     Ticked,
 )
+from reliable_channel.core.errors import LocalError
 from reliable_channel.core.sds import Outgoing, OutgoingReason
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
@@ -134,7 +136,7 @@ class ChannelCycle:
     def submit(self, payload: bytes, label: str | None) -> str:
         """Segment the payload, apply SDS and persist the send; the next cycle encrypts and dispatches. Returns the
         ReliableSendId."""
-        with self.lock:
+        with self._change_state():
             known = self.journal.find_send(label) if label is not None else None
             if known is not None:
                 return self._send_again(known)
@@ -146,11 +148,24 @@ class ChannelCycle:
 
     def submit_ephemeral(self, payload: bytes) -> str:
         """Plan an untracked message; returns its SDS id."""
-        with self.lock:
+        with self._change_state():
             dispatch = self.machine.send_ephemeral(payload, self._now())
             self._plan([dispatch])  # not journalled: it changes no state, and is not repeated after a crash
         self.work.set()
         return dispatch.sds_id
+
+    @contextmanager
+    def _change_state(self) -> Iterator[None]:
+        """Hold the lock. If the block does not end, the state may hold what is stored nowhere, and no cycle runs on it
+        any more; the caller's own mistakes change nothing."""
+        with self.lock:
+            try:
+                yield
+            except LocalError:
+                raise
+            except BaseException:
+                self._report_queue.close(sound=False)
+                raise
 
     def _send_again(self, known: LabelledSend) -> str:
         """Handle a label that was sent before: dispatch the same bytes again if the send failed, else do nothing."""
@@ -201,7 +216,7 @@ class ChannelCycle:
 
     def acknowledge(self) -> bool:
         """Send the owed acknowledgement before the channel stops; returns whether there was one."""
-        with self.lock:
+        with self._change_state():
             now = self._now()
             (outcome,) = self._take([Closing(now)])
             self._perform(now)

@@ -12,7 +12,7 @@ from reliable_channel.channel import ChannelProblem, MessageReceived, reports, r
 from reliable_channel.channel.persistence import MemoryPersistence
 from reliable_channel.channel.retrieval import StoreRetrieval, TimeRange
 from reliable_channel.channel.steps import EnvelopeReceived, encode_input
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.sds import SdsChannel, SdsStep
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
@@ -160,6 +160,32 @@ def test_three_messages_that_wait_for_one_another_stop_nobody() -> None:
         world.run(1_000)
     assert "input_failed" not in bob.problems(), "the cause is mended in the core"
     world.close()
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before it is stored", "after it is stored"])
+def test_a_send_that_ctrl_c_interrupts_stops_the_channel_and_the_next_start_goes_on(stored: bool) -> None:
+    """It went on with a message that it never sent, for which the recipients of all later ones waited."""
+    world, kept = World(), MemoryPersistence(keeps_journal=True)
+    alice, bob = world.join("alice", quick(persistence=kept)), world.join("bob")
+    append = kept.append
+
+    def interrupt(*arguments: Any) -> None:
+        kept.append = append  # type: ignore[method-assign]
+        if stored:
+            append(*arguments)
+        raise KeyboardInterrupt
+
+    kept.append = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        alice.channel.send(b"interrupted")
+    assert (alice.problems(), alice.channel.status()["started"]) == (["stopped"], False)
+    with pytest.raises(EnvironmentFault, match="KeyboardInterrupt"):
+        alice.channel.send(b"refused")
+    alice.channel.close()
+    alice = world.join("alice", quick(persistence=kept))
+    alice.channel.send(b"next")
+    world.run(5_000)
+    assert bob.payloads == [b"interrupted"] * stored + [b"next"]
 
 
 def test_another_device_with_the_same_sender_id_is_reported_once_per_channel() -> None:

@@ -153,7 +153,7 @@ def test_a_callback_that_exits_stops_its_channel_and_says_so(pumped: Pumped) -> 
     bob.on(ChannelProblem, lambda event: stopped.put(event.kind))
     alice.send(b"hello")
     assert stopped.get(timeout=WAIT_S) == "stopped"
-    with pytest.raises(RuntimeError, match="SystemExit"):
+    with pytest.raises(EnvironmentFault, match="SystemExit"):
         bob.send(b"hello")
 
 
@@ -447,3 +447,19 @@ def test_opening_and_closing_many_times_leaves_nothing(pumped: Pumped) -> None:
             alice.send(b"hello")
     assert pumped.network.node("alice").subscribed == frozenset()
     assert not any(thread.name.startswith("reliable-channel") for thread in threading.enumerate())
+
+
+def test_a_channel_that_a_failed_send_has_stopped_does_nothing_more(pumped: Pumped) -> None:
+    """Its thread went on with a state that holds a message which is stored nowhere."""
+    kept = MemoryPersistence(keeps_journal=True)
+    alice, bob = pumped.channel("alice", quick(persistence=kept)), pumped.channel("bob")
+    heard, acknowledged = queue.Queue[bytes](), threading.Event()
+    alice.on_message_received(lambda event: heard.put(event.message))
+    bob.on_message_delivered(lambda _: acknowledged.set())
+    append, kept.append = kept.append, fail_with(EnvironmentFault("The disk is full."))  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFault, match="disk"):
+        alice.send(b"lost")
+    kept.append = append  # type: ignore[method-assign]
+    bob.send(b"hello")
+    assert not acknowledged.wait(2.0), "it still acknowledges"
+    assert heard.empty()
