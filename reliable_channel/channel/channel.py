@@ -368,19 +368,21 @@ class ReliableChannel:
                 self._stop()
 
     def _stop(self) -> None:
-        if self._fault is None:
-            self._acknowledge()
-        with self._state:
-            self._started = False
-            self._unsubscribe()
-            self._node.remove_listener(self._cycle.on_node_event)
-            worker, self._worker = self._worker, None
-            self._cycle.work.set()
-        with self._settled:
-            self._settled.notify_all()  # who waits for sends waits in vain from now on
-        self._cycle.retrieval.stop()
-        if worker is not None:
-            join(worker)
+        try:
+            if self._fault is None:
+                self._acknowledge()
+        finally:  # Ctrl-C ends the wait for the node, and leaves no thread behind
+            with self._state:
+                self._started = False
+                self._unsubscribe()
+                self._node.remove_listener(self._cycle.on_node_event)
+                worker, self._worker = self._worker, None
+                self._cycle.work.set()
+            with self._settled:
+                self._settled.notify_all()  # who waits for sends waits in vain from now on
+            self._cycle.retrieval.stop()
+            if worker is not None:
+                join(worker)
         with contextlib.suppress(Exception):  # _guard has recorded and reported it
             self._guard(self._cycle.stop)
 
@@ -397,8 +399,10 @@ class ReliableChannel:
             return
         try:
             with self._releases:  # all of them, also where one raises
-                self.stop()
-                self._cycle.finish(sound=self._fault is None)
+                try:
+                    self.stop()
+                finally:
+                    self._cycle.finish(sound=self._fault is None)
         finally:
             for stream in list(self._streams):
                 stream.end()

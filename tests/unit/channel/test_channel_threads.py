@@ -463,3 +463,20 @@ def test_a_channel_that_a_failed_send_has_stopped_does_nothing_more(pumped: Pump
     bob.send(b"hello")
     assert not acknowledged.wait(2.0), "it still acknowledges"
     assert heard.empty()
+
+
+def test_a_close_that_ctrl_c_interrupts_leaves_nothing_behind(
+    pumped: Pumped, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its thread and its place at the node stayed, without the database."""
+    database = tmp_path / "bob.sqlite"
+    bob = pumped.channel("bob", quick(history_backend="sqlite", database=database))
+    monkeypatch.setattr(bob, "_acknowledge", fail_with(KeyboardInterrupt()))  # it waits for the node there
+    with pytest.raises(KeyboardInterrupt):
+        bob.close()
+    assert pumped.threads_of_closed_channels() == []
+    alice, again = pumped.channel("alice"), pumped.channel("bob", quick(history_backend="sqlite", database=database))
+    heard: queue.Queue[bytes] = queue.Queue()
+    again.on_message_received(lambda event: heard.put(event.message))
+    alice.send(b"hello")
+    assert heard.get(timeout=WAIT_S) == b"hello"
