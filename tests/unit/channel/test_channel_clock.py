@@ -91,7 +91,7 @@ def test_what_was_sent_while_the_clock_was_ahead_is_of_no_other_device_when_it_c
     world.run(10_000)
     [(_, envelope), *_] = world.on_wire
     clock.ahead_ms = 0
-    world.run(57 * MINUTE_MS)
+    world.run(57 * MINUTE_MS, MINUTE_MS)
     alice.channel.close()
     alice = world.join("alice", config, clock=clock)
     world.node("alice").arrive(envelope, DEFAULT_PUBSUB_TOPIC)

@@ -39,7 +39,7 @@ def test_the_database_of_a_participant_stays_as_large_as_its_log(tmp_path: Path)
         while world.now < end:
             sent.append(world.recorders[rng.choice(names[:2])].channel.send(rng.randbytes(200)))
             world.run(4_000, 500)
-            world.run(EVERY_MS - 4_000, 60_000)
+            world.run(EVERY_MS - 4_000, 120_000)
             world.on_wire.clear()
 
     pass_hours(36)

@@ -56,7 +56,7 @@ def test_a_backlog_after_one_that_is_gone_is_announced_as_well() -> None:
     alice, _ = world.join("alice", quick(rate_limit=LIMITED, segmentation=segmentation)), world.join("bob")
     for payload in (bytes(600), bytes(601)):
         alice.channel.send(payload)
-        world.run(40 * EPOCH_MS, step_ms=10_000)
+        world.run(40 * EPOCH_MS, step_ms=60_000)
     assert [event.kind for event in alice.of(ChannelProblem)] == ["slow_rate_limit"] * 2
 
 
