@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -149,13 +150,14 @@ class MessagingNode:
             if self._started:
                 self._started = False
                 self._sender.dispatching = False
-                self._send_worker.stop()
-                self._store_worker.stop()
-                self._transport.stop()
-                self._transport.remove_listener(self._on_transport)
-                self._ledger.events.drain()  # of what channels sent; the feed has rows of it
-                self._feed.stop()
-                self._observe(self._transport.health())  # last: it fails where nothing can be stored
+                with ExitStack() as last:  # the last one first, and all of them, also if Ctrl-C ends a wait
+                    last.callback(lambda: self._observe(self._transport.health()))  # fails where nothing can be stored
+                    last.callback(self._feed.stop)
+                    last.callback(self._ledger.events.drain)  # of what channels sent; the feed has rows of it
+                    last.callback(self._transport.remove_listener, self._on_transport)
+                    last.callback(self._transport.stop)
+                    last.callback(self._store_worker.stop)
+                    last.callback(self._send_worker.stop)
         finally:
             if self._must_close:
                 self._ledger.records.close()

@@ -81,6 +81,23 @@ def test_a_node_that_could_not_start_starts_when_it_can(site: Site, monkeypatch:
     until(lambda: site.record(request_id).sent)
 
 
+def test_a_close_that_ctrl_c_interrupts_leaves_no_thread(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait half a minute for a store; the node received on, without its database."""
+    before = set(threading.enumerate())
+    site.node.start()
+    worker = site.node._store_worker
+    stop = worker.stop
+
+    def interrupt() -> None:
+        stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker, "stop", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        site.node.close()
+    assert [one.name for one in set(threading.enumerate()) - before if "process_request" not in one.name] == []
+
+
 def test_a_node_stopped_from_a_listener_does_not_wait_for_itself(site: Site) -> None:
     site.node.events.add_event_listener("message:sent", lambda event: site.node.stop())
     site.node.start()
