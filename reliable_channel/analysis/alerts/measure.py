@@ -36,8 +36,6 @@ from reliable_channel.lake.tables import CHANNEL_KEY, EPOCH
 
 PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
-_MOST_CHANNELS = 200
-"""In which splits are looked for, the busiest first, because strangers can create channels."""
 _SPLIT_EVERY_MS = 300_000
 """How often the past of a channel is looked at; the newest message of each participant always is."""
 _PASSED = "kind <> 'closing'"
@@ -179,8 +177,7 @@ def _measure_split(lake: TableSnapshot, rule: SplitChannel, window: dict[str, An
     until = window["until"]
     now_ms = until.timestamp() * 1000
     readings = []
-    contacts = read_contacts(lake, CAME, window, _SPLIT_EVERY_MS)
-    for key, rows in sorted(contacts.items(), key=lambda item: -len(item[1]))[:_MOST_CHANNELS]:
+    for key, rows in read_contacts(lake, CAME, window, _SPLIT_EVERY_MS).items():
         split = next(iter(find_splits(lake, key, rows, _SPLIT_EVERY_MS)[-1:]), None)
         if split is not None and split.is_open(now_ms):
             since = dt.datetime.fromtimestamp(split.since_ms / 1000, dt.UTC)

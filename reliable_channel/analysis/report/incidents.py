@@ -24,8 +24,8 @@ MANY_NAMES = 20
 
 
 def list_splits(source: TableWindow) -> pd.DataFrame:
-    """The splits of all channels: channel, groups (participants that were in touch), since, healed (or none), and the
-    messages of the channel that are missing from that time."""
+    """The splits of the busiest channels: channel, groups (participants that were in touch), since, healed (or none),
+    and the messages of the channel that are missing from that time."""
     rows = []
     for key, _, splits in _read_channels(source):
         for split in splits:

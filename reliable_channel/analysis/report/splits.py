@@ -21,8 +21,11 @@ from typing import Any, NamedTuple
 
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables import CHANNEL_KEY
 from reliable_channel.lake.tables.views import participant_views_sql
 
+MOST_CHANNELS = 200
+"""In which splits are looked for, the busiest first, because strangers can create channels."""
 STALE_MS = 900_000
 """Evidence older than this shows nothing about now."""
 Group = frozenset[str]
@@ -55,8 +58,14 @@ _Contacts = dict[str, dict[str, _Contact]]
 def read_contacts(
     lake: TableSnapshot, where: str, parameters: dict[str, Any], every_ms: int
 ) -> dict[ChannelFilter, list[dict[str, Any]]]:
-    """What each participant shows about each sender over time, by channel (columns: ``participant_views_sql``)."""
-    rows = lake.select(f"{participant_views_sql(where, every_ms)} ORDER BY made_ms, participant", parameters)
+    """What each participant shows about each sender over time, by channel (columns: ``participant_views_sql``), for the
+    :data:`MOST_CHANNELS` busiest channels."""
+    key_columns = ", ".join(CHANNEL_KEY)
+    busiest = f"""({key_columns}) IN (
+        SELECT ({key_columns}) FROM sds_messages WHERE {where} AND sds_kind <> 'tick'
+        GROUP BY {key_columns} ORDER BY count(*) DESC, {key_columns} LIMIT {MOST_CHANNELS})"""  # noqa: S608 - our own
+    views = participant_views_sql(f"{where} AND {busiest}", every_ms)
+    rows = lake.select(f"{views} ORDER BY made_ms, participant", parameters)
     by_channel: dict[ChannelFilter, list[dict[str, Any]]] = {}
     for row in rows:
         key = ChannelFilter(*(row[name] for name in ChannelFilter._fields))

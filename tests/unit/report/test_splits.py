@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
 from reliable_channel.analysis.alerts.rules import load_rules
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.report import splits as splits_module
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import Split, find_circle, find_splits, read_contacts
@@ -95,6 +96,20 @@ def test_a_partition_is_found_with_its_groups_and_times(
     assert 13 * MINUTE_MS < split.healed_ms < 15 * MINUTE_MS
 
 
+def test_of_a_crowd_only_those_looked_at_have_rows_of_their_own(tmp_path: Path) -> None:
+    """All others have one together: the rows of a crowd grow with its number, not with its square."""
+    crowd = tuple(f"p{number}" for number in range(30))
+    lake = write_simulated(tmp_path, simulate(conversation(minutes=5, participants=crowd, messages=150)))
+    ((key, rows),) = read_contacts(lake, "true", {}, MINUTE_MS).items()
+    looked_at = {row["participant"] for row in rows}
+    assert len(looked_at) == 20
+    assert {row["sender_id"] for row in rows} - {None} <= looked_at
+    others = [(row["participant"], row["made_ms"]) for row in rows if row["sender_id"] is None]
+    assert len(others) == len(set(others)) > 20
+    assert sum(row["settled"] for row in rows if row["sender_id"] is None) > 20  # they count in what is known
+    assert find_splits(lake, key, rows, MINUTE_MS) == []
+
+
 def test_a_split_is_open_until_its_evidence_is_old(tmp_path: Path) -> None:
     lasting = Partition(5 * MINUTE_MS, 99 * MINUTE_MS, frozenset({"carol", "dave"}), is_observed=True)
     (split,) = splits(tmp_path, minutes=12, partitions=(lasting,))
@@ -156,6 +171,14 @@ def test_an_alert_is_raised_while_a_channel_is_split(split_tables: dict[int, Tab
     assert json.loads(subject)[2] == "talk"
     assert rule.threshold < value < 4 * MINUTE_MS
     assert detail.startswith("groups of 2 and 2 participants lack each other's messages since 2026-01-01 00:0")
+
+
+def test_only_the_busiest_channels_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (busy,), (quiet,) = (conversation(minutes=5, messages=count).channels for count in (60, 20))
+    channels = (replace(quiet, channel_id="quiet"), busy)
+    lake = write_simulated(tmp_path, simulate(Scenario(seed=1, channels=channels, drain_ms=0)))
+    monkeypatch.setattr(splits_module, "MOST_CHANNELS", 1)
+    assert [key.channel_id for key in read_contacts(lake, "true", {}, MINUTE_MS)] == ["talk"]
 
 
 def test_the_page_of_a_channel_names_the_groups(split_tables: dict[int, TableSnapshot]) -> None:

@@ -57,17 +57,24 @@ def participant_views_sql(where: str = "true", every_ms: int | None = None) -> s
     With ``every_ms`` it has a row for each participant, each such time in which it sent anything, and each sender,
     about a sample of what that sender sent in the 15 minutes before: one SDS message in 20 s, rather one that somebody
     acknowledged, because strangers send in its name too. So its cost is bounded by the time it looks at, not by the
-    traffic. Columns: channel key, participant, made_ms, sender_id, known and settled
-    (number of SDS messages of the last 5 minutes that it had, and of those with evidence), last_had_ms (when the newest
-    was made that it had), cut_off_ms (when the oldest was made since which it lacks all, null unless it is cut
-    off)."""
+    traffic. Columns: channel key, participant, made_ms, sender_id (null: all senders that are no participants here),
+    known and settled (number of SDS messages of the last 5 minutes that it had, and of those with evidence),
+    last_had_ms (when the newest was made that it had), cut_off_ms (when the oldest was made since which it lacks all,
+    null unless it is cut off)."""
     shown = _SHOWN
     if every_ms is None:
         place, most, counted, time = "sds_id", _MOST_PARTICIPANTS, f"c.place <= {_RECENT}", "0"
+        pairs, sender = f"filters JOIN contents c USING ({CHANNEL})", "c.sender_id"
     else:
         place, most = f"unix_millis(seen) - unix_millis(seen) % {_SLOT_MS}", _MOST_SAMPLED
         counted, time = f"unix_millis(c.seen) > made_ms - {_SPAN_MS}", f"made_ms - made_ms % {every_ms}"
         counted += " AND unix_millis(c.seen) <= made_ms"
+        # By spans: else every message of the whole time is compared with each filter.
+        pairs = f"""(SELECT *, unnest([made_ms // {_SPAN_MS}, made_ms // {_SPAN_MS} - 1]) AS span FROM filters)
+         JOIN (SELECT contents.*, p.place AS sender_place, unix_millis(seen) // {_SPAN_MS} AS span
+               FROM contents JOIN participants p USING ({CHANNEL}, sender_id)) c USING ({CHANNEL}, span)"""  # noqa: S608
+        # A channel may have a thousand senders; only those that are looked at can be apart.
+        sender = f"CASE WHEN c.sender_place <= {_MOST_SAMPLED} THEN c.sender_id END"
     # What it acknowledged at any time it still has; over time, what it had acknowledged by then. A message whose first
     # copies were lost here shows that time, not the one at which a repair brought it.
     result, known = (_SENDERS, "<= shown_at") if every_ms else (_PARTICIPANTS, "IS NOT NULL")
@@ -108,9 +115,9 @@ WITH sent AS (
                      USING ({shown})
           GROUP BY {shown}, shown_at, made_ms, joined_ms)
 ), pairs AS (
-    SELECT {shown}, shown_at, made_ms, rate, c.sds_id, c.sender_id, c.message, c.seen, c.sent_ms,
+    SELECT {shown}, shown_at, made_ms, rate, c.sds_id, {sender} AS sender_id, c.message, c.seen, c.sent_ms,
            unix_millis(c.seen) <= made_ms - {_SETTLE_MS} AS was_there
-    FROM filters JOIN contents c USING ({CHANNEL})
+    FROM {pairs}
     WHERE c.sender_id <> participant AND unix_millis(c.seen) > joined_ms AND {counted}
 ), absent AS (
     SELECT {shown}, explode(ids) AS sds_id
@@ -122,26 +129,29 @@ WITH sent AS (
            min(event_time) FILTER (WHERE certainty = 'certain') AS certain_at
     FROM acks WHERE {where} GROUP BY {CHANNEL}, acknowledged_by, sds_id
 ), states AS (
-    SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
-           coalesce(unix_millis(certain_at) {known}, false) AS has,
-           coalesce(a.is_absent AND NOT coalesce(unix_millis(first_at) {known}, false), false) AS lacks,
-           coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
-           coalesce(unix_millis(first_at) {known}, false) AS is_acknowledged
-    FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
-         LEFT JOIN acknowledged USING ({CHANNEL}, participant, sds_id)
-), senders AS (
-    SELECT {shown}, made_ms, sender_id, max(last_had_ms) AS last_had_ms,
-           min(sent_ms) FILTER (WHERE is_last) AS lacks_from_ms,
+    SELECT *, is_in_filter OR is_acknowledged AS is_known
+    FROM (SELECT {shown}, made_ms, sds_id, sender_id, message, seen, sent_ms,
+                 coalesce(unix_millis(certain_at) {known}, false) AS has,
+                 coalesce(a.is_absent AND NOT coalesce(unix_millis(first_at) {known}, false), false) AS lacks,
+                 coalesce(was_there AND a.is_absent IS NULL AND rate IS NOT NULL, false) AS is_in_filter,
+                 coalesce(unix_millis(first_at) {known}, false) AS is_acknowledged
+          FROM pairs LEFT JOIN (SELECT *, true AS is_absent FROM absent) a USING ({shown}, sds_id)
+               LEFT JOIN acknowledged USING ({CHANNEL}, participant, sds_id))
+), had AS (
+    SELECT {shown}, made_ms, sender_id, max(sent_ms) FILTER (WHERE is_known) AS last_had_ms,
            count(*) FILTER (WHERE is_known AND sent_ms > made_ms - {_NEW_MS}) AS known,
-           count(*) FILTER (WHERE (is_known OR lacks) AND sent_ms > made_ms - {_NEW_MS}) AS settled,
-           CASE WHEN count(DISTINCT message) FILTER (WHERE is_last) >= {_CUT_OFF}
-                 AND unix_millis(min(seen) FILTER (WHERE is_last)) <= made_ms - {_CUT_OFF_MS}
-                THEN min(seen) FILTER (WHERE is_last) END AS cut_off_since
-    FROM (SELECT *, lacks AND (last_had_ms IS NULL OR sent_ms > last_had_ms) AS is_last
-          FROM (SELECT *, is_in_filter OR is_acknowledged AS is_known,
-                       max(CASE WHEN is_in_filter OR is_acknowledged THEN sent_ms END)
-                           OVER (PARTITION BY {shown}, sender_id) AS last_had_ms FROM states))
-    GROUP BY {shown}, made_ms, sender_id
+           count(*) FILTER (WHERE (is_known OR lacks) AND sent_ms > made_ms - {_NEW_MS}) AS settled
+    FROM states GROUP BY {shown}, made_ms, sender_id
+), lacked AS (
+    SELECT {shown}, sender_id, min(sent_ms) AS lacks_from_ms, min(seen) AS lacks_from,
+           count(DISTINCT message) AS messages
+    FROM states JOIN had USING ({shown}, made_ms, sender_id)
+    WHERE lacks AND (last_had_ms IS NULL OR sent_ms > last_had_ms) GROUP BY {shown}, sender_id
+), senders AS (
+    SELECT {shown}, made_ms, sender_id, known, settled, last_had_ms, lacks_from_ms,
+           CASE WHEN messages >= {_CUT_OFF} AND unix_millis(lacks_from) <= made_ms - {_CUT_OFF_MS}
+                THEN lacks_from END AS cut_off_since
+    FROM had LEFT JOIN lacked USING ({shown}, sender_id)
 )
 {result}"""  # noqa: S608 - text of our own only
 
