@@ -96,6 +96,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Give Spark the jars that the store needs (docs/scale-out.md, Object stores).",
     ),
     (
+        r"failed to map segment from shared object",
+        "a native library cannot be loaded from its directory, which is usually mounted with noexec.",
+        "Set paths.run_dir to a directory where programs may be; data_dir and checkpoint_dir can stay where they are.",
+    ),
+    (
         r"OutOfMemoryError",
         "the JVM ran out of memory.",
         "Raise spark.driver_memory (executors: spark.executor.memory), or lower spark.max_offsets_per_trigger.",

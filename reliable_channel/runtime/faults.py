@@ -11,6 +11,8 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
@@ -63,11 +65,8 @@ def as_fault(error: Exception) -> ReliableChannelError:
     if isinstance(error, OSError) and (fault := _explain_system_error(error)) is not None:
         return fault
     text = text_of(error)
-    if isinstance(error, RuntimeError) and "home directory" in text:  # of pathlib
-        return EnvironmentFault(
-            "A home directory is unknown: yours, or that of a path with ~.",
-            "Set HOME (or XDG_CACHE_HOME), or write the path without ~.",
-        )
+    if (fault := _explain_environment(error, text)) is not None:
+        return fault
     by_disk = isinstance(error, OSError) and _DISK.search(text) is not None  # it names no file but in its text
     if isinstance(error, OSError) and not by_disk and _STORE.search(text):
         said = _shorten(_take_first_line(error))
@@ -107,6 +106,23 @@ def as_fault(error: Exception) -> ReliableChannelError:
             "Check whether its _delta_log is complete; `reliable-channel rebuild` derives the tables again.",
         )
     return _describe_unforeseen(error, _take_first_line(error))
+
+
+def _explain_environment(error: Exception, text: str) -> ReliableChannelError | None:
+    """Convert an error that variables of the environment cause, whatever fails first."""
+    if isinstance(error, RuntimeError) and "home directory" in text:  # of pathlib
+        return EnvironmentFault(
+            "A home directory is unknown: yours, or that of a path with ~.",
+            "Set HOME (or XDG_CACHE_HOME), or write the path without ~.",
+        )
+    used = getattr(sys.modules.get("pyspark"), "__version__", None)
+    with suppress(PackageNotFoundError):  # as on a cluster, which brings its own
+        if used is not None and used != (installed := version("pyspark")):
+            return EnvironmentFault(
+                f"PySpark is {used}, not {installed}, which is installed here.",
+                "Unset PYTHONPATH and SPARK_HOME, which name another installation of Spark.",
+            )
+    return None
 
 
 def _describe_unforeseen(error: Exception, text: str) -> Unforeseen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import re
 import shutil
@@ -42,10 +43,9 @@ def java() -> str:
 
 
 def jvm_environment() -> dict[str, str]:
-    """Return the environment of this process for a JVM. With ``LC_ALL=C`` a JVM opens no file whose name is not ASCII,
-    and no option changes that; Python uses UTF-8 there."""
-    locale = os.environ.get("LC_ALL")
-    return {**os.environ, **({"LC_ALL": "C.UTF-8"} if locale in {"C", "POSIX"} else {})}
+    """Return the environment of this process for a JVM. In the locale C, which an ``LC_ALL`` that is not installed also
+    means, a JVM opens no file whose name is not ASCII, and no option changes that; Python uses UTF-8 there."""
+    return {**os.environ, **({"LC_ALL": "C.UTF-8"} if locale.setlocale(locale.LC_CTYPE) == "C" else {})}
 
 
 @cache

@@ -8,6 +8,7 @@ priority, and only missing ones that can still be set are added.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import signal
 import sys
@@ -137,42 +138,50 @@ def local_conf(settings: Settings) -> dict[str, str]:
     if spark.master.startswith("local"):
         # Loopback: by default Spark listens on the address of the machine's name, which need not even resolve.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
+        conf["spark.hadoop.fs.defaultFS"] = "file:///"  # where Hadoop is configured, paths are of its file system
         conf[CHECK_STALE_FILES] = "false"
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
-        if takes_unix_sockets(run / "spark") and _JAVA_OPTIONS not in spark.conf:
-            conf["spark.python.unix.domain.socket.enabled"] = "true"
-            conf[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={(run / 'spark').absolute()}"
+        scratch = (run / "spark").absolute()
+        if re.fullmatch(r"[\w./+-]+", str(scratch)) and _JAVA_OPTIONS not in spark.conf:  # needs no quotes
+            # Also for native libraries: on many machines no program may be in /tmp (noexec).
+            conf[_JAVA_OPTIONS] += f" -Djava.io.tmpdir={scratch}"
+            if takes_unix_sockets(scratch):
+                conf["spark.python.unix.domain.socket.enabled"] = "true"
     return conf
 
 
 def takes_unix_sockets(directory: Path) -> bool:
-    """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short, need no
-    quotes and have no capital letter. PySpark 4.2 puts what the JVM tells a worker in lower case, also the path of its
+    """Whether Python workers can use Unix sockets in this directory instead of TCP: its path must be short and have no
+    capital letter. PySpark 4.2 puts what the JVM tells a worker in lower case, also the path of its
     state's socket (``pyspark.worker_util.Conf.get``), and ack then ended with a ``FileNotFoundError``.
 
     Spark leaves Nagle's algorithm on for its TCP sockets, and both sides write twice before they read, so each second
     write waits 40 ms for the other side's delayed acknowledgement (docs/measurements-history.md). The directory must be
     private: anyone who can connect to a worker can run code in it, and over Unix sockets Spark requires no secret."""
-    path = str(directory.absolute())
-    return (
-        len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH
-        and path == path.lower()
-        and re.fullmatch(r"[\w./+-]+", path) is not None
-    )
+    path = str(directory)
+    return len(path.encode()) + _SOCKET_NAME <= SOCKET_PATH and path == path.lower()
 
 
 def open_session(settings: Settings, application: str = "reliable-channel") -> SparkSession:
     """Return the session of this process; start it if there is none.
 
-    Raises ``EnvironmentFault`` if Java is missing or too old, the jars are not set up, or the JVM does not start.
+    Raises ``EnvironmentFault`` if Java is missing or too old, the user has no name, the jars are not set up, or the
+    JVM does not start.
     """
+    import pyspark
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+    wanted = session_conf(settings)
+    if not is_submitted() and settings.spark.master.startswith("local"):
+        # What another installation of Spark needs: its settings, Python, scratch directories, addresses.
+        for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+            if name != "SPARK_SUBMIT_OPTS":  # options of the JVM for who measures it
+                del os.environ[name]
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Without it workers run the first python3 on the path, not that of this environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = session_conf(settings)
     if is_submitted():
         SparkContext._ensure_initialized()  # else SparkConf does not see the settings of spark-submit
         conf = SparkConf().setIfMissing("spark.app.name", application)
@@ -181,11 +190,9 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
     else:
         java()
+        _refuse_nameless_user()
         wanted = local_conf(settings) | wanted
-        if settings.spark.master.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Spark's own scripts print where the JVM prints; with SPARK_HOME set, another installation would be started.
-        os.environ.pop("SPARK_HOME", None)
+        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # that of no other installation
         os.environ.update(jvm_environment())
         leave_out_trace_of_killed_jvm()
         run = Path(settings.paths.run_dir)
@@ -213,6 +220,17 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
             raise fault from error
     spark.sparkContext.setLogLevel(settings.spark.log_level)
     return spark
+
+
+def _refuse_nameless_user() -> None:
+    """Hadoop's login would fail with a NullPointerException."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EnvironmentFault(
+            f"The user {os.geteuid()} has no name, and Spark does not start without one.",
+            "Add a line for it to /etc/passwd, or run this as a user who has one.",
+        ) from None
 
 
 def close_session(spark: SparkSession) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from deltalake.exceptions import CommitFailedError
 from py4j.protocol import Py4JNetworkError
@@ -72,6 +73,32 @@ def test_an_error_that_leaves_the_session_unread_is_one_line(jvm: Jvm, capsys: p
     assert print_fault(JavaError(jvm, MISSING), "ack") == 70
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("ack: This should not have happened: JavaError: An error occurred while calling o61.load.")
+
+
+def test_a_pyspark_of_another_installation_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`PYTHONPATH` names it, and a module of ours imports what it does not have."""
+    monkeypatch.setattr(pyspark, "__version__", "3.5.3")
+    assert print_fault(ModuleNotFoundError("No module named 'pyspark.x'", name="pyspark.x"), "ack") == 1
+    assert pattern_of("Another PySpark").fullmatch(capsys.readouterr().err.strip())
+
+
+def test_a_user_without_a_name_is_told_before_the_jvm_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_user: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", refuse)
+    with pytest.raises(EnvironmentFault) as fault:
+        spark.open_session(load("local", paths={"cache_dir": "/nowhere"}))
+    assert pattern_of("A user without a name").fullmatch(f"ack: {fault.value}")
+
+
+def test_a_library_in_a_directory_without_programs_is_named() -> None:
+    file = "/srv/librocksdbjni1.so"
+    error = RuntimeError(f"java.lang.UnsatisfiedLinkError: {file}: {file}: failed to map segment from shared object")
+    fault = explain_failure("ack", error)
+    assert pattern_of("A directory without native libraries").fullmatch(str(fault))
 
 
 def test_errors_that_are_not_sparks_pass_as_they_are(jvm: Jvm) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,15 @@ from reliable_channel.runtime.spark import local_conf
 CONF = Path(__file__).parents[3] / "conf"
 
 
-@pytest.mark.parametrize("locale", ["C", "POSIX"])
-def test_a_jvm_reads_names_of_files_as_utf8_in_the_locale_c(locale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", locale)
-    command = [java(), "-XX:TieredStopAtLevel=1", "-XshowSettings:properties", "-version"]
-    shown = subprocess.run(command, env=jvm_environment(), capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("locale", ["C", "POSIX", "xx_YY.UTF-8"], ids=["C", "POSIX", "one that is not installed"])
+def test_a_jvm_reads_names_of_files_as_utf8_in_the_locale_c(locale: str) -> None:
+    code = (
+        "import subprocess; from reliable_channel.runtime.java import java, jvm_environment;"
+        "command = [java(), '-XX:TieredStopAtLevel=1', '-XshowSettings:properties', '-version'];"
+        "subprocess.run(command, env=jvm_environment(), check=True)"
+    )
+    python = [sys.executable, "-c", code]
+    shown = subprocess.run(python, env=os.environ | {"LC_ALL": locale}, capture_output=True, text=True, check=True)
     assert "sun.jnu.encoding = UTF-8" in shown.stderr
 
 

@@ -27,13 +27,19 @@ def test_sockets_are_in_the_private_directory_of_the_run(monkeypatch: pytest.Mon
     assert found["spark.local.dir"] == "/srv/run/spark", "a directory that is private to its user"
 
 
-@pytest.mark.parametrize(
-    "run_dir", [f"/srv/{'x' * SOCKET_PATH}", "/srv/my run", '/srv/"run"', "/srv/$HOME", "/Users/run"]
-)
+@pytest.mark.parametrize("run_dir", ["/srv/my run", '/srv/"run"', "/srv/$HOME"])
 def test_elsewhere_they_are_tcp(monkeypatch: pytest.MonkeyPatch, run_dir: str) -> None:
     found = conf(monkeypatch, run_dir)
     assert ENABLED not in found
     assert "java.io.tmpdir" not in found[JAVA]
+
+
+@pytest.mark.parametrize("run_dir", [f"/srv/{'x' * SOCKET_PATH}", "/Users/run"])
+def test_where_only_sockets_cannot_be_native_libraries_are(monkeypatch: pytest.MonkeyPatch, run_dir: str) -> None:
+    """RocksDB's, which cannot be loaded from a /tmp that is mounted with noexec."""
+    found = conf(monkeypatch, run_dir)
+    assert ENABLED not in found
+    assert found[JAVA].endswith(f" -Djava.io.tmpdir={run_dir}/spark")
 
 
 def test_executors_of_a_cluster_have_directories_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
