@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = Path(os.environ.get("RELIABLE_CHANNEL_VENV") or ROOT / ".venv")
-PYTHON = VENV / "bin" / "python"
+VENV = Path(os.environ.get("RELIABLE_CHANNEL_VENV") or ROOT / ".venv").absolute()
+PYTHON, PIP = VENV / "bin" / "python", VENV / "bin" / "pip"
 STAMP = VENV / "reliable-channel.stamp"
 LOCKS = ("requirements-build.lock", "requirements.lock")
 OLDEST_JAVA = 17
@@ -65,10 +65,14 @@ def digest() -> str:
 
 
 def create_environment() -> None:
-    """Create the environment, or keep one of the same Python: pip then installs only what differs."""
+    """Create the environment, or keep one of the same Python: pip then installs only what differs. The programs in an
+    environment that was moved or copied run the Python of its old place."""
     code = "import sys; print(sys.version_info[:3], sys.base_prefix)"
     same = (
-        PYTHON.exists() and run([str(PYTHON), "-c", code], None).output == f"{sys.version_info[:3]} {sys.base_prefix}"
+        PYTHON.exists()
+        and PIP.exists()
+        and str(VENV) in PIP.read_text()
+        and run([str(PYTHON), "-c", code], None).output == f"{sys.version_info[:3]} {sys.base_prefix}"
     )
     done = run([sys.executable, "-m", "venv", *([] if same else ["--clear"]), str(VENV)], None)
     if done.status == 0:

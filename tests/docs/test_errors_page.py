@@ -96,6 +96,7 @@ def check(heading: str, ended: tuple[int, str]) -> None:
 
 
 def provoke(heading: str, shell: Shell) -> tuple[int, str]:
+    elsewhere = {"KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1", "KAFKA__CLIENT": QUICK}  # not a Kafka of this machine
     match heading:
         case "A file that does not exist":
             return shell("--config", "nope.yaml", "config", "show")
@@ -112,12 +113,12 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
         case "A password that is missing":
             return shell("config", "show", KAFKA__SECURITY__PROTOCOL="SASL_SSL")
         case "No Java":
-            return shell("run", "--once", JAVA_HOME="/nowhere")
+            return shell("run", "--once", JAVA_HOME="/nowhere", **elsewhere)
         case "A Java that is too old":
             (shell.place / "bin").mkdir()
             java = Path(shell.file("bin/java", "#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n"))
             java.chmod(0o755)
-            return shell("run", "--once", JAVA_HOME=str(shell.place))
+            return shell("run", "--once", JAVA_HOME=str(shell.place), **elsewhere)
         case "Missing jars":
             return shell("jars", PATHS__CACHE_DIR=str(shell.place))
         case "A port that is taken":
