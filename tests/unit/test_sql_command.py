@@ -11,6 +11,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from reliable_channel.analysis.report import snapshot
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.cli import main
@@ -147,6 +149,28 @@ def test_a_place_without_one_table_is_a_fault(
     status, out, err = ask(capsys, tmp_path / "wrong", *question)
     assert (status, out) == (1, "")
     assert f"There are no Delta tables under {tmp_path / 'wrong'}. Run the pipeline" in err
+
+
+def test_what_exceeds_the_memory_has_a_place_where_the_current_directory_may_not_be_written(
+    monkeypatch: pytest.MonkeyPatch, sample_tables: Path, tmp_path: Path
+) -> None:
+    """As in `/`, where services run."""
+    monkeypatch.setattr(snapshot, "_idle", deque())
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (row,) = TableSnapshot(PathSettings(data_dir=str(sample_tables))).select(
+        "SELECT current_setting('temp_directory') p"
+    )
+    assert row["p"].startswith(f"{tmp_path}/reliable-channel-")
+
+
+def test_a_file_of_another_user_is_not_missing(monkeypatch: pytest.MonkeyPatch, sample_tables: Path) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Failed to open local file '/x/part-0.parquet'. Detail: [errno 13] Permission denied")
+
+    monkeypatch.setattr(snapshot, "run_interruptibly", refuse)
+    with pytest.raises(EnvironmentFault, match=r"envelopes cannot be read: this user has no permission\. Run the"):
+        TableSnapshot(PathSettings(data_dir=str(sample_tables))).select("SELECT * FROM envelopes")
 
 
 def test_a_query_finds_nothing_of_the_one_before(sample_tables: Path, tmp_path: Path) -> None:

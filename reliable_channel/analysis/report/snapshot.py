@@ -12,11 +12,15 @@ time and can reach nothing but the tables.
 
 from __future__ import annotations
 
+import os
 import re
+import secrets
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -28,7 +32,7 @@ from duckdb.func import FunctionNullHandling
 
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault, LocalError
-from reliable_channel.lake.read import in_our_time, no_tables_fault, open_at, public_dataset
+from reliable_channel.lake.read import in_our_time, no_tables_fault, open_at, public_dataset, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import DUCKDB_MACROS, FUNCTIONS, VIEWS, View
@@ -98,7 +102,10 @@ def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -
 
 def _connect() -> duckdb.DuckDBPyConnection:
     """A connection that knows the functions of views, and can reach nothing."""
-    connection = duckdb.connect(config={"threads": 2, "memory_limit": MEMORY_LIMIT})
+    config: dict[str, Any] = {"threads": 2, "memory_limit": MEMORY_LIMIT}
+    if not os.access(Path(), os.W_OK):  # the place of what exceeds the memory, unless another is named
+        config["temp_directory"] = f"{tempfile.gettempdir()}/reliable-channel-{secrets.token_hex(8)}"
+    connection = duckdb.connect(config=config)
     # Without replacements, else an unknown table is looked for among the variables of the calling Python code.
     connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
     create_views(connection, ())
@@ -238,10 +245,7 @@ class TableSnapshot:
                 "`reliable-channel rebuild` derives the tables again.",
             ) from error
         except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
-            raise EnvironmentFault(
-                f"The table {' or '.join(names)} cannot be read ({_first_line(error)}).",
-                "A file may be missing: `reliable-channel rebuild` derives the tables again.",
-            ) from error
+            raise unreadable(" or ".join(names), error) from error
 
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query that a user typed. Raises ``LocalError`` with the error in it, and ``EnvironmentFault``
