@@ -55,18 +55,14 @@ segments of them. What is forgotten is asked for, as any missing segment."""
 @dataclass(slots=True)
 class Note:
     """The record of a segment until its message is delivered. ``history`` and ``lost`` are cut to their newest
-    (:func:`~reliable_channel.core.delivery.keep_newest`). ``owner``: that of the message (:func:`owner_of`), empty in
-    snapshots of earlier versions. A stranger may have used the id for a segment of another message."""
+    (:func:`~reliable_channel.core.delivery.keep_newest`). ``owner``: that of the message (:func:`owner_of`). A
+    stranger may have used the id for a segment of another message."""
 
     history: tuple[str, ...]
+    owner: bytes
     delivered: bool = False
     late: bool = False
     lost: tuple[str, ...] = ()
-    owner: bytes = b""
-
-    def is_of(self, owner: bytes) -> bool:
-        """Whether the segment is one of this message."""
-        return not self.owner or self.owner == owner
 
 
 def owner_of(sender_id: str, entire_message_hash: bytes) -> bytes:
@@ -406,9 +402,9 @@ class Inbox:
         """Record a segment that SDS accepted. If it replaces another message's segment under its id, that message can
         no longer be delivered."""
         note = self.notes.get(sds_id)
-        if note is not None and note.is_of(owner):
+        if note is not None and note.owner == owner:
             return
-        self.notes[sds_id] = Note(keep_newest(history), owner=owner)
+        self.notes[sds_id] = Note(keep_newest(history), owner)
         for key in self.pending.find_by_part(sds_id):
             if self.pending[key].owner != owner:
                 other = self.pending.remove(key)
@@ -420,7 +416,7 @@ class Inbox:
 
     def _find_delivered(self, sds_id: str, pending: Pending) -> Note | None:
         note = self.notes.get(sds_id)
-        return note if note is not None and note.delivered and note.is_of(pending.owner) else None
+        return note if note is not None and note.delivered and note.owner == pending.owner else None
 
     def _deliver(self, pending: Pending, notes: list[Note], now: int) -> Effect:
         own = set(pending.sds_ids)
@@ -442,7 +438,7 @@ class Inbox:
         """Forget segments of one message that no complete message awaits."""
         for sds_id in sds_ids:
             note = self.notes.get(sds_id)
-            if note is not None and note.is_of(owner) and not self.pending.awaits(sds_id):
+            if note is not None and note.owner == owner and not self.pending.awaits(sds_id):
                 del self.notes[sds_id]
 
     def _make_event(self, payload: bytes, sender_id: str, sds_id: str, now: int, **more: Any) -> MessageReceived:

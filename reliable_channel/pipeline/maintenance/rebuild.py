@@ -154,7 +154,8 @@ def _fit_to_rebuild(paths: PathSettings) -> int:
     if checkpoint is not None and checkpoint.interrupted:
         raise EnvironmentFault(
             "Ingest was interrupted in a micro-batch: some of its rows may be written and others not.",
-            "Run ingest once (`jobs/ingest.py --once`), which finishes it, and rebuild then.",
+            "Run ingest once (`jobs/ingest.py --once`), which finishes it, and rebuild then. If this version refuses"
+            " its tables, do that with the version that was interrupted.",
         )
     if checkpoint is not None:
         refuse_other_copies(paths, checkpoint, (tables.ENVELOPES, tables.CLOCK), ())

@@ -96,22 +96,16 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
     if checkpoint is None:
         _refuse_to_write_again(settings.paths, query)
     else:
-        # Both have one operator. If a checkpoint has another one, Spark refuses it by its state schema.
-        if query in _STATE_VERSIONS and checkpoint.operators > 1:
-            raise ConfigurationError(
-                f"The checkpoint of {query} was made by another version of this program:"
-                f" it holds the state of {checkpoint.operators} operators, not of 1.",
-                f"Run that version, or {REBUILD}",
-            )
         recorded = read_recorded_settings(settings.paths, checkpoint)
-        sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
-        if sentence is not None:
-            raise ConfigurationError(sentence, f"Set it back, or {REBUILD}")
+        # First: no setting that is set back helps.
         if checkpoint.operators and recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
             raise ConfigurationError(
                 f"The checkpoint of {query} was made by another version of this program, whose state it cannot read.",
                 f"Run that version, or {REBUILD}",
             )
+        sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
+        if sentence is not None:
+            raise ConfigurationError(sentence, f"Set it back, or {REBUILD}")
         if checkpoint.committed is not None:
             refuse_other_copies(settings.paths, checkpoint, tables, recorded.get(_TABLES, "").split())
     if wanted.keys() - recorded.keys():
