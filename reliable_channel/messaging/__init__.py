@@ -11,30 +11,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from reliable_channel.channel.config import MessageEnvelope
-    from reliable_channel.messaging.client import MessagingClient, SubscriptionsError
+    from reliable_channel.messaging.client import (
+        ConnectionStatus,
+        ConnectionStatusChange,
+        ContentTopicHealthChange,
+        MessageErrorEvent,
+        MessagePropagatedEvent,
+        MessageReceivedEvent,
+        MessageSentEvent,
+        MessageSource,
+        MessagingClient,
+        ShardTopicHealthChange,
+        SubscriptionError,
+        SubscriptionsError,
+        TopicHealth,
+    )
     from reliable_channel.messaging.codec import Decoder, Encoder, Message, PlainDecoder, PlainEncoder
     from reliable_channel.messaging.config import CONFIRMATION_SUBSCRIPTION_ID, MessagingConfig, Mode
     from reliable_channel.messaging.events import CustomEvent, EventName, EventSource
     from reliable_channel.messaging.health import HealthStatus
+    from reliable_channel.messaging.idempotency import IdempotencyKey, KeyReusedError
     from reliable_channel.messaging.node import MessagingNode
     from reliable_channel.messaging.pipeline_feed import KafkaFeed
     from reliable_channel.messaging.records import MessageRecord
     from reliable_channel.messaging.sending import PendingLimitError
     from reliable_channel.messaging.store import NodeClosedError
+    from reliable_channel.messaging.subscriptions import SubscriptionLimitError
     from reliable_channel.messaging.topics import UnsupportedTopicError
 
 __all__ = [
     "CONFIRMATION_SUBSCRIPTION_ID",
+    "ConnectionStatus",
+    "ConnectionStatusChange",
+    "ContentTopicHealthChange",
     "CustomEvent",
     "Decoder",
     "Encoder",
     "EventName",
     "EventSource",
     "HealthStatus",
+    "IdempotencyKey",
     "KafkaFeed",
+    "KeyReusedError",
     "Message",
     "MessageEnvelope",
+    "MessageErrorEvent",
+    "MessagePropagatedEvent",
+    "MessageReceivedEvent",
     "MessageRecord",
+    "MessageSentEvent",
+    "MessageSource",
     "MessagingClient",
     "MessagingConfig",
     "MessagingNode",
@@ -43,14 +69,18 @@ __all__ = [
     "PendingLimitError",
     "PlainDecoder",
     "PlainEncoder",
+    "ShardTopicHealthChange",
+    "SubscriptionError",
+    "SubscriptionLimitError",
     "SubscriptionsError",
+    "TopicHealth",
     "UnsupportedTopicError",
 ]
 
 
 _MODULES = (
     *("config", "codec", "events", "health", "records", "topics", "store"),
-    *("pipeline_feed", "sending", "node", "client"),
+    *("idempotency", "subscriptions", "pipeline_feed", "sending", "node", "client"),
 )
 """Where the names are looked for: what imports little comes first."""
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from reliable_channel import messaging
+from reliable_channel.core import errors
 from reliable_channel.core.errors import EmptyMessage, LocalError
-from reliable_channel.messaging import MessageEnvelope, MessagingClient
+from reliable_channel.messaging import MessageEnvelope, MessagingClient, MessagingNode
 from reliable_channel.messaging.client import (
     ConnectionStatus,
     ConnectionStatusChange,
     ContentTopicHealthChange,
+    HealthEvent,
     MessageErrorEvent,
+    MessageEvent,
     MessagePropagatedEvent,
     MessageReceivedEvent,
     MessageSentEvent,
@@ -298,3 +303,23 @@ def test_the_health_of_a_topic_begins_and_ends_with_its_subscription(heard: Hear
         ContentTopicHealthChange(OTHER, ended),
         ShardTopicHealthChange(PUBSUB, ended),
     ]
+
+
+def test_what_calls_take_raise_and_report_can_be_imported_from_the_package() -> None:
+    """Whoever caught ``KeyReusedError`` or listened by class had to find the module."""
+    calls = [call for kind in (MessagingNode, MessagingClient) for call in vars(kind).values()]
+    raised = {name for call in calls for name in re.findall(r"``(\w+Error)``", getattr(call, "__doc__", None) or "")}
+    events = {one.__name__ for one in (*get_args(MessageEvent), *get_args(HealthEvent))}
+    needed = {
+        *raised,
+        *events,
+        "ConnectionStatus",
+        "TopicHealth",
+        "MessageSource",
+        "IdempotencyKey",
+        "SubscriptionError",
+    }
+    known = {name for name in dir(errors) if name.endswith("Error")} | {"ForkedError", "ValueError"}
+    assert "KeyReusedError" in raised
+    assert sorted(needed - known - set(messaging.__all__)) == []
+    assert all(hasattr(messaging, name) for name in messaging.__all__)
