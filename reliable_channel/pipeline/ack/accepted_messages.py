@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 
 from reliable_channel.core.sds.shares import Shares
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
@@ -87,7 +88,7 @@ class AcceptedMessage:
 
     def encode(self) -> bytes:
         """The bytes for the state, without the key, which has a column of its own."""
-        fields = {name: getattr(self, name) for name in _ENCODED}
+        fields = dict(zip(_ENCODED, _VALUES(self), strict=True))
         fields["entire_message_hash"] = base64_of(self.entire_message_hash)
         return pb.SeenProto(**fields).SerializeToString()
 
@@ -102,6 +103,7 @@ class AcceptedMessage:
 
 
 _ENCODED = tuple(name for name in AcceptedMessage.__slots__ if name != "key")
+_VALUES = attrgetter(*_ENCODED)
 _MAY_BE_UNKNOWN = ("segment_index", "data_count", "parity_count", "sender_timestamp_ns", "content_bytes")
 
 

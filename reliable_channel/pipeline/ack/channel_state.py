@@ -39,7 +39,7 @@ from reliable_channel.core.wire.sds import WireFamily
 from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
-from reliable_channel.pipeline.ack.records import row_of
+from reliable_channel.pipeline.ack.records import load_fields, row_of
 
 STATE_VERSION = 14
 """The version of the stored bytes and of the rules by which rows are processed. Up to version 3 a channel was one
@@ -408,7 +408,7 @@ class Channels:
                 live.turn_page()
             given = _parse_rows(page)[live.page_rows :]
             for text, some in given:  # not guarded: rows that fail are not stored (ack/stream.py, process_channel)
-                live.observer.take(row_of(json.loads(text), some))
+                live.observer.take(row_of(load_fields(text), some))
             live.append(given, page)
 
     def _get_rules(self, key: ChannelKey) -> Rules:

@@ -263,8 +263,7 @@ class ChannelObserver:
             if possible:
                 out.append(self._drop_row(row, "its first segments were forgotten: too many of others came"))
             return
-        self._rebuilt.wait(row)
-        held = self._rebuilt.take_if_enough(row)
+        held = self._rebuilt.add(row)
         if held is not None:
             self._write_delivered(row, held, self._now, out)
         out.extend([self._drop_row(given_up, "too many wait") for given_up in self._rebuilt.too_many()])

@@ -42,10 +42,14 @@ class RebuiltMessages:
         key = _make_key(row)
         return key in self._awaited or key in self._finished
 
-    def wait(self, row: InputRow) -> None:
-        """Add a completed row."""
-        self._awaited.add(_make_key(row), row, _list_parts(row), row.data_count or 1)
-        self._segments += len(row.sds_ids)
+    def add(self, row: InputRow) -> list[AcceptedMessage] | None:
+        """Add a completed row. If enough of the message's segments are delivered, it does not wait: returns these
+        segments."""
+        key = self._wait(row)
+        held = self._awaited.take(key)
+        if held is not None:
+            self._finish(key, row, held)
+        return held
 
     def too_many(self) -> Iterator[InputRow]:
         """Remove and return the rows that exceed a bound: the oldest of the sender with the most waiting messages, or
@@ -57,13 +61,6 @@ class RebuiltMessages:
             for _, row in self._awaited.items():
                 segments[row.sender_id] += len(row.sds_ids)
             yield self._give_up(segments)
-
-    def take_if_enough(self, row: InputRow) -> list[AcceptedMessage] | None:
-        """The delivered segments of a waiting message if they are enough; it then stops waiting."""
-        held = self._awaited.take(_make_key(row))
-        if held is not None:
-            self._finish(_make_key(row), row, held)
-        return held
 
     def take_completed_by(self, seen: AcceptedMessage) -> Iterator[tuple[InputRow, list[AcceptedMessage]]]:
         """The messages that the delivery of one segment completes, with their delivered segments."""
@@ -118,10 +115,16 @@ class RebuiltMessages:
     def read(self, proto: pb.ObserverStateProto) -> None:
         """Restore the result of :meth:`write`."""
         for pending in proto.pending:
-            self.wait(row_from_json(pending.row))
+            self._wait(row_from_json(pending.row))
         self._finished = dict.fromkeys(proto.finished)
 
     # ---- helpers -------------------------------------------------------------------------------------------------
+
+    def _wait(self, row: InputRow) -> bytes:
+        key = _make_key(row)
+        self._awaited.add(key, row, _list_parts(row), row.data_count or 1)
+        self._segments += len(row.sds_ids)
+        return key
 
     def _finish(self, key: bytes, row: InputRow, held: list[AcceptedMessage]) -> None:
         self._segments -= len(row.sds_ids)

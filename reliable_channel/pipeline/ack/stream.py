@@ -7,7 +7,6 @@ payloads of delivered messages (:mod:`.deliver`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -39,7 +38,7 @@ from reliable_channel.pipeline.ack.buckets import Buckets, Update
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
 from reliable_channel.pipeline.ack.deliver import messages_of
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
-from reliable_channel.pipeline.ack.records import InputRow, row_of
+from reliable_channel.pipeline.ack.records import InputRow, load_fields, row_of
 from reliable_channel.pipeline.delta import running
 from reliable_channel.pipeline.gc_paused import exempt_survivors, gc_paused
 from reliable_channel.pipeline.result_files import PACKED, RESULTS, Result, pack, write_results
@@ -114,8 +113,8 @@ def stateful(participant_id: str | None, config: SdsParameters, expiry_ms: int |
             results = process(bucket, frames)
             while some := [*islice(results, PACKED)]:
                 yield pd.DataFrame([(RESULTS, blob) for blob in pack(some)], columns=["kind", "results"])
-        bucket.close()
-        exempt_survivors()
+            bucket.close()
+            exempt_survivors()  # in the block, whose end would scan what it has made
 
     return update
 
@@ -188,7 +187,7 @@ def _group_by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, 
         columns = (frame[name].tolist() for name in (*_KEY, "row", "bloom_filter"))
         for pubsub_topic, content_topic, channel_id, family, text, bloom_filter in zip(*columns, strict=True):
             if channel_id is None:
-                tick = row_of(json.loads(text), None)
+                tick = row_of(load_fields(text), None)
                 last = ticks.setdefault((tick.kafka_topic, tick.kafka_partition), (tick, (text, None)))
                 if last[0].event_us < tick.event_us:
                     ticks[tick.kafka_topic, tick.kafka_partition] = (tick, (text, None))
@@ -202,7 +201,7 @@ def _sort_rows(given: Sequence[_Given]) -> list[_Ordered]:
     """Rows in record order. A row that cannot be read becomes one of kind ``unreadable``."""
     placed: list[tuple[tuple[int, int, int], _Ordered]] = []
     for one in given:
-        fields = json.loads(one[0])
+        fields = load_fields(one[0])
         # A completed row precedes the record that completed the message. Otherwise messages that wait for that record
         # would be delivered before the message.
         sub_order = -1 if fields["row_kind"] == "completed" else fields["sub_order"]

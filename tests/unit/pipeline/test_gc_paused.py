@@ -13,8 +13,11 @@ from reliable_channel.core.sds import SdsParameters
 from reliable_channel.pipeline import gc_paused
 from reliable_channel.pipeline.ack.observer import ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow
+from reliable_channel.pipeline.ack.stream import stateful
+from tests.support.ack_rows import NOW, content_row
 from tests.support.cuts import channels
 from tests.support.examples import examples
+from tests.unit.pipeline.buckets import FakeBucket, frame_of
 
 
 class Thing:
@@ -67,3 +70,21 @@ def test_channels_are_freed_without_the_collector(heard: list[InputRow]) -> None
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_the_ack_job_does_not_scan_the_channels_that_it_keeps() -> None:
+    """They outlive the micro-batch, and none of their objects is garbage."""
+    rows = [content_row(b"%d" % n, sds_id=f"{n}", lamport_timestamp=NOW + n) for n in range(500)]
+    frame, update = frame_of(("p", "c", "scanned", "spec"), rows), stateful(None, SdsParameters(), None)
+    scans: list[object] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        scans.append((phase, info))
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        assert list(update((0,), iter([frame]), FakeBucket()))
+    finally:
+        gc.callbacks.remove(note)
+    assert scans == []

@@ -47,7 +47,7 @@ def filled(seen: AcceptedMessages, segments: int = 1) -> RebuiltMessages:
     """Full of messages of strangers, each with a sender id of its own, of which SDS has delivered nothing."""
     messages = RebuiltMessages(seen)
     for number in range(20):
-        messages.wait(completed(f"stranger {number}", number, segments))
+        messages.add(completed(f"stranger {number}", number, segments))
         assert list(messages.too_many()) == []
     return messages
 
@@ -56,8 +56,7 @@ def test_a_message_that_can_be_delivered_does_not_wait_for_room() -> None:
     seen = AcceptedMessages(100, 100, 100)
     messages, row = filled(seen), completed("alice", 1, segments=10)
     delivered(seen, row)
-    messages.wait(row)
-    held = messages.take_if_enough(row)
+    held = messages.add(row)
     assert held is not None and len(held) == 10
     assert list(messages.too_many()) == []
 
@@ -65,20 +64,20 @@ def test_a_message_that_can_be_delivered_does_not_wait_for_room() -> None:
 def test_many_segments_do_not_make_one_message_the_first_to_go() -> None:
     messages = filled(AcceptedMessages(100, 100, 100))
     row = completed("alice", 1, segments=10)
-    messages.wait(row)
+    messages.add(row)
     assert [gone.sender_id for gone in messages.too_many()] == ["stranger 0"]
     assert messages.knows(row)
 
 
 def test_the_sender_with_the_most_segments_goes_first_when_segments_are_too_many() -> None:
     messages = filled(AcceptedMessages(100, 100, 100), segments=4)
-    messages.wait(completed("greedy", 1, segments=30))
+    messages.add(completed("greedy", 1, segments=30))
     assert [gone.sender_id for gone in messages.too_many()] == ["stranger 0", "greedy"]
 
 
 def test_the_sender_with_the_most_messages_loses_its_oldest() -> None:
     messages = RebuiltMessages(AcceptedMessages(100, 100, 100))
-    messages.wait(completed("alice", 1))
+    messages.add(completed("alice", 1))
     for number in range(20):
-        messages.wait(completed("greedy", number))
+        messages.add(completed("greedy", number))
     assert [(gone.sender_id, gone.kafka_offset) for gone in messages.too_many()] == [("greedy", 0)]
