@@ -1,8 +1,8 @@
 """Remembers, per channel, the messages that SDS accepted: their Kafka records, senders, and the message of a segment.
 
 A message is added after SDS has accepted its very record, under its SDS id *and* its sender, with the digest of its
-content, so no other user of the same id can change it. Entries restored from state stay encoded until they are used,
-because most are only carried from one micro-batch to the next; new ones are encoded when the state is written.
+content, so no other user of the same id can change it. An entry that was read from the state, or written to it, stays
+encoded until it is used, because most are only carried from one micro-batch to the next.
 """
 
 from __future__ import annotations
@@ -164,8 +164,10 @@ class _Stage:
         self._by_key.clear()
 
     def write(self, proto: pb.SeenColumnsProto) -> None:
-        proto.keys.extend(self._by_key)
-        proto.seen.extend([seen if isinstance(seen, bytes) else seen.encode() for seen in self._by_key.values()])
+        encoded = {key: seen if isinstance(seen, bytes) else seen.encode() for key, seen in self._by_key.items()}
+        proto.keys.extend(encoded)
+        proto.seen.extend(encoded.values())
+        self._by_key.update(encoded)
 
     def read(self, proto: pb.SeenColumnsProto) -> None:
         self._by_key = dict(zip(proto.keys, proto.seen, strict=True))

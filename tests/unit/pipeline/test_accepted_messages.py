@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,28 @@ def test_what_was_seen_is_the_same_after_a_restore() -> None:
     changed.copies += 1
     kept = restored(again).get(sds_key("a", "alice"))
     assert kept is not None and kept.copies == 2
+
+
+def test_a_snapshot_encodes_only_what_was_used_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    encode = AcceptedMessage.encode
+
+    def note(message: AcceptedMessage) -> bytes:
+        encoded.append(message.key)
+        return encode(message)
+
+    monkeypatch.setattr(AcceptedMessage, "encode", note)
+    before = messages()
+    for sds_id in ("used", "unused"):
+        before.accept(seen(sds_id))
+    restored(before)
+    assert len(encoded) == 2
+    used = before.get(sds_key("used", "alice"))
+    assert used is not None
+    used.copies = 7
+    after = restored(before).get(sds_key("used", "alice"))
+    assert encoded[2:] == [used.key]
+    assert after is not None and after.copies == 7
 
 
 def test_the_same_id_of_two_senders_is_two_messages() -> None:
