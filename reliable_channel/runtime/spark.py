@@ -2,7 +2,7 @@
 
 Started by Python, the session is local: jars from the cache, settings from the configuration, the JVM's own output in
 ``<run_dir>/logs/spark.log``. Started by ``spark-submit``, its settings (command line, ``spark-defaults.conf``) have
-priority, and only missing ones that can still be set are added.
+priority, and only missing ones that can still be set are added; :data:`REQUIRED` holds in both cases.
 """
 
 from __future__ import annotations
@@ -86,6 +86,13 @@ a whole every minute (docs/measurements-history.md, *20 000 channels held*)."""
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 """``transformWithState`` requires it; Spark's default keeps all state in the memory of the JVM."""
 
+REQUIRED = {
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.jsonGenerator.ignoreNullFields": "true",
+}
+"""Spark's defaults without which tasks cannot read what Spark gives them, whatever a site has set: the types of Arrow's
+columns, and the texts of the rows in the state of ack, which have no nulls."""
+
 
 def session_conf(settings: Settings) -> dict[str, str]:
     """Return the settings that every session of this project needs, however it was started."""
@@ -117,7 +124,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Options of the Kafka source appear in query plans, and a JAAS line contains the password.
         "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|keystore[.]key",
         "spark.ui.showConsoleProgress": "false",
-    } | spark.conf
+        **spark.conf,
+        **REQUIRED,
+    }
 
 
 def local_conf(settings: Settings) -> dict[str, str]:
@@ -139,7 +148,7 @@ def local_conf(settings: Settings) -> dict[str, str]:
         # Loopback: by default Spark listens on the address of the machine's name, which need not even resolve.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | FEWER_PROCESSES
         conf["spark.hadoop.fs.defaultFS"] = "file:///"  # where Hadoop is configured, paths are of its file system
-        conf[CHECK_STALE_FILES] = "false"
+        conf[CHECK_STALE_FILES] = str(spark.master.startswith("local-cluster")).lower()  # which has several executors
         conf["spark.python.daemon.module"] = WORKER_DAEMON
         conf["spark.executorEnv.PYTHONPATH"] = str(WORKER_PATH)
         scratch = (run / "spark").absolute()
@@ -187,6 +196,7 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         conf = SparkConf().setIfMissing("spark.app.name", application)
         for key, value in wanted.items():
             conf.setIfMissing(key, value)
+        conf.setAll([*REQUIRED.items()])
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
     else:
         java()
