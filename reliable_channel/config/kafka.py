@@ -17,6 +17,8 @@ from reliable_channel.config.section import Bytes, Count, Section
 from reliable_channel.transport.kafka_clients import KafkaClients
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
+_SERVER = r"([^\s,:\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]+"
+"""A name or address, an IPv6 address in brackets, and a port."""
 TopicName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 
@@ -89,7 +91,7 @@ class BrokerSettings(Section):
 class KafkaSettings(Section):
     """``bootstrap_servers`` unset means the project's own broker on loopback."""
 
-    bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,:]+:[0-9]+(,[^\s,:]+:[0-9]+)*$")
+    bootstrap_servers: str | None = Field(default=None, pattern=f"^{_SERVER}(,{_SERVER})*$")
     topics: TopicSettings = TopicSettings()
     security: SecuritySettings = SecuritySettings()
     broker: BrokerSettings = BrokerSettings()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kafka.cluster import get_ip_port_afi
 
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
@@ -86,6 +87,7 @@ def test_core_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyP
         ("kafka: {broker: {port: none}}", ["kafka.broker.port", "'none'"]),
         ("kafka: {broker: {port: 70000}}", ["kafka.broker.port", "65536"]),
         ("kafka: {bootstrap_servers: nowhere}", ["kafka.bootstrap_servers", "'nowhere'"]),
+        ("kafka: {bootstrap_servers: '2001:db8::1:9092'}", ["kafka.bootstrap_servers", "'2001:db8::1:9092'"]),
         ("spark: {shuffle_partitions: 0}", ["spark.shuffle_partitions"]),
         ("sds: {causal_history: 3}", ["sds.causal_history", "causal_history_size"]),
         ("sds: {filter_format: {size: 3}}", ["sds.filter_format.size", "capacity"]),
@@ -228,6 +230,14 @@ def test_tls_and_sasl_reach_kafka_python(tmp_path: Path) -> None:
             "request_timeout_ms": 1234,
         }
     )
+
+
+def test_brokers_with_ipv6_addresses_reach_both_clients(tmp_path: Path) -> None:
+    servers = "[2001:db8::1]:9093,[::1]:9092,kafka-3:9092"
+    kafka = load(write(tmp_path, f"kafka: {{bootstrap_servers: '{servers}'}}")).kafka
+    assert kafka.spark_options()["kafka.bootstrap.servers"] == servers
+    hosts = [get_ip_port_afi(server)[:2] for server in kafka.clients().consumer["bootstrap_servers"]]
+    assert hosts == [("2001:db8::1", 9093), ("::1", 9092), ("kafka-3", 9092)]
 
 
 def test_every_option_is_one_that_kafka_python_knows(tmp_path: Path) -> None:
