@@ -20,9 +20,6 @@ def encoded(data: bytes) -> str:
 MESSAGE = {"pubsubTopic": PUBSUB, "contentTopic": CONTENT, "payload": encoded(b"example")}
 
 
-MESSAGE = {"pubsubTopic": PUBSUB, "contentTopic": CONTENT, "payload": encoded(b"example")}
-
-
 @pytest.fixture
 def client(world: World) -> Iterator[TestClient]:
     with TestClient(create_app(world.node, run_node=False), base_url="http://localhost") as client:
