@@ -15,6 +15,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.bloom import list_absent
 from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.lake.tables import latest_send_time
 from reliable_channel.simulation.scenario import Send
 
 LEAST_MESSAGES, MOST_PARTICIPANTS = 20, 20
@@ -26,11 +27,13 @@ SEGMENT_OVERHEAD = 45
 """Bytes of a segment beside its part of the payload: the hash, index and counts."""
 LEAST_SEGMENT = 64
 """The least bytes of a payload in a segment that a sender here can be set to."""
-_UNKNOWN_LOSS, _PRIOR = 0.1, 4
-"""The loss of all links if no filter lacks anything, and how many envelopes with the mean loss of all links are added
-to those that a link shows: few say little."""
+_UNKNOWN_LOSS = 0.1
+"""The loss of all links if no filter lacks anything."""
 _FIRST_ROLES = ("content", "parity", "ephemeral")
 _MESSAGE = "coalesce(hex(entire_message_hash), sds_id)"
+_SENT_BY = latest_send_time("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")
+_MADE_MS = f"least(sender_timestamp_ns // 1000000, epoch_ms({_SENT_BY}))"
+"""When a message was made, whose first envelope may not have been seen: its filter lacks what came after that."""
 Pair = tuple[str, str]
 """Sender, receiver."""
 
@@ -101,7 +104,7 @@ def read_recording(lake: TableSnapshot, key: ChannelFilter, messages: int) -> Re
     joined = {row["sender_id"]: row["since_ms"] for row in heard}
     filters = lake.select(
         f"""SELECT sender_id, any_value(family) AS family, min_by(bloom_filter, event_time) AS bloom_filter,
-                   max(len(causal_history)) AS history, min(sender_timestamp_ns) // 1000000 AS made_ms
+                   max(len(causal_history)) AS history, min({_MADE_MS}) AS made_ms
             FROM sds_messages WHERE {key.where()} AND sds_kind IN ('content', 'sync') AND id_verified IS NOT FALSE
             AND sender_timestamp_ns // 1000000 >= $since
             GROUP BY sender_id, sds_id ORDER BY made_ms""",  # noqa: S608 - our own
@@ -175,8 +178,9 @@ def _estimate_losses(
     repeated: list[dict[str, Any]],
     filters: list[dict[str, Any]],
 ) -> dict[Pair, float]:
-    """Each link's share of the first copies that the receiver's next filter lacks. A link that shows little is near
-    the mean of all."""
+    """Each link's share of the first copies that the receiver's next filter lacks, drawn to the mean of all as far as
+    chance explains the difference: a link that loses little by chance would deliver much more without repair than there
+    is."""
     sent_again = {row["sds_id"]: row["sent_ms"] for row in reversed(repeated)}
     times = [row["sent_ms"] for row in contents]
     shown: Counter[Pair] = Counter()
@@ -202,12 +206,25 @@ def _estimate_losses(
         shown.update((row["sender_id"], receiver) for row in new)
         lacked.update((row["sender_id"], receiver) for row in new if row["sds_id"] in missed)
     mean = lacked.total() / shown.total() if lacked else _UNKNOWN_LOSS
+    weight = _weigh_mean(shown, lacked, mean)
     return {
-        (sender, receiver): (lacked[sender, receiver] + _PRIOR * mean) / (shown[sender, receiver] + _PRIOR)
+        (sender, receiver): (lacked[sender, receiver] + weight * mean) / (shown[sender, receiver] + weight)
         for sender in participants
         for receiver in participants
         if sender != receiver
     }
+
+
+def _weigh_mean(shown: Counter[Pair], lacked: Counter[Pair], mean: float) -> float:
+    """How many envelopes of a link say as much about it as the mean of all links does: the fewer, the more the links
+    differ beyond chance (the method of moments for a beta-binomial distribution)."""
+    total, by_chance = shown.total(), len(shown) - 1
+    spread = total - sum(count * count for count in shown.values()) / max(1, total) - by_chance
+    beyond = 0.0
+    if lacked and mean < 1 and spread > 0:
+        squares = sum((lacked[pair] - count * mean) ** 2 / count for pair, count in shown.items())
+        beyond = (squares / (mean * (1 - mean)) - by_chance) / spread
+    return max(1.0, 1 / max(1e-6, beyond) - 1)
 
 
 def _read_observer_loss(lake: TableSnapshot, key: ChannelFilter, start_ms: int) -> float:
