@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     with spark_session(settings, "bench") as spark:
         by_bucket: dict[int, list[int]] = defaultdict(list)
         key = (F.lit(PUBSUB_TOPIC), F.format_string("/bench/1/%d/proto", "id"), F.lit("channel"))
-        bucket = stream.bucket_of(settings, *key)
+        bucket = stream.bucket_of(spark, *key)
         for row_of_range in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[row_of_range.bucket].append(row_of_range.id)
         filled = filling(stream.configure(settings), rules, dict(by_bucket), texts)

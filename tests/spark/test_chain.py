@@ -1,4 +1,5 @@
-"""The whole chain on real Spark and Delta: what it delivers is what was sent, however it is cut into micro-batches."""
+"""The whole chain on real Spark and Delta: what it delivers is what was sent, however it is cut into micro-batches, and
+whatever the settings of a site's Spark are."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import Settings
 from reliable_channel.lake import tables
 from reliable_channel.pipeline.runner.run import run_once
+from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
@@ -40,11 +42,27 @@ COMPARED = (
     tables.DELIVERED_MESSAGES,
     tables.DELIVERY_STATUS,
 )
+OF_A_SITE = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.session.timeZone": "America/St_Johns",
+    "spark.sql.shuffle.partitions": "3",
+}
+"""Settings that ``spark-defaults.conf`` of a site may have; they stand before those of this project."""
 
 
 @pytest.fixture(scope="module")
 def world() -> World:
     return simulate(small_scenario())
+
+
+def assert_delivers_the_truth(settings: Settings, world: World) -> None:
+    delivered = rows(settings, tables.DELIVERED_MESSAGES)
+    true = Counter((m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered")
+    assert Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in delivered) == true
 
 
 def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, world: World, tmp_path: Path) -> None:
@@ -71,12 +89,26 @@ def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, wor
             one_pass(spark, cut, others)
     run_once(spark, cut, close_after_ms=AN_HOUR_MS, queries=chain_over(log))
 
-    delivered = rows(whole, tables.DELIVERED_MESSAGES)
-    true = Counter((m.channel_id, m.sender, m.payload) for m in world.truth.messages if m.outcome == "delivered")
-    assert Counter((r["channel_id"], r["sender_id"], r["payload"]) for r in delivered) == true
+    assert_delivers_the_truth(whole, world)
     assert len(rows(whole, tables.QUARANTINE)) == len(world.truth.bad)
     for configuration in (whole, cut):
         verdicts.run(spark, configuration)
     for table in COMPARED:
         volatile = VOLATILE.get(table.name, [])
         assert_same_rows(contents(spark, cut, table, volatile), contents(spark, whole, table, volatile))
+
+
+def test_what_a_site_sets_in_spark_changes_no_delivery(
+    spark: SparkSession, settings: Settings, world: World, tmp_path: Path
+) -> None:
+    here = configured(settings, world, tmp_path / "run")
+    # Not frozen in the checkpoint, where Spark's own number of partitions stands before it.
+    later = here.model_copy(update={"spark": here.spark.model_copy(update={"shuffle_partitions": 5})})
+    records, log = as_kafka(world.records), KafkaLog(spark, tmp_path / "log")
+    half = len(records) // 2
+    with set_meanwhile(spark, OF_A_SITE):
+        log.produce(records[:half])
+        one_pass(spark, here, chain_over(log))
+        log.produce(records[half:])
+        run_once(spark, later, close_after_ms=AN_HOUR_MS, queries=chain_over(log))
+    assert_delivers_the_truth(here, world)

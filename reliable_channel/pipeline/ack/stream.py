@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import Settings
@@ -67,28 +67,31 @@ def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[D
     update = update or configure(settings)
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
+        spark = ordered_sds_messages.sparkSession
         rows = ordered_sds_messages.withColumn("event_us", F.unix_micros("event_time"))
         # A tick moves the time of every channel in its Kafka partition; which ones these are, only the buckets know.
-        every = F.sequence(F.lit(0), F.lit(_count_buckets(settings) - 1))
-        of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(settings, *CHANNEL_KEY)))
+        every = F.sequence(F.lit(0), F.lit(_count_buckets(spark) - 1))
+        of_row = F.when(F.col("row_kind") == "tick", every).otherwise(F.array(bucket_of(spark, *CHANNEL_KEY)))
         text = F.to_json(F.struct(*_IN_TEXT)).alias("row")
         by_bucket = rows.select(F.explode(of_row).alias("bucket"), *_KEY, text, "bloom_filter").groupBy("bucket")
         # Not applyInPandasWithState, whose state of a key is one value, read and written whole at every touch. No time
         # mode, and so no timers of Spark's: they fire when a micro-batch happens to run, and the rows must not depend
         # on that (docs/decisions.md, *Where the first design was wrong or short*).
-        with own_workers(ordered_sds_messages.sparkSession, JOB):  # they cache live channels
+        with own_workers(spark, JOB):  # they cache live channels
             return by_bucket.transformWithStateInPandas(Buckets(update), _OUT, "append", "none")
 
     return transform
 
 
-def bucket_of(settings: Settings, *channel_key: str | Column) -> Column:
+def bucket_of(spark: SparkSession, *channel_key: str | Column) -> Column:
     """The key of the state that holds the channel with this key."""
-    return F.pmod(F.xxhash64(*channel_key), F.lit(_count_buckets(settings))).cast("int")
+    return F.pmod(F.xxhash64(*channel_key), F.lit(_count_buckets(spark))).cast("int")
 
 
-def _count_buckets(settings: Settings) -> int:
-    return settings.spark.shuffle_partitions * BUCKETS_PER_PARTITION
+def _count_buckets(spark: SparkSession) -> int:
+    # Of the session, which is compared with the checkpoint: `spark-submit` may give another number than the
+    # configuration, and a channel in another bucket would begin anew.
+    return int(str(spark.conf.get("spark.sql.shuffle.partitions"))) * BUCKETS_PER_PARTITION
 
 
 def configure(settings: Settings) -> Update:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -36,6 +37,7 @@ from reliable_channel.lake.tables import (
     SENDER_EVENTS,
     Table,
 )
+from reliable_channel.pipeline.ack.stream import BUCKETS_PER_PARTITION, _count_buckets
 from reliable_channel.pipeline.ingest import stream
 from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
@@ -139,6 +141,12 @@ def test_other_shuffle_partitions_are_refused_with_cause_and_remedy(settings: Se
         "The checkpoint of ack was made with spark.shuffle_partitions=4, and the configuration says 8."
         " Set it back, or run `reliable-channel rebuild`, which derives the tables again with new checkpoints."
     )
+
+
+def test_ack_counts_its_buckets_by_the_partitions_that_are_compared() -> None:
+    """Not by the configuration, before which Spark's own setting stands: no channel moves without a refusal."""
+    session = cast(SparkSession, SimpleNamespace(conf=SESSION))
+    assert _count_buckets(session) == int(SESSION[PARTITIONS]) * BUCKETS_PER_PARTITION
 
 
 def test_a_query_without_state_may_change_its_partitions(settings: Settings) -> None:
