@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ from reliable_channel.cli import main
 from reliable_channel.cli.commands.sql import Form, complete, prompt
 from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.lake.create import create_table
 from reliable_channel.lake.tables import BY_NAME
 from reliable_channel.lake.tables.views import QUERYABLE
 from tests.support.waiting import WAIT_S
@@ -116,6 +118,21 @@ def test_a_wrong_question_is_one_sentence(
     assert (status, out) == (2, "")
     assert err.startswith(f"reliable-channel: {sentence}")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("question", ["SELECT count(*) FROM messages", "SELECT send_id FROM sender_events"])
+def test_a_column_that_only_a_table_of_another_version_lacks_names_that_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, question: str
+) -> None:
+    for name, lacks in (("sender_events", "send_id"), ("delivered_messages", "family")):
+        table = BY_NAME[name]
+        create_table(tmp_path / name, replace(table, columns=tuple(c for c in table.columns if c.name != lacks)))
+    create_table(tmp_path / "acks", BY_NAME["acks"])
+    status, _, err = ask(capsys, tmp_path, question)
+    assert status == 1
+    older = "delivered_messages or sender_events" if "messages" in question else "sender_events"
+    assert err.startswith(f"reliable-channel: The table {older} was made by another version") and "rebuild" in err
+    assert ask(capsys, tmp_path, "SELECT nothing FROM acks")[0] == 2
 
 
 def test_the_tables_can_be_asked_for(capsys: pytest.CaptureFixture[str], sample_tables: Path) -> None:

@@ -241,7 +241,8 @@ class TableSnapshot:
             ) from None
         except (duckdb.BinderException, duckdb.CatalogException) as error:
             raise EnvironmentFault(
-                f"The table {' or '.join(names)} was made by another version ({_first_line(error)}).",
+                f"The table {' or '.join(self._list_older() or names)} was made by another version"
+                f" ({_first_line(error)}).",
                 "`reliable-channel rebuild` derives the tables again.",
             ) from error
         except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
@@ -263,6 +264,8 @@ class TableSnapshot:
             if isinstance(fault.__cause__, duckdb.BinderException | duckdb.CatalogException):
                 if not _UNKNOWN_NAME.search(str(fault.__cause__)):
                     raise _refuse(fault.__cause__) from None
+                if self._list_older():  # a view may need the column, and docs/tables.md has it
+                    raise
                 raise LocalError(
                     f"No such table or column: {_first_line(fault.__cause__)}.",
                     "`reliable-channel tables list` names the tables, docs/tables.md their columns.",
@@ -274,6 +277,12 @@ class TableSnapshot:
     def absent(self) -> list[str]:
         """The tables that were read and that no job has created yet."""
         return sorted(name for name, table in self._opened.items() if table is None)
+
+    def _list_older(self) -> list[str]:
+        """The tables that were read and lack a column."""
+        with self._lock:
+            opened = [(name, table.schema().fields) for name, table in self._opened.items() if table is not None]
+        return [name for name, fields in opened if set(BY_NAME[name].names()) - {field.name for field in fields}]
 
     def newest(self) -> TableSnapshot:
         """The same tables at their newest versions now."""
