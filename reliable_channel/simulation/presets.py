@@ -49,7 +49,7 @@ def demo_scenario(seed: int = 7) -> Scenario:
                 sizes=SizeMix(short=0.95, medium=0.05, large=0.0),
                 between=lossy,
                 to_observer=LinkQuality(loss=0.2, duplicate=0.05, reorder=0.05),
-                ephemeral=0.08,
+                ephemeral=0.1,
             ),
             # The same topic in bursts, and somebody who comes late.
             ChannelPlan(
@@ -126,7 +126,7 @@ def hostile_scenario(seed: int = 7) -> Scenario:
     """The two channels of the small scenario with three hostile senders on each, who try every attack. They begin when
     the observer has seen the channel, because the first message seen decides since when it is observed."""
     small = small_scenario(seed)
-    hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.5, begins_after=4)
+    hostile = HostilePlan(senders=("mallory", "eve", "trudy"), per_envelope=0.6, begins_after=4)
     return replace(small, channels=tuple(replace(plan, messages=24, hostile=hostile) for plan in small.channels))
 
 

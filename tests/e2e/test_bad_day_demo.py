@@ -29,4 +29,4 @@ def test_what_was_played_is_found_in_the_tables(tmp_path: Path) -> None:
     split_sentence, store, flood = incidents.describe(source).splitlines()
     assert split_sentence.startswith("ops was split from ")
     assert "from 2026-01-01 00:30:00 to 2026-01-01 00:45:00" in store
-    assert flood.startswith("400 senders of a single message appeared")
+    assert flood.startswith("600 senders of a single message appeared")

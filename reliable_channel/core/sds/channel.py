@@ -97,7 +97,7 @@ class SdsChannel:
         """Record that an own message was dispatched, or that its dispatch failed: the wait for its acknowledgement
         starts now, and the next sync message may be made."""
         if self._state.sync is not None:
-            self._state.sync.record_sent(message_id, now, self._state.repairs_pending())
+            self._state.sync.record_sent(message_id, now)
         segment = self._state.outgoing.segments.get(message_id)
         if segment is not None:
             self._state.outgoing.record_sent(segment, now)

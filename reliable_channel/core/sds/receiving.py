@@ -311,7 +311,7 @@ class SdsReceiver:
                 state.repair.keep(message.message_id, arrival.data if arrival.data is not None else message)
         if state.sync is not None:
             state.sync.remove_named(message.causal_history, message.sender_id)
-            state.sync.restart(now, state.repairs_pending())
+            state.sync.restart(now)
 
     def _recognize_syncs(self, message: SdsMessage, now: int, events: list[SdsEvent]) -> None:
         """Find unknown dependencies that are sync messages of this project's senders: their ids can be recomputed, so
@@ -432,7 +432,7 @@ class SdsReceiver:
                 sync.owe(message.message_id, message.sender_id)
                 if self._state.log.holds(message.message_id):
                     sync.await_acknowledgement(message.message_id, now)
-            sync.restart_after_content(now, self._state.repairs_pending())
+            sync.restart_after_content(now)
 
     # ---- steps ---------------------------------------------------------------------------------------------------
 

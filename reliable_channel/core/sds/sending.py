@@ -255,7 +255,7 @@ class SdsSender:
 
     def _spoke(self, now: int) -> None:
         if self._state.sync is not None:
-            self._state.sync.spoke(now, self._state.repairs_pending())
+            self._state.sync.spoke(now)
 
     def _participant(self) -> str:
         if self._state.participant_id is None:

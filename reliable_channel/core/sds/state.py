@@ -58,8 +58,8 @@ class ChannelState:
         self.repair: Repair | None = None
         if participant_id is not None:
             self.filter = OwnFilter(config.filter_format)
-            self.sync = SyncTimer(config, channel_id, participant_id)
             self.repair = Repair(config, participant_id) if config.repair else None
+            self.sync = SyncTimer(config, channel_id, participant_id, self.repair)
 
     def open(self, now: int, lamport: int | None = None) -> int:
         """Return the clock, started at the first call. A participant has observed the channel since then; an observer
@@ -153,10 +153,6 @@ class ChannelState:
         named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES, layout)
         lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))
-
-    def repairs_pending(self) -> bool:
-        """Whether own repair requests are pending."""
-        return self.repair is not None and bool(self.repair.requests)
 
 
 def _make_entry(entry: LogEntry) -> HistoryEntry:

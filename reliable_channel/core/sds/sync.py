@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from reliable_channel.core.sds.config import SdsParameters
+from reliable_channel.core.sds.repair import Repair
 from reliable_channel.core.wire.sds import HistoryEntry
 
 CATCH_UP_MS = 3_600_000
@@ -34,10 +35,11 @@ most listeners wait long, while a few answer early, so the others need not. 4 su
 class SyncTimer:
     """The next sync message of one participant."""
 
-    def __init__(self, config: SdsParameters, channel_id: str, participant_id: str) -> None:
+    def __init__(self, config: SdsParameters, channel_id: str, participant_id: str, repair: Repair | None) -> None:
         self._config = config
         self._channel_id = channel_id
         self._participant_id = participant_id
+        self._repair = repair
         self.interval_due: int | None = None
         self.counter = 0
         """Own timestamped messages so far: each begins a round with its own jitter."""
@@ -66,27 +68,28 @@ class SyncTimer:
             return self.owed_due if self.interval_due is None else self.interval_due
         return min(self.owed_due, self.interval_due)
 
-    def restart(self, now: int, repairs_pending: bool = False) -> None:
-        """Restart the interval: a participant sent a sync message, whose filter serves the whole channel."""
+    def restart(self, now: int) -> None:
+        """Restart the interval: an own sync message was sent, or another's was heard, whose filter serves the whole
+        channel."""
         self.owing_since = None
-        self._restart(now, self._config.sync_with_repairs if repairs_pending else 1.0)
+        self._restart(now, 1.0)
 
-    def spoke(self, now: int, repairs_pending: bool = False) -> None:
+    def spoke(self, now: int) -> None:
         """Begin the next interval: an own message with history and filter was sent, or there was nothing to report."""
         self.counter += 1
         self._share = None
         self._waits.clear()
-        self.restart(now, repairs_pending)
+        self.interval_due = None
+        self.restart(now)
 
-    def restart_after_content(self, now: int, repairs_pending: bool) -> None:
+    def restart_after_content(self, now: int) -> None:
         """Shorten the interval: content of another participant arrived."""
         if self.owing_since is None:
             self.owing_since = now
-        factor = self._config.sync_with_repairs if repairs_pending else self._config.sync_after_content
         # Not later, however much content follows: who only listens would never acknowledge a sender without pauses.
         latest = self.owing_since + self._config.sync_min_interval_ms
         if self.interval_due is None or now < latest:
-            self._restart(now, factor)
+            self._restart(now, self._config.sync_after_content)
             if self.interval_due is not None and self.interval_due > latest:
                 self.interval_due = max(now, latest)
 
@@ -124,13 +127,14 @@ class SyncTimer:
                 self.await_acknowledgement(message_id, now)
                 break
 
-    def record_sent(self, message_id: str, now: int, repairs_pending: bool) -> None:
+    def record_sent(self, message_id: str, now: int) -> None:
         """Record that a sync message was dispatched, or never will be: the next interval begins at the earliest now."""
         if message_id == self.unsent:
             self.unsent = ""
             self.unsent_owed = {}
             if self.interval_due is not None and self.interval_due <= now:
-                self.restart(now, repairs_pending)
+                self.interval_due = None
+                self.restart(now)
 
     def withdraw_unsent(self) -> None:
         """Record that the waiting sync message will not be dispatched: what it acknowledged is owed again."""
@@ -153,11 +157,20 @@ class SyncTimer:
         return max(1, round(within * math.log1p(share * math.expm1(_STEEPNESS)) / _STEEPNESS))
 
     def _restart(self, now: int, factor: float) -> None:
+        """Let the interval end a random time from ``now``, and no later than before if repair requests wait for it."""
         interval = self._config.sync_min_interval_ms
-        if interval:
-            wait = self._waits.get(factor)
-            if wait is None:
-                if self._share is None:
-                    self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
-                wait = self._waits[factor] = max(1, round(interval * factor * (1 + self._share)))
-            self.interval_due = now + wait
+        if not interval:
+            return
+        if self._repair is not None and self._repair.requests:
+            factor = self._config.sync_with_repairs
+        wait = self._waits.get(factor)
+        if wait is None:
+            if self._share is None:
+                self._share = self._config.jitter(self._channel_id, self._participant_id, self.counter)
+            wait = self._waits[factor] = max(1, round(interval * factor * (1 + self._share)))
+        due, before = now + wait, self.interval_due
+        # Messages of others ask for nothing that only this participant lacks: heard often enough, they would put off
+        # its request for ever.
+        if self._repair is not None and before is not None and before < due and self._repair.request_is_due(before):
+            due = max(now, before)
+        self.interval_due = due

@@ -215,6 +215,21 @@ def test_participants_repair_a_loss_among_themselves() -> None:
     assert not any(isinstance(event, Delivered) for event in network.events["bob"][1:] if event.at > T0)
 
 
+@pytest.mark.parametrize("heard", ["syncs", "content", "both"])
+def test_who_hears_others_again_and_again_asks_all_the_same(heard: str) -> None:
+    """Each of their messages puts off the own sync, and only that carries the request."""
+    alice = opened(acknowledge_within_ms=0)
+    alice.receive(message("b", lamport=T0 + 2, history=("gone",)), T0 + 3)
+    asked = []
+    for number in range(1, 200):
+        now = T0 + number * 4_000
+        asked += [entry for out in alice.tick(now).outgoing for entry in out.message.repair_request]
+        is_sync = heard == "syncs" or (heard == "both" and number % 2)
+        alice.receive(message(f"m{number}", lamport=now, content=None if is_sync else b"content"), now)
+    period = 120_000 + 2 * 30_000  # T_req at the latest, and the longest interval
+    assert len(asked) >= 200 * 4_000 // period
+
+
 def test_a_request_that_gave_way_to_anothers_does_not_come_back_with_time() -> None:
     """To put it off is not enough. Stores are asked all the same."""
     alice = opened(sync_min_interval_ms=30_000)
