@@ -34,5 +34,8 @@ def test_all_predictions_are_as_near_as_the_page_has_it(recorded: str, tmp_path:
     plan = RECORDED[recorded]
     base = replace(BASE, parity=plan.parity_rate or 0.0)
     recording = fit_losses(record(tmp_path, plan), base)
-    for changes in OTHER.values():
-        compare(recording, plan, replace(base, **changes), 0.15, 0.6)
+    for name, changes in OTHER.items():
+        # There one message in twenty waits 5 s for its retransmission: p95 is 0.3 s in one conversation, 5 s in the
+        # next.
+        p95 = None if (recorded, name) == ("5 % loss", "no repair") else 0.6
+        compare(recording, plan, replace(base, **changes), 0.15, p95)

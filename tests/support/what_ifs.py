@@ -59,9 +59,10 @@ def record(folder: Path, plan: ChannelPlan) -> Recording:
 
 
 def choose_seeds(settings: WhatIf) -> range:
-    """Of how many simulations the means are compared: without repair, the first loss that nobody mends holds up all
-    that follows, so one simulation gives twice as much as another."""
-    return range(1, 4 if settings.repair else 11)
+    """Of how many simulations the means are compared. The first loss that nobody mends in time holds up all that
+    follows: of eight conversations that lose 15 %, with repair, between 73 and 100 % is delivered in the end, and
+    without it one gives twice as much as another."""
+    return range(1, 7 if settings.repair else 11)
 
 
 def play(plan: ChannelPlan, settings: WhatIf) -> list[Performance]:
@@ -83,10 +84,11 @@ def mean(outcomes: list[Performance], name: str) -> float:
     return fmean(getattr(one, name) for one in outcomes)
 
 
-def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float, p95: float) -> None:
+def compare(recording: Recording, plan: ChannelPlan, settings: WhatIf, delivered: float, p95: float | None) -> None:
     predicted, true = predict(recording, settings, choose_seeds(settings)).mean, play(plan, settings)
     assert abs(predicted.delivered - mean(true, "delivered")) <= delivered
     assert predicted.envelopes / mean(true, "envelopes") == pytest.approx(1, abs=0.15)
     assert predicted.sent_bytes / mean(true, "sent_bytes") == pytest.approx(1, abs=0.2)
     assert predicted.p95_ms is not None
-    assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=p95)
+    if p95 is not None:
+        assert predicted.p95_ms / mean(true, "p95_ms") == pytest.approx(1, abs=p95)
