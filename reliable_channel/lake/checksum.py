@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +30,8 @@ def write_checksum(table: DeltaTable, added: Sequence[WrittenFile]) -> None:
 
     Writes nothing if other writers have committed since, or if the file cannot be written: the commit is valid without
     it."""
-    uri, before = table.table_uri, table.version()
-    files, root = filesystem(unquote(urlsplit(uri).path) if uri.startswith("file:") else uri)
+    before = table.version()
+    files, root = filesystem(table.table_uri)
     log = f"{root}/_delta_log/"
     with suppress(OSError):
         # Two versions above the one that was opened: another writer's commit is one of the two, before or after ours.
