@@ -80,14 +80,14 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     Raises ``ConfigurationError`` if this version cannot write an existing one: it has other columns, or features that
     the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
-        if is_writable(paths, table):
+        if check_existing(paths, table):
             _set_properties(paths, table)
         else:
             _create(paths, table)
 
 
-def is_writable(paths: PathSettings, table: Table) -> bool:
-    """Whether a table exists. Raises as :func:`create_tables` does for an existing one."""
+def check_existing(paths: PathSettings, table: Table) -> bool:
+    """Whether the table exists. Raises as :func:`create_tables` does if this version cannot write it."""
     existing = open_at(paths.table(table.name))
     if existing is None:
         return False

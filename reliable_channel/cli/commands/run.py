@@ -247,12 +247,12 @@ def refuse_tables(settings: Settings) -> None:
     """Raise ``ConfigurationError`` if a table is of another version, before any job writes: those of evidence and
     verdicts come last, and a continuous run goes on without them."""
     from reliable_channel.core.errors import EnvironmentFault
-    from reliable_channel.lake.create import is_writable
+    from reliable_channel.lake.create import check_existing
     from reliable_channel.lake.tables import TABLES
 
     for table in TABLES:
         with suppress(EnvironmentFault):  # a damaged one stops only the job that writes it, which names it
-            is_writable(settings.paths, table)
+            check_existing(settings.paths, table)
 
 
 def register(app: typer.Typer) -> None:

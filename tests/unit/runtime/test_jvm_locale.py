@@ -52,7 +52,7 @@ def _options_of_jvms(run_dir: Path) -> dict[str, list[str]]:
     files = BrokerFiles(run_dir)
     files.data.mkdir(parents=True)
     (files.data / "meta.properties").touch()  # formatted
-    found = {"broker": _prepare(files, settings, free_port())[1:]}
+    by_jvm = {"broker": _prepare(files, settings, free_port())[1:]}
     conf = local_conf(settings)
     given = {("session", name): conf[name] for name in (DRIVER, EXECUTOR)}
     for file in CONF.glob("spark-*.conf"):
@@ -60,15 +60,15 @@ def _options_of_jvms(run_dir: Path) -> dict[str, list[str]]:
             name, _, value = line.partition(" ")
             if name in (DRIVER, EXECUTOR):
                 given[file.name, name] = value
-    return found | {" ".join(names): shlex.split(options) for names, options in given.items()}
+    return by_jvm | {" ".join(names): shlex.split(options) for names, options in given.items()}
 
 
 def test_every_jvm_speaks_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a Persian locale Delta looks for logs under names in Persian digits; in a Turkish one Kafka does not start."""
     monkeypatch.setattr(jars, "paths", lambda what, cache_dir: [])
-    found = _options_of_jvms(tmp_path)
-    assert len(found) == 1 + 2 + 8
-    assert [name for name, options in found.items() if "-Duser.language=en" not in options] == []
+    by_jvm = _options_of_jvms(tmp_path)
+    assert len(by_jvm) == 1 + 2 + 8
+    assert [name for name, options in by_jvm.items() if "-Duser.language=en" not in options] == []
 
 
 def test_the_option_is_stronger_than_the_locale() -> None:

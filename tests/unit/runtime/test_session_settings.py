@@ -25,9 +25,9 @@ def test_only_a_session_with_one_executor_trusts_the_files_that_it_has_uploaded(
 
 def test_no_site_changes_the_form_of_what_tasks_read() -> None:
     conf = {**dict.fromkeys(REQUIRED, "other"), "spark.sql.ansi.enabled": "false"}
-    found = session_conf(load("local", spark={"conf": conf}))
-    assert found.items() >= REQUIRED.items()
-    assert found["spark.sql.ansi.enabled"] == "false"
+    merged = session_conf(load("local", spark={"conf": conf}))
+    assert merged.items() >= REQUIRED.items()
+    assert merged["spark.sql.ansi.enabled"] == "false"
 
 
 def test_the_installed_spark_has_the_option() -> None:
