@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter
 from functools import cache
@@ -30,6 +31,12 @@ FORBIDDEN_IN_CORE = {
     "sqlite3", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid", "zoneinfo",
 }  # fmt: skip
 SPARK = {"pyspark", "delta"}
+TOP_LEVEL = {
+    ".ci", ".editorconfig", ".github", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md",
+    "LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "Makefile", "README.md", "SECURITY.md", "bench", "conf", "deploy",
+    "docs", "jobs", "notebooks", "proto", "pyproject.toml", "reliable_channel", "requirements-build.lock",
+    "requirements-runtime.lock", "requirements.lock", "scripts", "tests",
+}  # fmt: skip
 FORBIDDEN_IN_PARTICIPANT = SPARK | {"pandas", "pyarrow", "deltalake", "duckdb"}
 
 
@@ -208,3 +215,10 @@ def test_no_class_name_exists_twice() -> None:
         if isinstance(node, ast.ClassDef)
     ]
     assert [name for name, times in Counter(found).items() if times > 1] == []
+
+
+@pytest.mark.skipif(not (PACKAGE.parent / ".git").exists(), reason="not a checkout")
+def test_what_a_probe_left_behind_is_not_committed() -> None:
+    """`git add -A` once took a database that a probe had left in the working directory."""
+    listed = subprocess.run(["git", "ls-files"], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert {file.split("/")[0] for file in listed.stdout.splitlines()} <= TOP_LEVEL
