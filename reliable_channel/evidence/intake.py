@@ -28,6 +28,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CHANNEL_KEY, SENDER_EVENTS, SIGHTINGS, SOURCE_GAPS, Table
 from reliable_channel.lake.tables.evidence import LOST
 from reliable_channel.messaging.sender_events import SenderEventKind
+from reliable_channel.pipeline.ingest.recreated_topic import refuse_shorter_topic
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_TEXT = 1_024
@@ -81,10 +82,13 @@ def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[in
     """The name under which the tables keep the position in a topic: a topic that was created anew has another id, and
     is read from its beginning. ``topic_id``: empty if the broker knows no ids; ``ends``: the end of each partition.
 
-    Earlier versions kept positions without the id. They hold unless they are beyond the end of the topic."""
-    own = f"{topic}/{topic_id}"
-    if not topic_id or any(read_position(paths, own, partition) for partition in ends):
-        return own if topic_id else topic
+    Earlier versions kept positions without the id. They hold unless they are beyond the end of the topic. Raises
+    ``ConfigurationError`` if other positions are: what comes up to there would not be read."""
+    own = f"{topic}/{topic_id}" if topic_id else topic
+    read = {partition: read_position(paths, own, partition) for partition in ends}
+    if not topic_id or any(read.values()):
+        refuse_shorter_topic(topic, read, ends)
+        return own
     before = {partition: read_position(paths, topic, partition) for partition in ends}
     is_same = any(before.values()) and all(at <= ends[partition] for partition, at in before.items())
     return topic if is_same else own

@@ -1,10 +1,11 @@
-"""Refuses a topic that was deleted and created again under the checkpoint of ingest.
+"""Refuses a topic that was deleted and created again under the checkpoint of ingest, or restored from an older copy.
 
-Spark would silently wait until the new topic has as many records as the old one, and lose those up to there.
+Spark would silently wait until the topic has as many records as were read, and lose those up to there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
     recorded = read_record(settings.paths, "ingest")
     known = recorded.get(_TOPIC_ID, "")
     if topic_id and known and topic_id != known:
-        raise _make_error(settings, f"its id is {topic_id}, and ingest has read {known}")
+        raise _make_error(settings.kafka.topics.envelopes, f"its id is {topic_id}, and {known} was read")
     _compare_ends(consumer, settings)
     if topic_id and not known:
         write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
@@ -50,7 +51,7 @@ def has_unread(settings: Settings) -> bool:
         raise unreachable(settings.kafka, error) from None
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
     if topic.id and known and topic.id != known:
-        raise _make_error(settings, f"its id is {topic.id}, and ingest has read {known}")
+        raise _make_error(settings.kafka.topics.envelopes, f"its id is {topic.id}, and {known} was read")
     checkpoint = read_checkpoint(settings.paths, "ingest")
     read = {} if checkpoint is None else checkpoint.offsets.kafka.get(settings.kafka.topics.envelopes, {})
     return any(end > read.get(partition, 0) for partition, end in topic.ends.items())
@@ -63,14 +64,19 @@ def _compare_ends(consumer: Any, settings: Settings) -> None:
     read = {} if checkpoint is None else checkpoint.offsets.kafka.get(topic, {})
     there = consumer.partitions_for_topic(topic) or ()
     partitions = [TopicPartition(topic, number) for number in sorted(there) if number in read]
-    for partition, end in (consumer.end_offsets(partitions) if partitions else {}).items():
-        if end < read[partition.partition]:
-            number, reached = partition.partition, read[partition.partition]
-            raise _make_error(settings, f"its partition {number} ends at {end}, and ingest has read to {reached}")
+    ends = consumer.end_offsets(partitions) if partitions else {}
+    refuse_shorter_topic(topic, read, {each.partition: end for each, end in ends.items()})
 
 
-def _make_error(settings: Settings, how_known: str) -> ConfigurationError:
+def refuse_shorter_topic(topic: str, read: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    """Raise ``ConfigurationError`` if a partition ends before the offset to which it was ``read``."""
+    for partition, end in ends.items():
+        if end < read.get(partition, 0):
+            raise _make_error(topic, f"its partition {partition} ends at {end}, and was read to {read[partition]}")
+
+
+def _make_error(topic: str, how_known: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The topic {settings.kafka.topics.envelopes} was deleted and recreated: {how_known}.",
+        f"The topic {topic} was deleted and recreated, or restored from an older copy: {how_known}.",
         "Set paths.data_dir and paths.checkpoint_dir to new places: the tables identify a record by its offset.",
     )

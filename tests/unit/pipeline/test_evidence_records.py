@@ -14,6 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings
+from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.evidence import intake
 from reliable_channel.evidence.intake import EvidenceRecord, convert_record, name_source, read_position, write
 from reliable_channel.lake import tables
@@ -24,6 +25,7 @@ from reliable_channel.messaging.sender_events import LossReport, SenderEvent, Se
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.evidence import gap_record, sightings_record
+from tests.support import error_page
 
 TOPIC = "waku.evidence"
 AT_MS = 1_767_225_600_000
@@ -75,8 +77,17 @@ def test_a_topic_that_was_created_anew_is_read_from_its_beginning(paths: PathSet
 def test_positions_of_earlier_versions_hold_unless_the_topic_is_shorter(paths: PathSettings) -> None:
     write(paths, TOPIC, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
     assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 2}), 0) == 2
-    assert read_position(paths, name_source(paths, TOPIC, "", {0: 1}), 0) == 2
     assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 1}), 0) == 0
+
+
+@pytest.mark.parametrize("topic_id", ["", "id-1"], ids=["a broker without ids", "an id"])
+def test_a_topic_that_ends_before_what_was_read_is_refused(paths: PathSettings, topic_id: str) -> None:
+    source = name_source(paths, TOPIC, topic_id, {0: 2})
+    write(paths, source, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
+    assert name_source(paths, TOPIC, topic_id, {0: 2}) == source
+    with pytest.raises(ConfigurationError) as fault:
+        name_source(paths, TOPIC, topic_id, {0: 1})
+    assert error_page.pattern_of("A topic that was recreated").fullmatch(str(fault.value))
 
 
 def test_a_loss_is_a_row_for_each_segment_that_was_held(paths: PathSettings) -> None:

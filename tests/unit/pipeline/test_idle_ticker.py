@@ -33,7 +33,7 @@ class Answers:
 
 def test_a_tick_does_not_overtake_records_that_spark_has_not_looked_for_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a pause of the machine, a suspended one for instance, they would count as later than they are."""
-    over = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    over = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
     ticked: list[int] = []
     monkeypatch.setattr(ticks, "has_unread", Answers(False, True, True, False, over))
     monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
@@ -72,7 +72,7 @@ def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
 
 
 def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    refused = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
     ticked: list[int] = []
     monkeypatch.setattr(ticks, "has_unread", Answers(False, ValueError("of the client"), False, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
@@ -85,7 +85,7 @@ def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pyt
 
 def test_a_topic_that_was_recreated_is_named_also_while_records_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new one may soon be longer than the old one was, and is then never idle."""
-    refused = ConfigurationError("The topic t was deleted and recreated: …", "…")
+    refused = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
     monkeypatch.setattr(ticks, "has_unread", Answers(False, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: pytest.fail("it is not idle"))
     ticker = make_ticker(is_data_available=True)
