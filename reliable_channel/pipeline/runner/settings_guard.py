@@ -97,8 +97,10 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
         _refuse_to_write_again(settings.paths, query)
     else:
         recorded = read_recorded_settings(settings.paths, checkpoint)
+        if not checkpoint.operators:
+            recorded.pop(_STATE_VERSION, None)  # of a version that was killed before it wrote state; this one does
         # First: no setting that is set back helps.
-        if checkpoint.operators and recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
+        elif recorded.get(_STATE_VERSION) != wanted.get(_STATE_VERSION):
             raise ConfigurationError(
                 f"The checkpoint of {query} was made by another version of this program, whose state it cannot read.",
                 f"Run that version, or {REBUILD}",

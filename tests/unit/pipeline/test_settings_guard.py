@@ -446,3 +446,13 @@ def test_the_state_of_another_version_is_refused(settings: Settings, query: str)
         ConfigurationError, match=f"{query} was made by another version .*Run that version, or .*rebuild"
     ):
         check(settings, query, SESSION | {"spark.sql.shuffle.partitions": "8"})
+
+
+@pytest.mark.parametrize("query", ["ack", "reassembly"])
+def test_the_first_state_of_a_checkpoint_is_of_the_version_that_wrote_it(settings: Settings, query: str) -> None:
+    """Not of the one that was killed in its first micro-batch, before it wrote any."""
+    root = write(settings, query, [batch(delta(1))], commits=0, operators=0)
+    (root / RECORD).write_text(json.dumps({"state_version": "of another version"}))
+    check(settings, query, SESSION)
+    write(settings, query, [], commits=1)
+    check(settings, query, SESSION)
