@@ -49,10 +49,10 @@ def review_dependencies(
         if not in_log(dependency):
             # Histories are in log order. What follows a message that is here may have been sent since this participant
             # began, by a sender whose rate limit held it back, so it is asked for; but nothing so old is waited for.
-            before, only_asked = is_old and not follows_known, is_old and follows_known
+            asks = is_old and follows_known
             # Who uses a scheme that is not known here names ids of that scheme, which stay unproven for minutes.
             doubted = unproven and dependency in state.unproven.doubts
-            _classify(state, message, lamport, dependency, before, not (only_asked or doubted), dependencies)
+            _classify(state, message, lamport, dependency, is_old, asks, not doubted, dependencies)
         elif state.participant_id is not None:
             follows_known = True
     if dependencies.missing:
@@ -67,12 +67,13 @@ def _classify(
     message: SdsMessage,
     lamport: int,
     dependency: str,
-    before: bool,
+    is_old: bool,
+    asks: bool,
     waits: bool,
     dependencies: Dependencies,
 ) -> None:
-    """Add an id that is not in the log to its kind of ``dependencies``. ``before``: an unknown one is from before
-    observation; ``waits``: the message waits for a missing one."""
+    """Add an id that is not in the log to its kind of ``dependencies``. ``is_old``: an unknown one is from before
+    observation; ``asks``: it is asked for all the same; ``waits``: the message waits for a missing one."""
     incoming = state.incoming
     held = incoming.waiting.get(dependency)
     # Forged messages that name each other would wait for ever (docs/sds.md, *Decisions*).
@@ -84,12 +85,14 @@ def _classify(
         return
     elif incoming.is_lost(dependency, message.sender_id):
         dependencies.lost.append(dependency)
-    elif dependency in incoming.before_observation:
-        dependencies.before_observation.append(dependency)
-    elif before and dependency not in incoming.missing:
-        dependencies.before_observation.append(dependency)
-        dependencies.new_before_observation.append(dependency)
     else:
-        if waits:
+        missing, before = dependency in incoming.missing, dependency in incoming.before_observation
+        if (is_old and before) if missing else (is_old or before):
+            dependencies.before_observation.append(dependency)
+            if not before:
+                dependencies.new_before_observation.append(dependency)
+            if not missing and not asks:
+                return
+        elif waits:
             dependencies.unmet[dependency] = None
         dependencies.missing.append(dependency)

@@ -461,7 +461,9 @@ class IncomingBuffer:
 
     def is_lost(self, message_id: str, named_by: str) -> bool:
         """Whether no message of the sender ``named_by`` waits for an id any more."""
-        return message_id in self.lost.owners or self.evicted.owners.get(message_id) == named_by
+        if message_id in self.lost.owners:
+            return message_id not in self.missing  # it was asked for again
+        return self.evicted.owners.get(message_id) == named_by
 
     def discard(self, message_id: str) -> bool:
         """Forget that an id was lost, evicted or before observation; returns whether it was."""

@@ -350,7 +350,6 @@ class SdsReceiver:
         for message_id in message_ids:
             if find_known(state, message_id) or message_id in incoming.missing or message_id in incoming.syncs:
                 continue
-            incoming.discard(message_id)
             incoming.miss(HistoryEntry(message_id, None, sender_id), sender_id, now)
             events.append(MissingDependency(now, message_id, via, sender_id, None, sender_id))
             if state.repair is not None:

@@ -149,6 +149,13 @@ class Network:
     def delivered(self, name: str) -> list[Delivered]:
         return [event for event in self.events[name] if isinstance(event, Delivered)]
 
+    def join(self, name: str) -> None:
+        """A participant begins; all that was sent before is on its way to it, too, as after a query of a store."""
+        self.names = (*self.names, name)
+        self.channels[name], self.events[name] = SdsChannel(CHANNEL, name, self.config), []
+        self._take(name, self.channels[name].tick(self.now))
+        self.in_flight.extend((name, outgoing.data) for outgoing in self.sent)
+
     def restart(self, name: str) -> None:
         """A participant comes back from its snapshot."""
         self.channels[name] = SdsChannel.from_bytes(self.channels[name].to_bytes(), self.config)
@@ -168,10 +175,13 @@ def assert_causal(network: Network, name: str) -> None:
     }
     own = {outgoing.message.message_id for outgoing in network.sent if outgoing.message.sender_id == name}
     seen: set[str] = set()
+    excused_before: set[str] = set()
     for event in network.delivered(name):
         assert event.message_id not in seen, "delivered twice"
         excused = {*event.lost_dependencies, *event.before_observation}
         for dependency in histories[event.message_id]:
             assert dependency in seen | own | excused, "delivered before what it depends on"
+        assert event.late or event.message_id not in excused_before, "delivered without it, and it does not say so"
         seen.add(event.message_id)
+        excused_before |= excused
     assert [event.sequence for event in network.delivered(name)] == list(range(1, len(seen) + 1))

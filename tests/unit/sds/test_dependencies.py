@@ -176,6 +176,43 @@ def test_a_participant_observes_from_its_first_call() -> None:
     assert len(of_type(step, MissingDependency)) == 1
 
 
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("waited_for", [False, True])
+def test_what_is_asked_for_and_not_waited_for_is_late_and_named_by_what_precedes_it(
+    waited_for: bool, restored: bool
+) -> None:
+    """Histories are in log order, so ``b2`` may have been sent since Alice began; ``b3`` is too old to wait for it."""
+    alice = opened()
+    alice.receive(message("b1", lamport=T0 - 3), T0 + 1)
+    if waited_for:
+        alice.receive(message("b4", lamport=T0 + 4, history=("b2",)), T0 + 2)
+    step = alice.receive(message("b3", lamport=T0 - 1, history=("b1", "b2")), T0 + 3)
+    if restored:
+        alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    if waited_for:
+        assert of_type(step, Delivered) == [], "it waits for nothing longer than another message does anyway"
+    else:
+        assert [event.message_id for event in of_type(step, MissingDependency)] == ["b2"]
+        assert [event.before_observation for event in of_type(step, Delivered)] == [("b2",)]
+        step = alice.receive(message("b4", lamport=T0 + 4, history=("b2",)), T0 + 4)
+        assert of_type(step, Delivered) == [], "what is new waits"
+    step = alice.receive(message("b2", lamport=T0 - 2), T0 + 5)
+    came = [(event.message_id, event.late) for event in of_type(step, Delivered)]
+    assert came == ([("b2", False), ("b3", False), ("b4", False)] if waited_for else [("b2", True), ("b4", False)])
+
+
+def test_a_lost_dependency_that_is_asked_for_again_is_waited_for_and_still_late() -> None:
+    alice = opened(timeout_for_lost_messages_ms=20_000)
+    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    step = alice.tick(T0 + 30_000)
+    assert [event.lost_dependencies for event in of_type(step, Delivered)] == [("b1",)]
+    alice.ask_for(["b1"], "bob", "b2", T0 + 30_000)
+    step = alice.receive(message("b3", lamport=T0 + 30_001, history=("b1",)), T0 + 30_002)
+    assert of_type(step, Delivered) == []
+    step = alice.receive(message("b1", lamport=T0 + 1), T0 + 30_003)
+    assert [(event.message_id, event.late) for event in of_type(step, Delivered)] == [("b1", True), ("b3", False)]
+
+
 def test_before_observation_can_be_switched_off() -> None:
     observer = SdsChannel(CHANNEL, None, small_config(before_observation=False))
     step = observer.receive(message("b5", lamport=T0, history=("b4",)), T0)

@@ -62,7 +62,7 @@ class LossyChannel(RuleBasedStateMachine):
 
     @invariant()
     def nothing_twice_and_nothing_early(self) -> None:
-        for name in NAMES:
+        for name in self.network.names:
             assert_causal(self.network, name)
 
 
@@ -83,6 +83,26 @@ class RepairedChannel(LossyChannel):
         assert self.network.logs()[0] == tuple(sorted(positions))  # type: ignore[type-var]
 
 
+class JoinedChannel(LossyChannel):
+    """A newcomer gets what was sent before it began in any order, and waits for none of it."""
+
+    newcomer = "dave"
+
+    @precondition(lambda self: self.number > 2 and self.newcomer not in self.network.names)
+    @rule(seed=st.integers(0, 1_000))
+    def join(self, seed: int) -> None:
+        self.network.join(self.newcomer)
+        self.network.reorder(seed)
+
+    @precondition(lambda self: self.newcomer in self.network.names)
+    @rule(count=st.integers(1, 10))
+    def deliver_to_newcomer(self, count: int) -> None:
+        for _ in range(count):
+            waiting = (place for place, (name, _) in enumerate(self.network.in_flight) if name == self.newcomer)
+            if (place := next(waiting, None)) is not None:
+                self.network.deliver(place)
+
+
 class GivingUpChannel(LossyChannel):
     """With a time-out for lost messages: what is delivered without its dependency says so."""
 
@@ -97,5 +117,7 @@ class GivingUpChannel(LossyChannel):
 
 TestRepairedChannel = RepairedChannel.TestCase
 TestRepairedChannel.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
+TestJoinedChannel = JoinedChannel.TestCase
+TestJoinedChannel.settings = settings(max_examples=examples(100), stateful_step_count=60, deadline=None)
 TestGivingUpChannel = GivingUpChannel.TestCase
 TestGivingUpChannel.settings = settings(max_examples=examples(80), stateful_step_count=60, deadline=None)
