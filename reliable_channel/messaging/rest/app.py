@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,10 +17,10 @@ from reliable_channel.messaging.client import MessagingClient
 from reliable_channel.messaging.node import MessagingNode
 from reliable_channel.messaging.rest import errors
 from reliable_channel.messaging.rest.body_guard import BodyGuard
-from reliable_channel.messaging.rest.channels import ChannelSessions, channel_routes
+from reliable_channel.messaging.rest.channels import CHANNEL_ROUTES, ChannelSessions
 from reliable_channel.messaging.rest.longpoll import LongPoll
-from reliable_channel.messaging.rest.messaging_v1 import MessagingEvents, messaging_v1_routes
-from reliable_channel.messaging.rest.routes import messaging_routes
+from reliable_channel.messaging.rest.messaging_v1 import V1_ROUTES, MessagingEvents
+from reliable_channel.messaging.rest.routes import MAX_HISTORIES, ROUTES
 from reliable_channel.transport.clock import Clock, SystemClock
 from reliable_channel.transport.http.guard import AccessGuard, AccessRules
 from reliable_channel.transport.http.guard import allowed_hosts as host_names
@@ -76,15 +77,13 @@ def create_app(
     rules = AccessRules(host_names(allowed_hosts), "api.allowed_hosts", token, refusal=errors.refusal)
     app.add_middleware(AccessGuard, rules=rules)
     client = MessagingClient(node)
-    routers = [
-        messaging_routes(node, poll),
-        messaging_v1_routes(client, MessagingEvents(client, poll, clock or SystemClock()), poll),
-    ]
-    app.state.sessions = sessions
+    app.state.node = node
     app.state.poll = poll
-    if sessions is not None:
-        routers.append(channel_routes(sessions, poll))
-    for router in routers:
+    app.state.histories = threading.BoundedSemaphore(MAX_HISTORIES)
+    app.state.client = client
+    app.state.client_events = MessagingEvents(client, poll, clock or SystemClock())
+    app.state.sessions = sessions
+    for router in (ROUTES, V1_ROUTES, *([] if sessions is None else [CHANNEL_ROUTES])):
         app.router.routes += router.routes  # include_router() would examine all parameters again
     app.openapi = lambda: _make_document(app, token is not None)  # type: ignore[method-assign]
     return app

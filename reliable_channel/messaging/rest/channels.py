@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import Field, StrictBool, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -36,9 +36,11 @@ from reliable_channel.messaging.rest.longpoll import CURSOR_HEADER, LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT, ChannelPayload, Identifier, Status, Text, Wire
 from reliable_channel.messaging.rest.parameters import (
     IdempotencyHeader,
+    Poll,
     Since,
     Take,
     Wait,
+    from_state,
     idempotency_key,
     make_router,
 )
@@ -278,78 +280,86 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def channel_routes(sessions: ChannelSessions, poll: LongPoll) -> APIRouter:
-    """The router for the channels of one server."""
-    routes = make_router("reliable channels")
+Sessions = Annotated[ChannelSessions, from_state("sessions")]
 
-    @routes.post("/channels", responses=document_errors(404, 408, 409, 413, 415, 429))
-    def open_channel(body: OpenRequest) -> OpenAnswer:
-        """Open a reliable channel and subscribe to its content topic."""
-        return sessions.open(body.channel_id, body.content_topic, body.sender_id)
-
-    @routes.get("/channels", responses=document_errors())
-    def channels() -> list[OpenAnswer]:
-        """The channels that were opened here."""
-        return sessions.list_open()
-
-    @routes.get("/channels/{id}", responses=document_errors(404))
-    def channel_status(id_: Handle) -> dict[str, Any]:
-        """Numbers of a channel: sends by state, unacknowledged and missing segments, the clock."""
-        status = sessions.find(id_).channel.status()
-        return {to_camel(key): value for key, value in status.items()}
-
-    @routes.delete("/channels/{id}", responses=document_errors(413))
-    def close_channel(id_: Handle) -> Status:
-        """Close a channel; ignored when there is none of this id."""
-        sessions.close(id_)
-        return Status()
-
-    @routes.post("/channels/{id}/send", responses=document_errors(404, 408, 409, 413, 415, 429))
-    def send_on_channel(id_: Handle, body: ChannelSend, key: IdempotencyHeader = None) -> SendAnswer:
-        """Send a message; the answer names the send, events tell what becomes of it."""
-        return SendAnswer(request_id=sessions.send(id_, body, key))
-
-    @routes.get("/channels/{id}/sends/{requestId}", responses=document_errors(404))
-    def send_state(
-        id_: Handle,
-        request_id: SendHandle,
-    ) -> StateAnswer:
-        """The state of a send."""
-        channel = sessions.find(id_).channel
-        state = channel.send_state(request_id)
-        if state is None:
-            raise make_not_found(f"Send '{request_id}' not found")
-        return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
-
-    _add_events(routes, sessions, poll)
-    return routes
+CHANNEL_ROUTES = make_router("reliable channels")
 
 
-def _add_events(routes: APIRouter, sessions: ChannelSessions, poll: LongPoll) -> None:
-    @routes.get("/channels/{id}/events", responses={**_EVENTS, **document_errors(404, 429)})
-    async def channel_events(
-        request: Request,
-        id_: Handle,
-        take: Take = None,
-        since: Since = None,
-        wait: Wait = 0,
-    ) -> Response:
-        """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
-        log = sessions.find(id_).log
-        events, lost, start = await poll.wait_until(
-            lambda: log.read_after(since or 0, take),
-            lambda seen: bool(seen[0]) or take == 0 or log.ended,
-            wait,
-            request.receive,
-        )
-        cursor = events[-1]["cursor"] if events else start
-        return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
+@CHANNEL_ROUTES.post("/channels", responses=document_errors(404, 408, 409, 413, 415, 429))
+def open_channel(sessions: Sessions, body: OpenRequest) -> OpenAnswer:
+    """Open a reliable channel and subscribe to its content topic."""
+    return sessions.open(body.channel_id, body.content_topic, body.sender_id)
 
-    @routes.get(
-        "/channels/{id}/events/stream",
-        responses={**STREAM, **document_errors(404, 429)},
-        response_class=StreamingResponse,
+
+@CHANNEL_ROUTES.get("/channels", responses=document_errors())
+def channels(sessions: Sessions) -> list[OpenAnswer]:
+    """The channels that were opened here."""
+    return sessions.list_open()
+
+
+@CHANNEL_ROUTES.get("/channels/{id}", responses=document_errors(404))
+def channel_status(sessions: Sessions, id_: Handle) -> dict[str, Any]:
+    """Numbers of a channel: sends by state, unacknowledged and missing segments, the clock."""
+    status = sessions.find(id_).channel.status()
+    return {to_camel(key): value for key, value in status.items()}
+
+
+@CHANNEL_ROUTES.delete("/channels/{id}", responses=document_errors(413))
+def close_channel(sessions: Sessions, id_: Handle) -> Status:
+    """Close a channel; ignored when there is none of this id."""
+    sessions.close(id_)
+    return Status()
+
+
+@CHANNEL_ROUTES.post("/channels/{id}/send", responses=document_errors(404, 408, 409, 413, 415, 429))
+def send_on_channel(sessions: Sessions, id_: Handle, body: ChannelSend, key: IdempotencyHeader = None) -> SendAnswer:
+    """Send a message; the answer names the send, events tell what becomes of it."""
+    return SendAnswer(request_id=sessions.send(id_, body, key))
+
+
+@CHANNEL_ROUTES.get("/channels/{id}/sends/{requestId}", responses=document_errors(404))
+def send_state(
+    sessions: Sessions,
+    id_: Handle,
+    request_id: SendHandle,
+) -> StateAnswer:
+    """The state of a send."""
+    channel = sessions.find(id_).channel
+    state = channel.send_state(request_id)
+    if state is None:
+        raise make_not_found(f"Send '{request_id}' not found")
+    return StateAnswer(state=state.value, request_ids=channel.request_ids(request_id))
+
+
+@CHANNEL_ROUTES.get("/channels/{id}/events", responses={**_EVENTS, **document_errors(404, 429)})
+async def channel_events(
+    sessions: Sessions,
+    poll: Poll,
+    request: Request,
+    id_: Handle,
+    take: Take = None,
+    since: Since = None,
+    wait: Wait = 0,
+) -> Response:
+    """Events of a channel after the cursor ``since``; with ``wait``, when there are any."""
+    log = sessions.find(id_).log
+    events, lost, start = await poll.wait_until(
+        lambda: log.read_after(since or 0, take),
+        lambda seen: bool(seen[0]) or take == 0 or log.ended,
+        wait,
+        request.receive,
     )
-    def channel_event_stream(id_: Handle, since: Since = None, last_event_id: LastEventId = None) -> Response:
-        """Server-sent events: the events of a channel. An event named `lost` counts those no longer available."""
-        return log_stream(poll, sessions.find(id_).log, start_of(last_event_id, since))
+    cursor = events[-1]["cursor"] if events else start
+    return JSONResponse(events, headers={CURSOR_HEADER: str(cursor), LOST_HEADER: str(lost)})
+
+
+@CHANNEL_ROUTES.get(
+    "/channels/{id}/events/stream",
+    responses={**STREAM, **document_errors(404, 429)},
+    response_class=StreamingResponse,
+)
+def channel_event_stream(
+    sessions: Sessions, poll: Poll, id_: Handle, since: Since = None, last_event_id: LastEventId = None
+) -> Response:
+    """Server-sent events: the events of a channel. An event named `lost` counts those no longer available."""
+    return log_stream(poll, sessions.find(id_).log, start_of(last_event_id, since))

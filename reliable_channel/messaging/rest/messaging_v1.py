@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict, deque
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import Depends, Path, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import Field, StrictBool
 from starlette.exceptions import HTTPException
@@ -39,7 +39,14 @@ from reliable_channel.messaging.rest.models import (
     Text,
     Wire,
 )
-from reliable_channel.messaging.rest.parameters import IdempotencyHeader, Since, idempotency_key, make_router
+from reliable_channel.messaging.rest.parameters import (
+    IdempotencyHeader,
+    Poll,
+    Since,
+    from_state,
+    idempotency_key,
+    make_router,
+)
 from reliable_channel.messaging.rest.streams import STREAM, LastEventId, log_stream, start_of
 from reliable_channel.transport.clock import Clock, now_ms
 
@@ -202,56 +209,65 @@ async def refuse_links(request: Request) -> None:
         raise HTTPException(403, "Pages of other sites are not answered.")
 
 
-def messaging_v1_routes(client: MessagingClient, events: MessagingEvents, poll: LongPoll) -> APIRouter:
-    """The router of one client."""
-    routes = make_router("messaging v1", Depends(refuse_links), prefix="/messaging/v1")
+Client = Annotated[MessagingClient, from_state("client")]
+Events = Annotated[MessagingEvents, from_state("client_events")]
 
-    @routes.get("/subscriptions", responses=document_errors())
-    def subscribed_topics() -> list[str]:
-        """The subscribed content topics, sorted."""
-        return sorted(client.content_topics)
+V1_ROUTES = make_router("messaging v1", Depends(refuse_links), prefix="/messaging/v1")
 
-    @routes.post("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
-    def subscribe_topics(body: ContentTopics) -> Response:
-        """Subscribe to content topics; those subscribed already are left as they are."""
-        client.subscribe(body)
-        return PlainTextResponse("OK")
 
-    @routes.delete("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
-    def unsubscribe_topics(body: ContentTopics) -> Response:
-        """Unsubscribe from content topics; those not subscribed are ignored."""
-        client.unsubscribe(client.content_topics.intersection(body))
-        return PlainTextResponse("OK")
+@V1_ROUTES.get("/subscriptions", responses=document_errors())
+def subscribed_topics(client: Client) -> list[str]:
+    """The subscribed content topics, sorted."""
+    return sorted(client.content_topics)
 
-    @routes.post("/messages", responses=document_errors(404, 408, 409, 413, 415, 429))
-    def send_envelope(body: EnvelopeRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
-        """Schedule a message, and subscribe to its content topic; the answer names the request."""
-        envelope = MessageEnvelope(body.content_topic, body.payload, body.ephemeral, body.meta)  # type: ignore[arg-type]
-        given = idempotency_key("messaging/v1", key, body)
-        return RequestIdentifier(request_id=client.send(envelope, key=given))
 
-    @routes.get("/events/send", responses=document_errors(), response_model_exclude_none=True)
-    def send_events() -> list[SendStatus]:
-        """The events of all requests since the last call. Each is returned once."""
-        return events.take_sends()
+@V1_ROUTES.post("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
+def subscribe_topics(client: Client, body: ContentTopics) -> Response:
+    """Subscribe to content topics; those subscribed already are left as they are."""
+    client.subscribe(body)
+    return PlainTextResponse("OK")
 
-    @routes.get("/events/send/{requestId}", responses=document_errors(404), response_model_exclude_none=True)
-    def send_events_of(request_id: SentRequest) -> SendStatus:
-        """The events of one request since the last call. Each is returned once."""
-        taken = events.take_send(request_id)
-        if taken is None:
-            raise make_not_found(f"No send events for requestId: {request_id}")
-        return taken
 
-    @routes.get("/events/received", responses=document_errors(), response_model_exclude_none=True)
-    def received_events() -> list[ReceivedMessage]:
-        """The messages received since the last call, oldest first, at most 50. Each is returned once."""
-        return events.take_received()
+@V1_ROUTES.delete("/subscriptions", responses={**_OK, **document_errors(408, 413, 415)}, response_class=Response)
+def unsubscribe_topics(client: Client, body: ContentTopics) -> Response:
+    """Unsubscribe from content topics; those not subscribed are ignored."""
+    client.unsubscribe(client.content_topics.intersection(body))
+    return PlainTextResponse("OK")
 
-    @routes.get("/events/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
-    def messaging_event_stream(since: Since = None, last_event_id: LastEventId = None) -> Response:
-        """Server-sent events: every event of messages and of health; one named `lost` counts those no longer
-        available."""
-        return log_stream(poll, events.log, start_of(last_event_id, since))
 
-    return routes
+@V1_ROUTES.post("/messages", responses=document_errors(404, 408, 409, 413, 415, 429))
+def send_envelope(client: Client, body: EnvelopeRequest, key: IdempotencyHeader = None) -> RequestIdentifier:
+    """Schedule a message, and subscribe to its content topic; the answer names the request."""
+    envelope = MessageEnvelope(body.content_topic, body.payload, body.ephemeral, body.meta)  # type: ignore[arg-type]
+    given = idempotency_key("messaging/v1", key, body)
+    return RequestIdentifier(request_id=client.send(envelope, key=given))
+
+
+@V1_ROUTES.get("/events/send", responses=document_errors(), response_model_exclude_none=True)
+def send_events(events: Events) -> list[SendStatus]:
+    """The events of all requests since the last call. Each is returned once."""
+    return events.take_sends()
+
+
+@V1_ROUTES.get("/events/send/{requestId}", responses=document_errors(404), response_model_exclude_none=True)
+def send_events_of(events: Events, request_id: SentRequest) -> SendStatus:
+    """The events of one request since the last call. Each is returned once."""
+    taken = events.take_send(request_id)
+    if taken is None:
+        raise make_not_found(f"No send events for requestId: {request_id}")
+    return taken
+
+
+@V1_ROUTES.get("/events/received", responses=document_errors(), response_model_exclude_none=True)
+def received_events(events: Events) -> list[ReceivedMessage]:
+    """The messages received since the last call, oldest first, at most 50. Each is returned once."""
+    return events.take_received()
+
+
+@V1_ROUTES.get("/events/stream", responses={**STREAM, **document_errors(429)}, response_class=StreamingResponse)
+def messaging_event_stream(
+    poll: Poll, events: Events, since: Since = None, last_event_id: LastEventId = None
+) -> Response:
+    """Server-sent events: every event of messages and of health; one named `lost` counts those no longer
+    available."""
+    return log_stream(poll, events.log, start_of(last_event_id, since))

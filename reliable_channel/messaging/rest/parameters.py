@@ -12,10 +12,24 @@ from pydantic.alias_generators import to_camel
 from starlette.exceptions import HTTPException
 
 from reliable_channel.messaging.idempotency import IdempotencyKey
+from reliable_channel.messaging.rest.longpoll import LongPoll
 from reliable_channel.messaging.rest.models import MAX_TEXT
 
 MAX_WAIT_MS = 30_000
 _INT64 = {"format": "int64"}
+
+
+def from_state(name: str) -> Any:
+    """What a call acts on: this attribute of its application's state. So the routes are made once in a process, for
+    all of its servers."""
+
+    async def get(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(get)
+
+
+Poll = Annotated[LongPoll, from_state("poll")]
 
 Wait = Annotated[
     int,

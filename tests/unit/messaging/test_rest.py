@@ -281,6 +281,21 @@ def test_the_node_starts_and_stops_with_the_server() -> None:
     world.node.close()
 
 
+def test_servers_of_one_process_act_on_their_own_nodes(new_world: Callable[..., World]) -> None:
+    first, second = new_world(), new_world()
+    apps = [create_app(world.node, run_node=False) for world in (first, second)]
+    routes_of_each = [[route for route in app.routes if getattr(route, "path", None) == "/send"] for app in apps]
+    assert routes_of_each[0] == routes_of_each[1] != []  # a route takes longer to make than a call to answer
+    with (
+        TestClient(apps[0], base_url="http://localhost") as one,
+        TestClient(apps[1], base_url="http://localhost") as two,
+    ):
+        request_id = one.post("/send", json=MESSAGE).json()["requestId"]
+        assert one.get("/send/requests").json() == [request_id]
+        assert two.get("/send/requests").json() == []
+    assert list(first.node.get_pending_requests()) == [request_id]
+
+
 @pytest.mark.parametrize("timestamp", [1795254432521844140, "1795254432521844140"])
 def test_a_timestamp_is_a_number_or_its_digits_and_comes_back_as_both(
     client: TestClient, world: World, timestamp: int | str
