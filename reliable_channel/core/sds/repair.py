@@ -87,12 +87,11 @@ class Repair:
     def due_requests(self, now: int) -> list[HistoryEntry]:
         """The requests that a message sent now carries, lowest T_req first. Each is repeated while it is
         unanswered."""
-        due: list[str] = []
-        while len(due) < self._config.max_repair_requests_per_message and self.request_is_due(now):
-            due.append(heapq.heappop(self._request_timers)[1])
-        entries = []
-        for message_id in due:
+        entries: list[HistoryEntry] = []
+        while len(entries) < self._config.max_repair_requests_per_message and self.request_is_due(now):
+            message_id = heapq.heappop(self._request_timers)[1]
             sender_id = self.requests[message_id][1]
+            # At once: what was cancelled and wanted again within a millisecond has two equal timers.
             self.want(message_id, sender_id, now + self._patience_ms)  # nobody may have answered this one
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries

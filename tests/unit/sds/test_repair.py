@@ -62,6 +62,16 @@ def test_at_most_three_requests_a_message_the_lowest_t_req_first() -> None:
     assert len(again) == 3, "asked is not answered"
 
 
+def test_what_is_cancelled_and_named_again_in_one_batch_takes_one_place_among_the_requests() -> None:
+    alice = missing_five()
+    every = alice.missing_ids()
+    alice.receive(asking("c1", *every), T0 + 9)
+    alice.receive(message("b10", lamport=T0 + 10, history=every), T0 + 9)
+    step = alice.send([b"one", b"two"], T0 + 9 + 120_000)
+    asked = [entry.message_id for outgoing in step.outgoing for entry in outgoing.message.repair_request]
+    assert sorted(asked) == sorted(every)
+
+
 def test_a_request_of_another_removes_ones_own_until_the_message_is_named_again() -> None:
     alice = missing_five()
     step = alice.receive(asking("c1", "gone 0", "unheard of"), T0 + 29_000)
