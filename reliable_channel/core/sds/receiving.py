@@ -512,7 +512,7 @@ class SdsReceiver:
     # ---- delivery ------------------------------------------------------------------------------------------------
 
     def _deliver(self, waiting: Waiting, now: int, events: list[SdsEvent]) -> None:
-        state = self._state
+        state, in_log = self._state, self._state.log.holds
         if waiting.lamport > (state.clock or 0):
             state.follow(waiting.lamport, now)
         state.sequence += 1
@@ -529,8 +529,9 @@ class SdsReceiver:
                 waiting.received_at,
                 waiting.content,
                 waiting.hint,
-                tuple(waiting.lost),
-                waiting.before_observation,
+                # It may have waited on, and they have come meanwhile.
+                tuple(each for each in waiting.lost if not in_log(each)),
+                tuple(each for each in waiting.before_observation if not in_log(each)),
                 waiting.late,
                 waiting.repaired,
                 waiting.replaces,

@@ -201,6 +201,41 @@ def test_what_is_asked_for_and_not_waited_for_is_late_and_named_by_what_precedes
     assert came == ([("b2", False), ("b3", False), ("b4", False)] if waited_for else [("b2", True), ("b4", False)])
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_what_came_before_the_message_was_delivered_is_not_named_as_lost(restored: bool) -> None:
+    """``b1`` was given up while ``b3`` waited on for ``b2``, and came late, but before ``b3`` was delivered."""
+    observer = observing()
+    observer.receive(message("b3", lamport=T0 + 3, history=("b1", "b2")), T0 + 1)
+    observer.tick(T0 + 200_000)
+    observer.receive(message("b4", lamport=T0 + 4, history=("b2",)), T0 + 200_000)
+    observer.receive(message("b2", lamport=T0 + 2, history=("b0",)), T0 + 200_000)
+    step = observer.tick(T0 + 310_000)
+    assert [event.message_id for event in of_type(step, DependencyLost)] == ["b1"]
+    if restored:
+        observer = SdsChannel.from_bytes(observer.to_bytes(), observer.config)
+    assert [event.late for event in of_type(observer.receive(message("b1"), T0 + 310_001), Delivered)] == [True]
+    step = observer.receive(message("b0", lamport=T0 + 1), T0 + 310_002)
+    assert [(event.message_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [
+        ("b0", ()),
+        ("b2", ()),
+        ("b3", ()),
+        ("b4", ()),
+    ]
+
+
+def test_a_message_that_was_held_too_long_names_only_what_it_is_delivered_without() -> None:
+    observer = observing()
+    observer.receive(message("c5", lamport=T0 + 100, history=("c4", "b1")), T0)
+    for number in range(4, 0, -1):  # each comes in time and names another one that is missing
+        at = T0 + 290_000 * (5 - number)
+        observer.tick(at)
+        history = (f"c{number - 1}",)
+        observer.receive(message(f"c{number}", lamport=T0 + 2 + number, history=history), at)
+    observer.receive(message("b1"), at + 1)
+    step = observer.tick(T0 + 1_200_000)
+    assert [(event.message_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [("c5", ("c4",))]
+
+
 def test_a_lost_dependency_that_is_asked_for_again_is_waited_for_and_still_late() -> None:
     alice = opened(timeout_for_lost_messages_ms=20_000)
     alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
