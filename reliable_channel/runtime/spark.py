@@ -89,9 +89,11 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 REQUIRED = {
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
 }
-"""Spark's defaults without which tasks cannot read what Spark gives them, whatever a site has set: the types of Arrow's
-columns, and the texts of the rows in the state of ack, which have no nulls."""
+"""Spark's defaults, whatever a site has set. Without the first two tasks cannot read what Spark gives them: the types
+of Arrow's columns, and the texts of the rows in the state of ack, which have no nulls. Spark does not start reassembly
+with the other format of state."""
 
 
 def session_conf(settings: Settings) -> dict[str, str]:

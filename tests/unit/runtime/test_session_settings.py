@@ -27,6 +27,7 @@ def test_no_site_changes_the_form_of_what_tasks_read() -> None:
     conf = {**dict.fromkeys(REQUIRED, "other"), "spark.sql.ansi.enabled": "false"}
     merged = session_conf(load("local", spark={"conf": conf}))
     assert merged.items() >= REQUIRED.items()
+    assert merged["spark.sql.streaming.stateStore.encodingFormat"] == "unsaferow"  # reassembly has no other
     assert merged["spark.sql.ansi.enabled"] == "false"
 
 
