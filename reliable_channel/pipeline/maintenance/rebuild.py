@@ -9,6 +9,7 @@ beside the old ones and replace them at the end, with new checkpoints.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -121,10 +122,10 @@ def find_tables(paths: PathSettings, say: Callable[[str], None]) -> dict[Table, 
 
 
 def staging(paths: PathSettings) -> PathSettings:
-    """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not
-    local."""
+    """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not local,
+    or the roots of file systems, which cannot be renamed."""
     for directory in (paths.data_dir, paths.checkpoint_dir):
-        if "://" in directory:
+        if "://" in directory or os.path.ismount(directory):
             raise LocalError(
                 f"{directory} cannot be replaced in one step.",
                 "Rebuild into new places with --data-dir and --checkpoint-dir, then set paths.* to them.",

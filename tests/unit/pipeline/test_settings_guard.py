@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import PathSettings, Settings, load
-from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
 from reliable_channel.evidence.intake import WRITTEN, EvidenceRecord, read_position
 from reliable_channel.evidence.intake import write as write_evidence
 from reliable_channel.lake.append import BatchSink, append_rows
@@ -43,7 +44,7 @@ from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult
-from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, copy_transactions
+from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, copy_transactions, staging
 from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, REASSEMBLY, Query
 from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
 from reliable_channel.pipeline.verdict import verdicts
@@ -349,6 +350,16 @@ def test_a_rebuild_of_an_interrupted_ingest_names_who_can_finish_it(settings: Se
         _fit_to_rebuild(settings.paths)
     write(settings, "ingest", [batch()] * 2, 2, operators=0)
     assert _fit_to_rebuild(settings.paths) == 0
+
+
+@pytest.mark.parametrize("name", ["data_dir", "checkpoint_dir"])
+def test_a_rebuild_of_the_root_of_a_file_system_is_refused_before_it_begins(
+    settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = getattr(settings.paths, name)
+    monkeypatch.setattr(os.path, "ismount", lambda directory: directory == root)
+    with pytest.raises(LocalError, match=r"cannot be replaced .*--data-dir and --checkpoint-dir"):
+        staging(settings.paths)
 
 
 def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -> None:
