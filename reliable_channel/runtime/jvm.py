@@ -7,6 +7,7 @@ used here, and only here.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,29 @@ from pathlib import Path
 def is_submitted() -> bool:
     """Whether ``spark-submit`` started this process; its JVM then exists already."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+class _ToThisProcess:
+    """A signal handler of the JVM that sends SIGTERM to this process."""
+
+    def handle(self, _signal: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    class Java:
+        implements = ("sun.misc.SignalHandler",)
+
+
+def forward_sigterm() -> None:
+    """Let the JVM of ``spark-submit``, whose child this process is, forward SIGTERM to it. Otherwise the JVM ends at
+    once, within a micro-batch. Does nothing without ``spark-submit``."""
+    if not is_submitted():
+        return
+    from pyspark import SparkContext
+    from pyspark.java_gateway import ensure_callback_server_started
+
+    ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
+    signals = SparkContext._jvm.sun.misc.Signal  # type: ignore[union-attr]
+    signals.handle(signals("TERM"), _ToThisProcess())
 
 
 def jvm_exit_code() -> int | None:

@@ -17,20 +17,22 @@ from reliable_channel.config.model import default_cache_dir
 from reliable_channel.core.sds import SdsChannel
 from reliable_channel.core.segmentation import SegmentationConfig, contents_for
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
+from reliable_channel.lake.checkpoints import read_checkpoint
 from reliable_channel.lake.read import rows_of
 from reliable_channel.runtime import jars
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.runtime.participant import ParticipantOptions, participant
 from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from tests.support.environment import plain_environment
+from tests.support.waiting import WAIT_S, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
 ROOT = Path(__file__).parents[2]
 CONTENT_TOPIC = b"/reliable-channel/1/submitted/proto"
 
 
-def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one job as a user would; nothing of this process's Spark is inherited."""
+def start(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    """Start one job as a user would; nothing of this process's Spark is inherited."""
     bin_dir = Path(sys.executable).parent
     jar_paths = ",".join(map(str, jars.paths("spark", default_cache_dir())))
     command = [str(bin_dir / "spark-submit"), "--master", "local[2]", "--driver-memory", "1g"]
@@ -43,15 +45,24 @@ def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: s
         "--conf",
         "spark.ui.enabled=false",
     ]
-    return subprocess.run(
+    return subprocess.Popen(
         [*command, str(job), *arguments],
         env=plain_environment() | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
         cwd=job.parent,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
     )
+
+
+def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one job to its end."""
+    with start(job, py_files, environment, *arguments) as process:
+        try:
+            output, errors = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def produce(broker: Settings, topic: str, *values: bytes) -> None:
@@ -80,6 +91,33 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     mine = [row for row in rows if row["key"] == CONTENT_TOPIC.decode()]
     assert sorted(row["value"] for row in mine if row["value"] in (b"one", b"two")) == [b"one", b"two"]
     assert all("reliable_channel.zip" in row["origin"] for row in mine)
+
+
+@pytest.mark.slow
+def test_sigterm_to_a_submitted_job_ends_it_after_its_micro_batch(
+    broker: Settings, py_files: Path, tmp_path: Path
+) -> None:
+    """The signal goes to the JVM, of which the job is a child."""
+    topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.stopped", "partitions": 1})
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    here = broker.with_run_dir(tmp_path)
+    environment = {
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+        "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": topics.envelopes,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path),
+    }
+    produce(broker, topics.envelopes, *conversation([b"first"]))
+    with start(ROOT / "jobs" / "ingest.py", py_files, environment, "--continuous") as process:
+        try:
+            until(lambda: (at := read_checkpoint(here.paths, "ingest")) and at.planned is not None, process=process)
+            process.terminate()
+            _, errors = process.communicate(timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors[-4000:]
+    left = read_checkpoint(here.paths, "ingest")
+    assert left is not None
+    assert not left.interrupted
 
 
 def conversation(texts: list[bytes]) -> list[bytes]:

@@ -13,6 +13,7 @@ from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
 from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
+from reliable_channel.runtime.jvm import forward_sigterm
 from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.runtime.spark import spark_session
@@ -36,6 +37,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),
         ):
             if options.continuous:
+                forward_sigterm()
                 with declare_live(settings.paths, query.name, stop):
                     run_continuously(spark, settings, stop, queries=(query,))
             else:
