@@ -98,8 +98,8 @@ def test_a_partition_is_found_with_its_groups_and_times(
 
 def test_of_a_crowd_only_those_looked_at_have_rows_of_their_own(tmp_path: Path) -> None:
     """All others have one together: the rows of a crowd grow with its number, not with its square."""
-    crowd = tuple(f"p{number}" for number in range(30))
-    lake = write_simulated(tmp_path, simulate(conversation(minutes=5, participants=crowd, messages=150)))
+    crowd = tuple(f"p{number}" for number in range(24))
+    lake = write_simulated(tmp_path, simulate(conversation(minutes=3, loss=0.0, participants=crowd, messages=100)))
     ((key, rows),) = read_contacts(lake, "true", {}, MINUTE_MS).items()
     looked_at = {row["participant"] for row in rows}
     assert len(looked_at) == 20

@@ -174,8 +174,8 @@ def run(tables: Path, *options: str) -> Result:
     return CliRunner().invoke(build("what-if"), ["what-if", "talk", "--tables", str(tables), "--seeds", "1", *options])
 
 
-def test_the_command_compares_all_combinations_with_the_settings_in_use(talk: Path) -> None:
-    result = run(talk, "--parity", "0.25,0.5", "--ack-timeout", "5s,10s", "--json")
+def test_the_command_compares_all_combinations_with_the_settings_in_use(calm: Path) -> None:
+    result = run(calm, "--parity", "0.25,0.5", "--ack-timeout", "5s,10s", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)
     assert [(row["settings"]["parity"], row["settings"]["ack_timeout_ms"]) for row in rows] == [
