@@ -134,14 +134,14 @@ class RecordStore:
             if self._connection.in_transaction:
                 yield self._connection
                 return
+            before = (self._count, self._bytes, self._next_id, self._next_seq)
             try:
                 try:
                     with transaction(self._connection):
                         yield self._connection
                 except BaseException:
                     # SQLite has undone the rows, and nothing has undone these.
-                    self._count, self._bytes = self._count_totals()
-                    self._next_id, self._next_seq = self._read_numbers()
+                    self._count, self._bytes, self._next_id, self._next_seq = before
                     raise
             except sqlite3.Error as error:
                 raise EnvironmentFault(
