@@ -12,9 +12,6 @@ protocol.
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, overload
@@ -29,10 +26,11 @@ from reliable_channel.channel.config import (
 )
 from reliable_channel.channel.cycle import ChannelCycle
 from reliable_channel.channel.encryption import ChannelEncryption, bind_encryption
-from reliable_channel.channel.errors import ChannelClosedError, ChannelExistsError
+from reliable_channel.channel.errors import ChannelClosedError
 from reliable_channel.channel.events import MessageReceived
 from reliable_channel.channel.journal import replay
 from reliable_channel.channel.machine import ChannelMachine
+from reliable_channel.channel.node_channels import channels_of
 from reliable_channel.channel.parked import ParkedSegments
 from reliable_channel.channel.persistence import ChannelKey, Persistence
 from reliable_channel.core.errors import ConfigurationError, LocalError
@@ -90,10 +88,14 @@ def create_reliable_channel(
         count = KeptCount(persistence)
         stack.callback(count.close)
         node.limit_rate(config.rate_limit, count)
+        topic = shared.find_topic(node, key, clock, threaded)
+        cycle = ChannelCycle(
+            node, key, config, machine, persistence, bound, topic.retrieval, topic.check, clock=clock, threaded=threaded
+        )
         channel = ReliableChannel(
-            ChannelCycle(node, key, config, machine, persistence, bound, clock=clock, threaded=threaded),
-            subscribe=lambda: shared.subscribe(content_topic),
-            unsubscribe=lambda: shared.unsubscribe(content_topic),
+            cycle,
+            subscribe=lambda: shared.subscribe(topic, cycle),
+            unsubscribe=lambda: shared.unsubscribe(topic, cycle),
             releases=stack.pop_all(),
         )
     shared.add(key, channel)
@@ -220,78 +222,6 @@ def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence:
     unreported = replay(machine, stored, config.fingerprint(machine.segmentation))
     waiting = sum(isinstance(report.event, MessageReceived) for report in unreported)
     return {**machine.summary(), "received": stored.sequence, "received_and_unreported": waiting}
-
-
-class NodeChannels:
-    """The open channels of one node and their topic subscriptions. Thread-safe."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = weakref.ref(node)
-        self._lock = threading.RLock()
-        self._channels: dict[ChannelKey, ReliableChannel | None] = {}
-        self._topics: Counter[str] = Counter()
-        self.defaults: ChannelDefaults | None = None
-        """The configuration of the node, without a reference to the node itself, which would keep it from being
-        collected."""
-
-    def reserve(self, key: ChannelKey) -> None:
-        """Claim a channel. Raises :class:`ChannelExistsError`."""
-        with self._lock:
-            if key in self._channels:
-                raise ChannelExistsError(
-                    f"Channel {key.channel_id!r} is open already for sender {key.sender_id!r}.",
-                    "Use the open handle, or close it first.",
-                )
-            self._channels[key] = None
-
-    def add(self, key: ChannelKey, channel: ReliableChannel) -> None:
-        with self._lock:
-            self._channels[key] = channel
-
-    def release(self, key: ChannelKey) -> None:
-        """Release a channel; harmless when called twice."""
-        with self._lock:
-            self._channels.pop(key, None)
-
-    def subscribe(self, content_topic: str) -> None:
-        """Count one more channel that listens on a topic."""
-        node = self._node()
-        with self._lock:
-            if not self._topics[content_topic] and node is not None:
-                node.subscribe([content_topic])  # counted only if the node takes it
-            self._topics[content_topic] += 1
-
-    def unsubscribe(self, content_topic: str) -> None:
-        """Count one channel fewer; the last one unsubscribes."""
-        node = self._node()
-        with self._lock:
-            self._topics[content_topic] -= 1
-            if self._topics[content_topic] <= 0:
-                del self._topics[content_topic]
-                if node is not None:
-                    node.unsubscribe([content_topic])
-
-    def find(self, channel_id: str, content_topic: str) -> ReliableChannel | None:
-        """An open channel by its id and topic."""
-        with self._lock:
-            for key, channel in self._channels.items():
-                if key.channel_id == channel_id and key.content_topic == content_topic:
-                    return channel
-        return None
-
-
-# Beside the nodes, because a node is any object with the methods of the protocol: it has no attribute for this.
-_nodes: weakref.WeakKeyDictionary[Node, NodeChannels] = weakref.WeakKeyDictionary()
-_nodes_lock = threading.Lock()
-
-
-def channels_of(node: Node) -> NodeChannels:
-    """The open channels of a node; its first channel creates the registry."""
-    with _nodes_lock:
-        known = _nodes.get(node)
-        if known is None:
-            known = _nodes[node] = NodeChannels(node)
-        return known
 
 
 def _check_names(**names: str) -> None:

@@ -25,11 +25,9 @@ from reliable_channel.channel.outgoing import OutgoingQueue
 from reliable_channel.channel.persistence import ChannelKey, LabelledSend, Persistence
 from reliable_channel.channel.reports import ReportQueue
 from reliable_channel.channel.retrieval import (
-    StoredHashes,
-    StoreEnvelopes,
+    StoreCheck,
     StoreFailure,
     StoreQueries,
-    StoreResult,
     StoreRetrieval,
 )
 from reliable_channel.channel.steps import (
@@ -51,23 +49,15 @@ from reliable_channel.core.sds import Outgoing, OutgoingReason
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import decode_sds_message
 from reliable_channel.transport.base import (
-    HealthChanged,
     Node,
-    NodeEvent,
-    Queued,
     RateLimitNear,
-    Received,
     ReceivedEnvelope,
     RecordsGone,
-    SendDelayed,
-    SendFailed,
-    Sent,
 )
 from reliable_channel.transport.clock import Clock, earliest, has_passed, now_ms
 from reliable_channel.transport.dispatcher import Dispatcher
-from reliable_channel.transport.health import HealthState
 
-Result = DispatchReport | RateLimitNear | HealthChanged | RecordsGone | StoredHashes | StoreFailure
+Result = DispatchReport | RateLimitNear | RecordsGone | StoreFailure
 """A report of the node or a store other than an envelope."""
 
 MAX_INPUTS_PER_CYCLE = 256
@@ -91,6 +81,8 @@ class ChannelCycle:
         machine: ChannelMachine,
         persistence: Persistence,
         encryption: ChannelEncryption | None,
+        retrieval: StoreRetrieval,
+        check: StoreCheck,
         *,
         clock: Clock,
         threaded: bool,
@@ -104,13 +96,19 @@ class ChannelCycle:
         self.lock = threading.RLock()
         self.space = threading.Condition(self.lock)
         self.machine = machine
+        self.plain_family = machine.sds_config.wire_family if encryption is None else None
+        """The family in which the ids of the channel's messages can be read, ``None`` if it encrypts."""
         self.journal = Journal(machine, key, config, persistence)
         self._envelope_reader = EnvelopeReader(machine, key.pubsub_topic, encryption)
         self.arrivals = Arrivals()
-        self.retrieval = StoreRetrieval(
-            node, key.pubsub_topic, key.content_topic, self._on_store_result, threaded=threaded
-        )
-        self._queries = StoreQueries(self.retrieval, config)
+        self.threaded = threaded
+        self.listens = False
+        """Whether the channel is started: it takes what a store has."""
+        self.heard_at = 0
+        """When (Unix ms) an envelope of another channel on the topic was heard: until then this one missed nothing."""
+        self.retrieval = retrieval
+        self._check = check
+        self._queries = StoreQueries(retrieval, config)
         self._report_queue = ReportQueue(self.journal, self.message_events, self.lock, self.work.set)
         self.outgoing = OutgoingQueue(key, node, encryption, self._report_queue.emit)
         self.dispatch_reports = DispatchReports(
@@ -188,15 +186,13 @@ class ChannelCycle:
     def open(self) -> None:
         """Start: dispatch unacknowledged segments again, and query a store for what was missed."""
         with self.lock:
-            now = self._now()
-            last_active = self.machine.last_active
-            self._take([Opened(now)])
-            self._queries.catch_up(last_active, now)
+            self._take([Opened(self._now())])
+        self.catch_up()
         self.work.set()
 
     def run(self) -> int | None:
         """Run one cycle; returns when (Unix ms) the next one is due, ``None`` when nothing is planned."""
-        if not self.retrieval.threaded:
+        if not self.threaded:
             self.retrieval.run_pending()
         with self.lock:
             if self._report_queue.closed:  # a thread that another one waits for in vain
@@ -228,6 +224,7 @@ class ChannelCycle:
         with self.lock:
             try:
                 self._keep_arrivals()
+                self.machine.last_active = max(self.machine.last_active, self.heard_at)
                 if self.journal.keeps:
                     self.outgoing.withdraw_segments()
             finally:
@@ -247,42 +244,40 @@ class ChannelCycle:
 
     # ---- what node and store report, from any thread -----------------------------------------------------------------
 
-    def on_node_event(self, event: NodeEvent) -> None:
-        """The node's listener: never blocks. A channel that falls behind drops envelopes; stores have them."""
-        match event:
-            case Received(envelope):
-                if envelope.message.content_topic != self.key.content_topic:
-                    return
-                if envelope.hold is not None:
-                    envelope.hold.take()  # or Kafka's offset is committed past what only this process has
-                if not self.arrivals.offer(envelope):
-                    self._release_holds([envelope])
-                    return
-            # Every channel of a node hears of every envelope. With hundreds of channels, waking all of them for each
-            # took minutes of CPU.
-            case Sent(message=message):
-                if message.content_topic != self.key.content_topic:  # those of this topic may also be in a store
-                    return
-                # Without the payload, of which a busy channel would hold that of every envelope of its topic.
-                self._results.append(replace(event, message=replace(message, payload=b"")))
-                if not self.outgoing.may_await(event.request_id):
-                    return
-            case Queued() | SendDelayed() | SendFailed() if not self.outgoing.may_await(event.request_id):
-                return
-            case _:
-                self._results.append(event)
+    def offer(self, envelope: ReceivedEnvelope) -> bool:
+        """Take an envelope of the node: never blocks. A channel that falls behind drops it, and returns ``False``:
+        stores have it."""
+        if envelope.hold is not None:
+            envelope.hold.take()  # or Kafka's offset is committed past what only this process has
+        accepted = self.arrivals.offer(envelope)
+        if not accepted:
+            self._release_holds([envelope])
         self.work.set()
+        return accepted
 
-    def _on_store_result(self, result: StoreResult) -> None:
-        """Take the envelopes that a store returned, or its failure."""
-        if isinstance(result, StoreEnvelopes):
-            with self.space:
-                # A store may hold a day of a busy channel: its thread waits for this one, nothing is dropped.
-                while self.retrieval.threaded and not self.retrieval.ended and self.arrivals.is_crowded:
-                    self.space.wait(0.1)  # not for ever: nobody notifies when ``ended`` is set
-            self.arrivals.put(result.envelopes)
-        else:
-            self._results.append(result)
+    def put_stored(self, envelopes: list[ReceivedEnvelope]) -> bool:
+        """Take envelopes of a store; ``False``: the channel is stopping. A store may hold a day of a busy channel: its
+        thread waits for this one, and nothing is dropped."""
+        with self.space:
+            while self.threaded and self.listens and self.arrivals.is_crowded:
+                self.space.wait(0.1)  # not for ever: nobody notifies when it stops listening
+            if self.listens:
+                self.arrivals.put(envelopes)
+        self.work.set()
+        return self.listens
+
+    def catch_up(self) -> None:
+        """Query a store for what was missed, if the configuration wants that."""
+        now = self._now()
+        start = self._queries.catch_up(max(self.machine.last_active, self.heard_at), now)
+        if start is not None:
+            self._check.begin(start, now, self.config.query_window_ms)
+
+    def report(self, result: Result) -> None:
+        """Take a report of the node or of a store, unless it is on an envelope of another channel: never blocks."""
+        if isinstance(result, DispatchReport) and not self.outgoing.may_await(result.request_id):
+            return
+        self._results.append(result)
         self.work.set()
 
     # ---- inside a cycle ----------------------------------------------------------------------------------------------
@@ -316,7 +311,9 @@ class ChannelCycle:
         due = self.machine.next_due()
         if is_set_back := self.machine.is_ahead_of(now):
             self._no_timers_until = 0
+            self.heard_at = min(self.heard_at, now)
             self._queries.follow_clock(now)
+            self._check.follow_clock(now)
         ticks = is_set_back or (due is not None and max(due, self._no_timers_until) <= now)
         if ticks and not self._apply(Ticked(now), outcomes):
             self._no_timers_until = now + FAILED_TIMERS_WAIT_MS
@@ -329,7 +326,6 @@ class ChannelCycle:
             for _ in range(min(len(self.arrivals), MAX_INPUTS_PER_CYCLE)):
                 envelope = self.arrivals.take()
                 taken.append(envelope)
-                self._queries.note_hash(envelope.message_hash, now)
                 received = self._envelope_reader.decrypt(envelope, now)
                 if isinstance(received, ChannelProblem):
                     self._report_queue.emit(received)
@@ -342,20 +338,13 @@ class ChannelCycle:
     def _read_result(self, result: Result, now: int) -> Input | None:
         """Emit the events of a report; returns the input for the state machine, if any."""
         match result:
-            case StoredHashes():
-                self._queries.fetch_unknown(result)
             case StoreFailure():
                 self._report_queue.emit(self._make_problem("store_failed", result.detail, now))
             case RecordsGone():
                 self._report_queue.emit(self._make_problem("records_gone", str(result), now))
-            case HealthChanged():
-                if result.health.state is not HealthState.UNHEALTHY:
-                    self._queries.catch_up(self.machine.last_active, now)
             case RateLimitNear():
                 self.dispatch_reports.approach_limit(result, now)
             case _:
-                if isinstance(result, Sent):
-                    self._queries.note_hash(result.message_hash, now)
                 return self.dispatch_reports.apply(result, now)
         return None
 
@@ -416,6 +405,7 @@ class ChannelCycle:
             self._take(self.outgoing.pump(now))
             if not self._effects:
                 self._queries.run_due(now)
+                self._check.run_due(now)
                 self.space.notify_all()
                 return
 
@@ -445,6 +435,7 @@ class ChannelCycle:
             None if timers is None else max(timers, self._no_timers_until),
             self.outgoing.next_due(now),
             self._queries.next_due(),
+            self._check.due,
         ]
         if self.arrivals:
             due.append(now if self._draining else self._last_processing + self.config.process_task_min_elapse_ms)

@@ -218,7 +218,7 @@ class ChannelMachine:
             "content_topic": self.content_topic,
             "sender_id": self.sender_id,
             "sends": {state.value: states.count(state) for state in SendState},
-            "unacknowledged_segments": len(self.sds.unacknowledged()),
+            "unacknowledged_segments": self.sds.count_unacknowledged(),
             "missing_segments": len(self.sds.missing_ids()),
             "lamport_clock": self.sds.clock,
         }

@@ -2,7 +2,8 @@
 
 It queries by message hash (the retrieval hint of a missing segment), or by content topic and time (query on connect,
 and missing segments without a hint). Answers are envelopes; SDS detects which are new. From time to time it queries the
-hashes alone, and fetches the envelopes that did not arrive.
+hashes alone, and fetches the envelopes that did not arrive. The channels of a topic share all this: otherwise each of
+them would read what was sent in all.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from reliable_channel.channel.steps import Fetch
 from reliable_channel.core.errors import ReliableChannelError
 from reliable_channel.core.wire.waku import message_hash
 from reliable_channel.transport.base import Node, ReceivedEnvelope, Source
-from reliable_channel.transport.clock import earliest
 from reliable_channel.transport.store.model import MAX_HASHES, StorePage, StoreQuery, is_message_hash
 from reliable_channel.transport.threads import join
 
@@ -93,7 +93,8 @@ StoreResult = StoreEnvelopes | StoredHashes | StoreFailure
 
 
 class StoreRetrieval:
-    """``answered`` gets every page. ``threaded=False``: :meth:`run_pending` does the work, for tests."""
+    """The queries of all channels of a content topic. ``answered`` gets every page. ``threaded=False``:
+    :meth:`run_pending` does the work, for tests."""
 
     def __init__(
         self,
@@ -113,19 +114,21 @@ class StoreRetrieval:
         self._ranges: deque[TimeRange] = deque()
         self._check: HashCheck | None = None
         self._fails = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        """While there is something to query: threads of channels that wait for nothing cost what they cost."""
+        self._users = 0
         self.ended = False
 
     def ask_hashes(self, hints: Iterable[bytes]) -> None:
         """Query for these envelopes, as many in one query as a store takes."""
-        with self._changed:
+        with self._lock:
             self._hashes.update(dict.fromkeys(hints))
         self._wake()
 
     def ask_range(self, wanted: TimeRange) -> None:
         """Query for all envelopes of a time range; waiting queries that overlap are joined."""
-        with self._changed:
+        with self._lock:
             for waiting in list(self._ranges):
                 if waiting.start_ms <= wanted.end_ms and wanted.start_ms <= waiting.end_ms:
                     self._ranges.remove(waiting)
@@ -135,7 +138,7 @@ class StoreRetrieval:
 
     def check_hashes(self, check: HashCheck) -> None:
         """Query for hashes alone, after all other queries."""
-        with self._changed:
+        with self._lock:
             self._check = check
         self._wake()
 
@@ -145,43 +148,44 @@ class StoreRetrieval:
             self._ask(work)
 
     def stop(self) -> None:
-        """End the thread after its current query, for which this waits ``STOP_TIMEOUT_S``; forget waiting queries."""
-        with self._changed:
+        """If no other channel queries: end the thread after its current query, for which this waits
+        ``STOP_TIMEOUT_S``, and forget waiting queries."""
+        with self._lock:
+            self._users -= 1
+            if self._users > 0:
+                return
             self.ended = True
             self._hashes.clear()
             self._ranges.clear()
             self._check = None
-            self._changed.notify_all()
             thread, self._thread = self._thread, None
         if thread is not None:
             join(thread, STOP_TIMEOUT_S)
 
     def start(self) -> None:
-        """Allow queries again after ``stop``."""
-        with self._changed:
+        """Allow the queries of one more channel."""
+        with self._lock:
+            self._users += 1
             self.ended = False
 
     def _wake(self) -> None:
-        with self._changed:
-            if not self.threaded or self.ended:
-                return
-            if self._thread is None:
+        with self._lock:
+            if self.threaded and not self.ended and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="reliable-channel-store", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
 
     def _run(self) -> None:
-        me = threading.current_thread()
         while True:
-            with self._changed:
-                while self._thread is me and not self._hashes and not self._ranges and self._check is None:
-                    self._changed.wait()
-                if self._thread is not me:
-                    return
             self.run_pending()
+            with self._lock:
+                if self._thread is not threading.current_thread():
+                    return
+                if not self._hashes and not self._ranges and self._check is None:
+                    self._thread = None
+                    return
 
     def _next(self) -> Question | None:
-        with self._changed:
+        with self._lock:
             if self.ended:
                 return None
             if self._hashes:
@@ -250,6 +254,65 @@ class StoreRetrieval:
             yield ReceivedEnvelope(entry.message, topic, digest, Source.STORE)
 
 
+class StoreCheck:
+    """Finds what stores have of a content topic and no channel here received or sent. Thread-safe."""
+
+    def __init__(self, retrieval: StoreRetrieval) -> None:
+        self._retrieval = retrieval
+        self._lock = threading.Lock()
+        self._window_ms = 0
+        self._known: dict[bytes, int] = {}  # hash -> when it was noted, Unix ms; oldest first
+        self._checked_until = 0
+        self._cursor: bytes | None = None
+        """Where the last check was cut: the next one goes on there."""
+        self.due: int | None = None
+        """When (Unix ms) the next check begins; ``None`` if no channel wants any."""
+
+    def begin(self, start: int, now: int, window_ms: int) -> None:
+        """Check from now on what was stored since ``start`` and within ``window_ms``."""
+        with self._lock:
+            if self.due is None:
+                self.due, self._checked_until = now + CHECK_PERIOD_MS, start
+            elif start < self._checked_until:
+                self._checked_until, self._cursor = start, None
+            self._window_ms = max(self._window_ms, window_ms)
+
+    def note_hash(self, hint: bytes, now: int) -> None:
+        """Note an envelope that arrived or was sent: no check fetches it."""
+        with self._lock:
+            if self.due is not None:
+                self._known.setdefault(hint, now)
+                if len(self._known) > MAX_REMEMBERED_HASHES:
+                    del self._known[next(iter(self._known))]
+
+    def fetch_unknown(self, stored: StoredHashes) -> None:
+        """Fetch the envelopes that a store has and nobody brought."""
+        with self._lock:
+            self._checked_until, self._cursor = stored.until_ms, stored.cursor
+            unknown = [hint for hint in stored.hashes if hint not in self._known]
+        self._retrieval.ask_hashes(unknown)
+
+    def follow_clock(self, now: int) -> None:
+        """Move all times with a clock that was set back to ``now``."""
+        with self._lock:
+            self._checked_until = min(self._checked_until, now)
+            if self.due is not None:
+                self.due = min(self.due, now + CHECK_PERIOD_MS)
+
+    def run_due(self, now: int) -> None:
+        """Begin the check if it is due."""
+        with self._lock:
+            if self.due is None or self.due > now:
+                return
+            start = max(self._checked_until - CATCH_UP_MARGIN_MS, now - self._window_ms)
+            while self._known and next(iter(self._known.values())) < start:
+                del self._known[next(iter(self._known))]
+            self.due = now + CHECK_PERIOD_MS
+            check = HashCheck(start, now, self._cursor)
+            self._cursor = None  # if the check fails, the next one begins at the start
+        self._retrieval.check_hashes(check)
+
+
 class StoreQueries:
     """Decides what a channel queries, and when. Guarded by the channel's lock."""
 
@@ -259,33 +322,14 @@ class StoreQueries:
         self._last_range_without_hint = self._last_hour = 0
         self._wanted_since: int | None = None
         self._pause_until = 0
-        self._known: dict[bytes, int] = {}  # hash -> when it was noted, Unix ms; oldest first
-        self._checked_until = 0
-        self._check_cursor: bytes | None = None
-        """Where the last check was cut: the next one goes on there."""
-        self._check_due: int | None = None
 
-    def catch_up(self, last_active: int, now: int) -> None:
-        """Query what was missed since ``last_active``, and check for more from now on, if the configuration wants
-        that."""
-        if self._config.query_on_connect:
-            start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
-            self._retrieval.ask_range(TimeRange(start, now))
-            if self._check_due is None:
-                self._checked_until = start
-                self._check_due = now + CHECK_PERIOD_MS
-
-    def note_hash(self, hint: bytes, now: int) -> None:
-        """Note an envelope that arrived or was sent: no check fetches it."""
-        if self._check_due is not None:
-            self._known.setdefault(hint, now)
-            if len(self._known) > MAX_REMEMBERED_HASHES:
-                del self._known[next(iter(self._known))]
-
-    def fetch_unknown(self, stored: StoredHashes) -> None:
-        """Fetch the envelopes that a store has and nobody brought."""
-        self._checked_until, self._check_cursor = stored.until_ms, stored.cursor
-        self._retrieval.ask_hashes(hint for hint in stored.hashes if hint not in self._known)
+    def catch_up(self, last_active: int, now: int) -> int | None:
+        """Query what was missed since ``last_active``, if the configuration wants that; returns from when (Unix ms)."""
+        if not self._config.query_on_connect:
+            return None
+        start = max(last_active - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
+        self._retrieval.ask_range(TimeRange(start, now))
+        return start
 
     def fetch(self, fetch: Fetch, now: int) -> None:
         """Query for one missing segment: by its hint if that is a hash, or the last hour. The same hour is queried
@@ -314,22 +358,8 @@ class StoreQueries:
         self._last_range_without_hint = min(self._last_range_without_hint, now)
         self._last_hour = min(self._last_hour, now)
         self._pause_until = min(self._pause_until, now + RANGE_PAUSE_MS)
-        self._checked_until = min(self._checked_until, now)
-        if self._check_due is not None:
-            self._check_due = min(self._check_due, now + CHECK_PERIOD_MS)
 
     def run_due(self, now: int) -> None:
-        """Query what is due."""
-        if self._check_due is not None and self._check_due <= now:
-            start = max(self._checked_until - CATCH_UP_MARGIN_MS, now - self._config.query_window_ms)
-            while self._known and next(iter(self._known.values())) < start:
-                del self._known[next(iter(self._known))]
-            self._check_due = now + CHECK_PERIOD_MS
-            self._retrieval.check_hashes(HashCheck(start, now, self._check_cursor))
-            self._check_cursor = None  # if the check fails, the next one begins at the start
-        self._query_wanted_range(now)
-
-    def _query_wanted_range(self, now: int) -> None:
         """Query the store for the time that overdue sets need, in one query for all. Anybody can open such sets: the
         pause after a query grows with the time it covered, so that all queries together cost ``1 / RANGE_PAUSE_SHARE``
         times the traffic of the channel at most."""
@@ -342,4 +372,4 @@ class StoreQueries:
 
     def next_due(self) -> int | None:
         """When (ms) :meth:`run_due` must run next."""
-        return earliest(self._check_due, None if self._wanted_since is None else self._pause_until)
+        return None if self._wanted_since is None else self._pause_until

@@ -12,7 +12,7 @@ import bench
 from bench.__main__ import FRAME, main
 
 ALL = frozenset(m.name for m in pkgutil.iter_modules(bench.__path__) if not m.ispkg and m.name not in FRAME)
-QUICK = frozenset(("acknowledgements", "codecs", "lookups", "node_logs", "sds", "segmentation"))
+QUICK = frozenset(("acknowledgements", "codecs", "lookups", "many_channels", "node_logs", "sds", "segmentation"))
 """The benches that start no process."""
 SHORTER = {
     "pipeline": ("--workload", "pairs"),

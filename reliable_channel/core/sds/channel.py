@@ -142,6 +142,10 @@ class SdsChannel:
         outgoing = self._state.outgoing
         return tuple(outgoing.outgoing(segment, OutgoingReason.RESEND) for segment in outgoing.open_segments())
 
+    def count_unacknowledged(self) -> int:
+        """How many messages the outgoing buffer holds."""
+        return sum(1 for _ in self._state.outgoing.open_segments())
+
     def count_unacknowledged_bytes(self) -> int:
         """The encoded size (bytes) of all messages in the outgoing buffer, which is most of a sender's snapshot."""
         return sum(len(segment.data) for segment in self._state.outgoing.open_segments())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliable_channel.channel import ChannelKey, Persistence
-from reliable_channel.channel.api import _nodes
+from reliable_channel.channel.node_channels import _nodes
 from reliable_channel.channel.persistence import LabelledSend, StoredChannel
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import RequestId

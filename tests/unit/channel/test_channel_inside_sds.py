@@ -190,7 +190,7 @@ def test_what_waits_under_a_key_that_was_removed_fails_with_an_event(tmp_path: P
     world = World()
     stored = {"history_backend": "sqlite", "database": tmp_path / "alice.sqlite", "query_on_connect": False}
     alice = join(world, "alice", **stored)
-    alice.channel._node.stop()
+    world.node("alice").stop()
     alice.channel.send(SECRET)
     world.run(500)
     alice.channel.close()
