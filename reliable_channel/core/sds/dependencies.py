@@ -51,8 +51,8 @@ def review_dependencies(
             # began, by a sender whose rate limit held it back, so it is asked for; but nothing so old is waited for.
             asks = is_old and follows_known
             # Who uses a scheme that is not known here names ids of that scheme, which stay unproven for minutes.
-            doubted = unproven and dependency in state.unproven.doubts
-            _classify(state, message, lamport, dependency, is_old, asks, not doubted, dependencies)
+            met = unproven and state.unproven.meets(dependency, lamport)
+            _classify(state, message, lamport, dependency, is_old, asks, not met, dependencies)
         elif state.participant_id is not None:
             follows_known = True
     if dependencies.missing:

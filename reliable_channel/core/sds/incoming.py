@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from reliable_channel.core.sds.config import SdsParameters
@@ -226,13 +226,13 @@ class IncomingBuffer:
         return self._take_without_rest(shares.oldest_of(shares.greediest()))
 
     def settle(
-        self, message_id: str, log: MessageLog, *, past: bool = False
+        self, message_id: str, log: MessageLog, meets: Callable[[str, int], bool], *, past: bool = False
     ) -> tuple[list[Waiting], list[tuple[Waiting, str]]]:
         """Recheck the messages that watch for an id, after it was delivered, held or declared lost.
 
         Returns the messages that wait for nothing else, which stay in the buffer, and (message, dependency) for each
-        held dependency that is not earlier than its message, which therefore does not wait for it. ``past``: the id
-        counts as met although it is not in the log."""
+        held dependency that is not earlier than its message, which therefore does not wait for it. ``meets``: of
+        unproven messages. ``past``: the id counts as met although it is not in the log."""
         ready: list[Waiting] = []
         not_causal: list[tuple[Waiting, str]] = []
         in_log, held_under, missing, syncs = log.holds, self.waiting.get, self.missing, self.syncs.owners
@@ -241,7 +241,8 @@ class IncomingBuffer:
             unmet = waiting.unmet
             while unmet:
                 dependency = unmet[-1]
-                if not in_log(dependency) and not (past and dependency == message_id):
+                is_met = in_log(dependency) or (past and dependency == message_id)
+                if not is_met and not (waiting.unproven and meets(dependency, waiting.lamport)):
                     held = held_under(dependency)
                     if held is not None:
                         if held.lamport < waiting.lamport:

@@ -287,7 +287,7 @@ class SdsReceiver:
             self._deliver(waiting, now, events)
         if missing is not None:
             state.review.record_arrival(missing, now, events)
-        if incoming.waiting and state.log.holds(message_id):
+        if incoming.waiting and (unproven or state.log.holds(message_id)):
             self.settle([message_id], now, events)
         while unproven and (surplus := state.unproven.surplus()) is not None:
             self.end_doubt(surplus, now, events)
@@ -601,7 +601,8 @@ class SdsReceiver:
     ) -> None:
         """Put the messages that waited for nothing but this id into the heap; report dependencies that are not
         causal."""
-        ready, not_causal = self._state.incoming.settle(message_id, self._state.log, past=past)
+        state = self._state
+        ready, not_causal = state.incoming.settle(message_id, state.log, state.unproven.meets, past=past)
         for waiting, dependency in not_causal:
             reason = RefusalReason.NOT_CAUSAL
             events.append(MessageRefused(now, waiting.sds_id, waiting.sender_id, reason, dependency))

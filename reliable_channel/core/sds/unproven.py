@@ -44,6 +44,12 @@ class Unproven:
         doubt = self.doubts.get(message_id)
         return None if doubt is None else doubt.record
 
+    def meets(self, message_id: str, lamport: int) -> bool:
+        """Whether an id is met for unproven messages with this Lamport timestamp, whose sender may make it in the same
+        unknown way: its unproven message is delivered, or is not earlier."""
+        record = self.get(message_id)
+        return record is not None and not (isinstance(record, Waiting) and record.lamport < lamport)
+
     def add(self, message_id: str, doubt: Doubt) -> None:
         """Add an unproven message."""
         record = doubt.record

@@ -184,8 +184,24 @@ def test_unproven_messages_do_not_wait_for_each_other() -> None:
     assert len(delivered(verdicts(channel, *chain))) == 4
     channel = opened(None, before_observation=False)
     assert delivered(verdicts(channel, chain[1])) == []
-    assert delivered(verdicts(channel, chain[0], now=T0 + 40)) == [("dave", b"0")]
-    assert delivered([*channel.tick(T0 + 300_040).events]) == [("dave", b"1")]
+    assert delivered(verdicts(channel, chain[0], now=T0 + 40)) == [("dave", b"0"), ("dave", b"1")]
+
+
+@pytest.mark.parametrize("participant", ["alice", None])
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("order", [(1, 2, 3, 0), (3, 2, 1, 0), (2, 1, 3, 0)])
+def test_an_unproven_message_waits_for_one_that_itself_waits(
+    order: tuple[int, ...], restored: bool, participant: str | None
+) -> None:
+    channel = opened(participant, before_observation=False)
+    ids = ["first", *(f"{number:064x}" for number in range(1, 4))]
+    chain = [message(ids[n], "dave", T0 + n, (ids[n - 1],) if n else (), content=b"%d" % n) for n in range(4)]
+    came: list[object] = []
+    for number in order:
+        came += verdicts(channel, chain[number])
+        if restored:
+            channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    assert delivered(came) == [("dave", b"%d" % number) for number in range(4)]
 
 
 def test_a_copy_of_an_unproven_message_is_a_copy_and_another_one_loses_to_it() -> None:
