@@ -79,6 +79,8 @@ def relation(
     # Of two sends, an id that binds sender and Lamport timestamp is recomputed from one. A message that has won once
     # stays: two that can both be recomputed would replace each other for ever (docs/spec/sds.md, *Bounds*).
     wins = verified and not known.won
+    if wins and state.log.may_have_forgotten((message.lamport_timestamp or 0, message.message_id), message.sender_id):
+        return NEW  # and too old: it may have been delivered before the other one came
     report_conflict(message, known, wins, now, events)
     return WINNER if wins else LOSER
 

@@ -59,9 +59,10 @@ class AckReview:
         self, message_id: str, sender_id: str, lamport: int, since: int, now: int, events: list[SdsEvent]
     ) -> None:
         """Track the acknowledgements of a message that is new since ``since`` (ms), if the configuration selects it."""
+        if sender_id != self._me and not self._everyone:
+            return
+        self.untrack(message_id)  # the log may have forgotten it
         if sender_id != self._me:
-            if not self._everyone:
-                return
             self._others.add(message_id, sender_id, OVERHEAD)
         self.table.add(Tracked(message_id, sender_id, lamport, since))
         while self._others.surplus > 0 and (oldest := self._others.take_surplus()) is not None:

@@ -15,13 +15,15 @@ from reliable_channel.core.sds import (
     Delivered,
     DuplicateSeen,
     MessageRefused,
+    PossiblyAcknowledged,
+    RefusalReason,
     SdsChannel,
 )
 from reliable_channel.core.sds.events import SdsEvent
 from reliable_channel.core.wire.hashing import compute_joined_id, js_message_id, sds_message_id, sha256
 from reliable_channel.core.wire.sds import SdsMessage
 from tests.support.sds_inside import log_positions
-from tests.unit.sds.sds_network import CHANNEL, T0, message, of_type, opened, small_config
+from tests.unit.sds.sds_network import CHANNEL, T0, filter_of, message, of_type, opened, small_config
 
 OK = js_message_id(b"ok")
 
@@ -164,6 +166,39 @@ def test_a_participant_and_an_observer_judge_alike(order: list[str], data: st.Da
         found.append([(e.sender_id, e.winner) for e in events if type(e) is Conflict])  # type: ignore[misc]
     assert found[:2] == found[2:]
     assert ("bob", lamport) in [each[:2] for each in found[0]]
+
+
+def talk_on(channel: SdsChannel, now: int) -> None:
+    """Messages of bob that make the log forget what he sent before."""
+    for number in range(20):
+        channel.receive(message(f"bob's {number}", "bob", now + number), now + number)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_text_whose_first_send_the_log_forgot_is_tracked_once(restored: bool) -> None:
+    """A filter that contains the id would else count twice, until a restart."""
+    channel, text = opened(None, max_log_entries=8), js_message_id(b"ok")
+    first, again = message(text, "bob", T0 + 1, content=b"ok"), message(text, "bob", T0 + 900, content=b"ok")
+    channel.receive(message("carol's", "carol", T0, bloom_filter=filter_of()), T0)
+    channel.receive(first, T0 + 1)
+    talk_on(channel, T0 + 2)
+    assert len(of_type(channel.receive(again, T0 + 900), Delivered)) == 1
+    if restored:
+        channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    step = channel.receive(message("a filter", "carol", T0 + 901, bloom_filter=filter_of(text)), T0 + 901)
+    assert [event.message_id for event in of_type(step, PossiblyAcknowledged)] == [text]
+
+
+def test_a_message_that_the_log_forgot_is_not_delivered_again_because_of_a_stranger_under_its_id() -> None:
+    channel = opened(None, max_log_entries=8)
+    true = message(sds_message_id("bob", T0 + 1, b"true"), "bob", T0 + 1, content=b"true")
+    assert len(of_type(channel.receive(true, T0 + 1, id_verified=True), Delivered)) == 1
+    talk_on(channel, T0 + 2)
+    forged = message(true.message_id, "mallory", T0 + 900, content=b"false")
+    channel.receive(forged, T0 + 900, id_verified=False)
+    step = channel.receive(true, T0 + 901, id_verified=True)
+    assert of_type(step, Delivered) == []
+    assert [event.reason for event in of_type(step, MessageRefused)] == [RefusalReason.OLDER_THAN_LOG]
 
 
 def test_an_id_that_begins_with_nul_is_an_id_like_any_other() -> None:
