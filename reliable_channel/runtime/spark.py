@@ -89,11 +89,12 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 REQUIRED = {
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
 }
-"""Spark's defaults, whatever a site has set. Without the first two tasks cannot read what Spark gives them: the types
-of Arrow's columns, and the texts of the rows in the state of ack, which have no nulls. Spark does not start reassembly
-with the other format of state."""
+"""Spark's defaults, whatever a site has set. Without the first three tasks cannot read what Spark gives them: the types
+of Arrow's columns, the texts of the rows in the state of ack, which have no nulls, and times, which have a zone. Spark
+does not start reassembly with the other format of state."""
 
 
 def session_conf(settings: Settings) -> dict[str, str]:

@@ -28,6 +28,7 @@ def test_no_site_changes_the_form_of_what_tasks_read() -> None:
     merged = session_conf(load("local", spark={"conf": conf}))
     assert merged.items() >= REQUIRED.items()
     assert merged["spark.sql.streaming.stateStore.encodingFormat"] == "unsaferow"  # reassembly has no other
+    assert merged["spark.sql.timestampType"] == "TIMESTAMP_LTZ"  # verdicts compare times with a zone
     assert merged["spark.sql.ansi.enabled"] == "false"
 
 
