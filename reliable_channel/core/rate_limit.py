@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from reliable_channel.core.errors import ConfigurationError
 
@@ -114,6 +114,18 @@ class RateLimitSnapshot:
     announced: bool
 
 
+class Mark(NamedTuple):
+    """A state of a :class:`RateLimitManager`: of its queues the lengths."""
+
+    epoch: int
+    clock_epoch: int
+    used: int
+    announced: bool
+    content_in_a_row: int
+    content: int
+    control: int
+
+
 class RateLimitManager(Generic[Item]):
     """Decides which items are dispatched now and which wait; every method returns events in order."""
 
@@ -126,6 +138,8 @@ class RateLimitManager(Generic[Item]):
         self._content: deque[tuple[Item, Traffic]] = deque()
         self._control: deque[tuple[Item, Traffic]] = deque()
         self._content_in_a_row = 0
+        self._taken: list[tuple[deque[tuple[Item, Traffic]], tuple[Item, Traffic]]] = []
+        """What the last ``submit`` or ``tick`` took from the queues."""
         if snapshot is not None:
             self.adopt(snapshot)
 
@@ -157,10 +171,35 @@ class RateLimitManager(Generic[Item]):
         elif epoch < self._epoch - 1:  # it may have been years ahead
             self._epoch, self._used, self._announced = epoch, self.config.messages_per_epoch, True
         self._clock_epoch = epoch
+        self._taken.clear()
         events: list[RateLimitEvent[Item]] = []
         while (queue := self._next_queue()) and not (self._counts(queue[0][1]) and self._full):
-            events += self._dispatch(*queue.popleft())
+            waiting = queue.popleft()
+            self._taken.append((queue, waiting))
+            events += self._dispatch(*waiting)
         return events
+
+    def mark(self) -> Mark:
+        """The state that :meth:`undo` goes back to: before one ``submit`` or ``tick``."""
+        return Mark(
+            self._epoch,
+            self._clock_epoch,
+            self._used,
+            self._announced,
+            self._content_in_a_row,
+            len(self._content),
+            len(self._control),
+        )
+
+    def undo(self, mark: Mark) -> None:
+        """Undo the one ``submit`` or ``tick`` since ``mark``. What waits is not copied for it: that cost each submit
+        what all that wait cost."""
+        for queue, waiting in reversed(self._taken):
+            queue.appendleft(waiting)
+        for queue, length in ((self._content, mark.content), (self._control, mark.control)):
+            if len(queue) > length:
+                queue.pop()
+        self._epoch, self._clock_epoch, self._used, self._announced, self._content_in_a_row = mark[:5]
 
     def next_due(self) -> int | None:
         """When (ms) ``tick`` next has something to dispatch, or ``None``."""

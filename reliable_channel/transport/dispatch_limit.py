@@ -237,11 +237,11 @@ class DispatchLimit(Generic[Item]):
             kept = count.read()
             if kept is not None:
                 self._manager.adopt(kept)
-            before = self._manager.copy()
+            before = self._manager.mark()
             try:
                 yield
                 if (snapshot := self._manager.snapshot()) != kept:
                     count.write(snapshot)
             except BaseException:
-                self._manager = before  # nobody learns of what was admitted: it waits again
+                self._manager.undo(before)  # nobody learns of what was admitted: it waits again
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -269,6 +271,34 @@ def test_a_count_that_cannot_be_stored_loses_nothing_that_waits_and_sends_nothin
             limit.submit("d", FIRST, 100)
     assert dispatched(limit.submit("d", FIRST, 100)) == ["b"]
     assert [dispatched(limit.tick(now)) for now in (200, 300, 400)] == [["c"], ["d"], []]
+
+
+def test_a_submit_copies_nothing_that_waits(monkeypatch):
+    """With 20 000 waiting, each further one took a fifth of a millisecond."""
+    limit: DispatchLimit[int] = DispatchLimit(config(limit=1))
+    monkeypatch.setattr(RateLimitManager, "copy", lambda *_: pytest.fail("it copies its queues"))
+    for item in range(3):
+        limit.submit(item, FIRST, 0)
+    assert limit.waiting == 2
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(Traffic), st.integers(0, 500)), max_size=20),
+    st.one_of(st.none(), st.sampled_from(Traffic)),
+    st.integers(0, 900),
+)
+def test_an_undone_submit_or_tick_leaves_what_was_there(before, traffic, now):
+    manager = RateLimitManager(config(limit=3))
+    for number, (kind, at) in enumerate(before):
+        manager.submit(number, kind, at)
+    mark = manager.mark()
+    kept = {name: copy(value) for name, value in vars(manager).items() if name != "_taken"}
+    if traffic is None:
+        manager.tick(now)
+    else:
+        manager.submit(99, traffic, now)
+    manager.undo(mark)
+    assert {name: value for name, value in vars(manager).items() if name != "_taken"} == kept
 
 
 def test_a_count_file_is_on_disk_before_it_replaces_the_last_one(monkeypatch, tmp_path):
