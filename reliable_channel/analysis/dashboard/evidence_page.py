@@ -9,7 +9,7 @@ from typing import Any
 from reliable_channel.analysis.bundle.verify import EvidenceCheck
 from reliable_channel.analysis.dashboard import message as message_page
 from reliable_channel.analysis.dashboard.figures import svg
-from reliable_channel.analysis.dashboard.render import environment
+from reliable_channel.analysis.dashboard.render import templates
 from reliable_channel.analysis.dashboard.report_page import data_uri, own_style
 from reliable_channel.analysis.report.investigate import find_exact
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -30,5 +30,6 @@ def render(file_name: str, lake: TableSnapshot, checks: Sequence[EvidenceCheck])
             uri = data_uri(svg(part.data, dark=False).decode())
             figures[name] = replace(part, data=replace(part.data, uri=uri))
     values = {**parts, "message": message, "checks": checks, "key": message, "known": {"key": key}}
-    page: str = environment(file_name).get_template("message.html").render(**values, **own_style(), tag="", stopped=[])
+    shown = {**values, **own_style(), "data_dir": file_name, "tag": "", "stopped": []}
+    page: str = templates().get_template("message.html").render(**shown)
     return page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -49,8 +50,9 @@ def prose(sentence: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
-def environment(data_dir: str, **more: Any) -> Environment:
-    """The templates, with what every page needs."""
+@cache
+def templates() -> Environment:
+    """The templates, with what every page needs except ``data_dir``. Compiled once: that takes longer than a page."""
     made = Environment(
         loader=PackageLoader("reliable_channel.analysis.dashboard"),
         autoescape=True,
@@ -73,8 +75,6 @@ def environment(data_dir: str, **more: Any) -> Environment:
         spans=SPANS,
         pages=PAGES,
         version=__version__,
-        data_dir=data_dir,
-        **more,
     )
     return made
 
@@ -83,7 +83,7 @@ class Renderer:
     """Renders the pages of the dashboard."""
 
     def __init__(self, data_dir: str, refresh_ms: int) -> None:
-        self._environment = environment(data_dir, refresh_ms=refresh_ms)
+        self._same = {"data_dir": data_dir, "refresh_ms": refresh_ms}
 
     def page(self, template: str, path: str, known: Mapping[str, Any], values: Mapping[str, Any]) -> bytes:
         """One page. ``here(name=value)`` in it is its own address with some parameters changed."""
@@ -91,10 +91,9 @@ class Renderer:
         def here(**changes: Any) -> str:
             return address(path, **{**known, **changes})
 
-        shown = {"tag": "", "window": None, "stopped": [], "known": known, **values}
-        body = self._environment.get_template(template).render(
-            here=here, path=path, section_path=_PARENTS.get(path, path), **shown
-        )
+        fixed = {"here": here, "path": path, "section_path": _PARENTS.get(path, path), **self._same}
+        shown = {"tag": "", "window": None, "stopped": [], "known": known, **values, **fixed}
+        body = templates().get_template(template).render(**shown)
         return body.encode("utf-8", "replace")
 
 

@@ -17,7 +17,7 @@ from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
 from reliable_channel.analysis import text
-from reliable_channel.analysis.dashboard.render import environment
+from reliable_channel.analysis.dashboard.render import templates
 from reliable_channel.analysis.report import capacity, delivery, depth, drawing, layout, loss, quarantine
 from reliable_channel.analysis.report.charts import capacity as capacity_charts
 from reliable_channel.analysis.report.charts import delivery as delivery_charts
@@ -90,9 +90,10 @@ def render(source: TableWindow, report: dict[str, Any], checks: list[Check]) -> 
             for chapter, words, chart in pictures(source)
         ]
     page: str = (
-        environment(source.snapshot.data_dir)
+        templates()
         .get_template("report.html")
         .render(
+            data_dir=source.snapshot.data_dir,
             report=report,
             when=layout.window(report),
             headline=layout.headline(report),
