@@ -208,8 +208,8 @@ class SdsChannel:
         return SdsStep((), tuple(self._receiver.receive(arrival)))
 
     def ask_for(self, message_ids: Sequence[str], sender_id: str, via: str, now: int) -> SdsStep:
-        """Request messages that ``via``, a message of ``sender_id``, names, also those from before observation. No
-        message waits for them. Ids that are known here are ignored."""
+        """Request messages that ``via``, a message of ``sender_id``, names, also those from before observation. ``via``
+        does not wait for them; later messages do. Ids that are known here are ignored."""
         events: list[SdsEvent] = []
         self._receiver.ask_for(message_ids, sender_id, via, now, events)
         return SdsStep((), tuple(events))
