@@ -497,6 +497,10 @@ class SdsReceiver:
             incoming.reach(still_missing, sender_id, message.message_id, directly=True)
             if state.repair is not None and dependency not in state.repair.requests:
                 state.repair.want(dependency, still_missing.sender_id, now)
+        # The answer to another's request may have been lost on its way here. A message that asks itself is no reason:
+        # its own request has just removed the one here.
+        if state.repair is not None and dependencies.unmet and not message.repair_request:
+            state.repair.want_again(now)
         given_up |= self._drop_surplus_missing(sender_id, now, events)
         return given_up
 

@@ -42,10 +42,11 @@ class Repair:
     def __init__(self, config: SdsParameters, participant_id: str) -> None:
         self._config = config
         self._me = participant_id
-        # nim-sds sets the time of its answer anew at every request: whoever repeats one sooner is never answered.
-        self._patience_ms = config.repair_t_max_ms if config.wire_family is WireFamily.NIM else 0
+        self._is_nim = config.wire_family is WireFamily.NIM
         self.requests: dict[str, tuple[int, str | None]] = {}
         """Missing id → (T_req, its sender if known)."""
+        self.given_way: dict[str, str | None] = {}
+        """Missing id whose request another participant's has removed → its sender if known."""
         self.responses: dict[str, int] = {}
         """Id → T_resp."""
         self.answers_since, self.answers = 0, 0
@@ -64,12 +65,19 @@ class Repair:
         """Plan a request for a missing message at T_req, unless another participant asks first."""
         self.restore_request(message_id, now + self._request_offset(message_id), sender_id)
 
+    def want_again(self, now: int) -> None:
+        """Plan anew the requests that others' have removed: a message arrived that has to wait."""
+        for message_id, sender_id in sorted(self.given_way.items()):  # in the same order after a restart
+            self.want(message_id, sender_id, now)
+
     def unwant(self, message_id: str) -> None:
         """Cancel the request for a message that arrived or was declared lost."""
         self.requests.pop(message_id, None)
+        self.given_way.pop(message_id, None)
 
     def restore_request(self, message_id: str, due: int, sender_id: str | None) -> None:
         """Restore a planned request."""
+        self.given_way.pop(message_id, None)
         self.requests[message_id] = (due, sender_id)
         heapq.heappush(self._request_timers, (due, message_id))
 
@@ -92,18 +100,22 @@ class Repair:
             message_id = heapq.heappop(self._request_timers)[1]
             sender_id = self.requests[message_id][1]
             # At once: what was cancelled and wanted again within a millisecond has two equal timers.
-            self.want(message_id, sender_id, now + self._patience_ms)  # nobody may have answered this one
+            self.restore_request(message_id, self._repeat_at(message_id, now), sender_id)
             entries.append(HistoryEntry(message_id, None, sender_id))
         return entries
 
     def cancel_request(self, message_id: str, now: int) -> bool:
         """Cancel an own request because another participant asks. Returns whether an own request was planned."""
-        # SDS-R removes it, until a message names the id again. With nim-sds the other's request may go unanswered, too,
-        # so there it returns when that can no longer be answered.
         wanted = self.requests.pop(message_id, None)
-        if wanted is not None and self._patience_ms:
-            self.want(message_id, wanted[1], now + self._patience_ms)
-        return wanted is not None
+        if wanted is None:
+            return False
+        # SDS-R removes it, until a message arrives that has to wait. With nim-sds the other's request may go
+        # unanswered, too, so there it returns when that can no longer be answered.
+        if self._is_nim:
+            self.restore_request(message_id, self._repeat_at(message_id, now), wanted[1])
+        else:
+            self.given_way[message_id] = wanted[1]
+        return True
 
     # ---- own answers ---------------------------------------------------------------------------------------------
 
@@ -175,6 +187,14 @@ class Repair:
         """Forget a message because another one with its id has won."""
         self.responses.pop(message_id, None)
         self._kept_bytes -= self.kept.pop(message_id, (b"", 0))[1]
+
+    def _repeat_at(self, message_id: str, now: int) -> int:
+        """When to repeat a request that is sent at ``now``: it or its answer may be lost."""
+        # nim-sds sets the time of its answer anew at every request: whoever repeats one sooner is never answered.
+        # Others answer the first, however often it is repeated.
+        if self._is_nim:
+            return now + self._config.repair_t_max_ms + self._request_offset(message_id)
+        return now + max(1, self._config.repair_t_min_ms)
 
     def _request_offset(self, message_id: str) -> int:
         return request_offset(self._me, message_id, self._config.repair_t_min_ms, self._config.repair_t_max_ms)

@@ -158,6 +158,10 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
         for request in proto.repair_requests:
             sender_id = request.sender_id if request.HasField("sender_id") else None
             state.repair.restore_request(request.message_id, request.due, sender_id)
+        requests = state.repair.requests
+        state.repair.given_way = {
+            key: missing.sender_id for key, missing in state.incoming.missing.items() if key not in requests
+        }
         for response in proto.repair_responses:
             state.repair.restore_response(response.message_id, response.due)
         state.repair.answers_since, state.repair.answers = proto.repair_answers_since, proto.repair_answers
