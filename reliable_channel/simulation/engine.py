@@ -135,6 +135,7 @@ class _Play:
                 self.journal.failed[self._find_message(event.send_id)] = now
             elif isinstance(event, Delivered):
                 self.journal.delivered[(participant.name, event.message_id)] = now
+                self.journal.heard.setdefault((participant.name, event.message_id), now)  # a repaired one came by none
         self._schedule_tick(participant)
 
     def _find_message(self, send_id: str) -> int:

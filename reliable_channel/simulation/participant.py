@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reliable_channel.channel.inbox import Inbox
 from reliable_channel.core.aes_gcm import EncryptionLayer
-from reliable_channel.core.sds import Outgoing, SdsChannel, SdsParameters, SdsStep
+from reliable_channel.core.sds import Buffered, Delivered, Outgoing, SdsChannel, SdsParameters, SdsStep
 from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.wire.malformed import Malformed
@@ -75,6 +76,9 @@ class SimulatedParticipant:
         inside = plan.encryption_layer is EncryptionLayer.INSIDE_SDS
         self._inside = self._cipher if inside else None
         self._around = None if inside else self._cipher
+        # Without parity, and where ids are those of ciphertexts, the segments of a message show no other of its ids.
+        repairs = plan.parity_rate is not None and self._inside is None and foreign is None
+        self._inbox = Inbox(plan.channel_id, plan.content_topic, self._segmentation) if repairs else None
         self._last_timestamp_ns = 0
 
     def send_message(self, message: PlannedMessage, now: int, fault: Fault | None = None) -> SentSegments:
@@ -137,4 +141,16 @@ class SimulatedParticipant:
     def _take(self, message: SdsMessage, now: int, envelope_hash: bytes, data: bytes) -> SdsStep:
         plaintext = self._inside.decrypt(message.content) if self._inside and message.content else None
         verified = id_verified(message, self._plan.family, plaintext)
-        return self.sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
+        step = self.sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
+        return step if self._inbox is None else self._repair(self._inbox, message, step, now)
+
+    def _repair(self, inbox: Inbox, message: SdsMessage, step: SdsStep, now: int) -> SdsStep:
+        """Count what parity rebuilds as received, as a reliable channel does (*verified repair*)."""
+        for event in step.events:
+            if isinstance(event, Delivered | Buffered) and event.message_id == message.message_id:
+                inbox.accept(message, now, repeat=event.repeat)
+        while rebuilt := inbox.take_repairs(self.sds.missing_ids()):
+            for segment in rebuilt:
+                more = self.sds.receive(segment, now, repaired=True, id_verified=True)
+                step = SdsStep(step.outgoing + more.outgoing, step.events + more.events)
+        return step

@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.aes_gcm import DecryptionRefusedError, EncryptionLayer
+from reliable_channel.core.sds import Delivered
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, decode_waku_message
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.encryption import RepeatableAesGcm, channel_key
+from reliable_channel.simulation.participant import SimulatedParticipant
 from reliable_channel.simulation.presets import custom_scenario, demo_scenario, small_scenario
-from reliable_channel.simulation.scenario import Fault, Scenario
+from reliable_channel.simulation.scenario import START_MS, ChannelPlan, Fault, Scenario
 from reliable_channel.simulation.truth import MessageOutcome, TrueMessage, Truth
+from reliable_channel.simulation.workload import PlannedMessage
 from reliable_channel.simulation.world import World, simulate
 from tests.support.examples import examples
 from tests.unit.simulation.plain_observer import PlainObserver
@@ -138,6 +141,29 @@ def test_what_is_late_arrives_and_what_is_under_an_unknown_key_never_does(layer:
     assert len(opened) == sum(record.reason is None for record in known) < len(known)
     if layer is EncryptionLayer.AROUND_SDS:
         assert all(isinstance(decode_sds_message(data), SdsMessage) for data in opened)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_participant_counts_what_parity_rebuilds_as_received(lost: int) -> None:
+    """As a reliable channel does: it need not ask for the lost segment, and nothing waits for it."""
+    plan = ChannelPlan("c", "/t/1/c/proto", ("alice", "bob"), 1, 1_000, segment_size=64, parity_rate=0.5)
+    alice, bob = (SimulatedParticipant(name, plan) for name in plan.participants)
+    for participant in (alice, bob):
+        participant.sds.tick(START_MS)
+    sent = [
+        outgoing
+        for number in range(2)
+        for outgoing in alice.send_message(
+            PlannedMessage(number, "alice", 0, bytes([number + 1]) * 100, False), START_MS + 1_000 * (number + 1)
+        ).step.outgoing
+    ]
+    assert len(sent) == 6
+    delivered = []
+    for outgoing in sent[:lost] + sent[lost + 1 :]:
+        step = bob.receive(alice.wrap(outgoing, START_MS + 2_000), START_MS + 2_100)
+        delivered += [event.message_id for event in step.events if isinstance(event, Delivered)]
+    assert sorted(delivered) == sorted(outgoing.message.message_id for outgoing in sent)
+    assert bob.sds.missing_ids() == ()
 
 
 def test_participants_confirm_each_others_messages_over_lossy_links(demo: World) -> None:
