@@ -139,7 +139,7 @@ class RateLimitManager(Generic[Item]):
         self._control: deque[tuple[Item, Traffic]] = deque()
         self._content_in_a_row = 0
         self._taken: list[tuple[deque[tuple[Item, Traffic]], tuple[Item, Traffic]]] = []
-        """What the last ``submit`` or ``tick`` took from the queues."""
+        """What the last ``submit`` or ``tick`` took from the queues, since the mark."""
         if snapshot is not None:
             self.adopt(snapshot)
 
@@ -181,6 +181,7 @@ class RateLimitManager(Generic[Item]):
 
     def mark(self) -> Mark:
         """The state that :meth:`undo` goes back to: before one ``submit`` or ``tick``."""
+        self._taken.clear()  # Ctrl-C may come before there is one
         return Mark(
             self._epoch,
             self._clock_epoch,

@@ -301,6 +301,16 @@ def test_an_undone_submit_or_tick_leaves_what_was_there(before, traffic, now):
     assert {name: value for name, value in vars(manager).items() if name != "_taken"} == kept
 
 
+def test_what_was_taken_before_the_mark_does_not_wait_again():
+    """Ctrl-C may come between the mark and the submit."""
+    manager = RateLimitManager(config(limit=1))
+    for item in (1, 2, 3):
+        manager.submit(item, FIRST, 0)
+    assert dispatched(manager.tick(100)) == [2]
+    manager.undo(manager.mark())
+    assert dispatched(manager.tick(200)) == [3]
+
+
 def test_a_count_file_is_on_disk_before_it_replaces_the_last_one(monkeypatch, tmp_path):
     """After a power cut it could be empty, and an empty one stops the dispatch until somebody moves it away."""
     count = CountFile(tmp_path / "count.json")
