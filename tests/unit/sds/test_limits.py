@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from reliable_channel.core.sds import (
@@ -234,18 +232,18 @@ def test_the_first_message_of_a_new_sender_does_not_walk_the_whole_past() -> Non
     assert 9_900 < len(walked) + sum(walked) < 10_200
 
 
-def test_losing_a_thousand_ids_that_a_thousand_messages_name_costs_each_name_once() -> None:
+def test_losing_ids_that_many_messages_name_looks_each_name_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     observer = opened(None, before_observation=False)
     names = tuple(f"gone {each}" for each in range(200))
-    began = time.process_time()
     for n in range(300):
         observer.receive(message(f"m{n}", f"s{n}", T0 + n + 1, names), T0 + 1)
-    started = time.process_time()
+    log, looked_up = observer._state.log, list[str]()
+    holds = log.holds
+    monkeypatch.setattr(log, "holds", lambda message_id: looked_up.append(message_id) or holds(message_id))
     step = observer.tick(T0 + 400_000)
-    giving_up = time.process_time() - started
     assert len(of_type(step, Delivered)) == 300
     assert all(set(event.lost_dependencies) == set(names) for event in of_type(step, Delivered))
-    assert giving_up < 10 * (started - began)
+    assert len(looked_up) < 3 * 300 * 200  # when it waits no more, and when it is delivered
 
 
 def test_all_messages_together_wait_for_a_bounded_number_of_names() -> None:
