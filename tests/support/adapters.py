@@ -15,7 +15,7 @@ from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.output_rows import Ack, Delivery, LostDependency
 from reliable_channel.pipeline.ack.records import InputRow
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.reassembly.set_results import Message, Ordered, ReportedSet
+from reliable_channel.pipeline.reassembly.set_results import SCOPE, Message, Ordered, ReportedSet
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentRow
 from reliable_channel.simulation.check.observed import Acknowledgement, DeliveredMessage, DeliveredSegment, Observed
 
@@ -43,6 +43,8 @@ class Adapters:
         """The outputs as rows."""
         self.rebuilt: list[Row] = []
         self.given_up: list[ReportedSet] = []
+        self.segments: list[dict[str, Any]] = []
+        """What ``sds_messages`` has of each segment."""
 
     @property
     def outputs(self) -> list[tuple[str, str]]:
@@ -112,6 +114,8 @@ class Adapters:
             str(row.segment_dialect),
             content,
         )
+        self.segments.append({name: getattr(row, name) for name in (*SCOPE, "entire_message_hash", "sds_id")})
+        self.segments[-1]["event_time"] = at_ms * 1000
         for result in sets.add(segment):
             self._note(result)
             if isinstance(result, Message) and result.payload is not None:

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.create import create_table
 from reliable_channel.lake.schema import as_arrow
-from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, Table
+from reliable_channel.lake.tables import INCOMPLETE_MESSAGES, REASSEMBLED_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.reassembly.already_reported import drop_already_reported
 from tests.support.bad_rows import bad_rows
 
@@ -23,7 +23,7 @@ SCOPE = {"pubsub_topic": "p", "content_topic": "c", "channel_id": "talk", "famil
 @pytest.fixture
 def paths(tmp_path: Any) -> PathSettings:
     found = PathSettings(run_dir=str(tmp_path))
-    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
         create_table(found.table(table.name), table)
     return found
 
@@ -38,9 +38,10 @@ def given_up(
     sender: str = "alice",
     status: str = "given_up",
 ) -> dict[str, Any]:
-    """A set that was given up ``after_s`` after the first."""
-    row = {**SCOPE, "sender_id": sender, "entire_message_hash": HASH}
-    return {**row, "event_time": AT_US + after_s * 1_000_000, "status": status, "sds_ids": [*ids]}
+    """A set that was given up ``after_s`` after the first, and began half an hour before."""
+    at = AT_US + after_s * 1_000_000
+    row = {**SCOPE, "sender_id": sender, "entire_message_hash": HASH, "event_time": at}
+    return {**row, "first_seen": at - 1_800_000_000, "status": status, "sds_ids": [*ids]}
 
 
 def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
@@ -94,7 +95,28 @@ def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettin
     assert told(paths, given_up(day_later, "b"), given_up(day_later, "b", "d")) == [["b", "d"]]
 
 
+def came(after_s: int, sds_id: str) -> dict[str, Any]:
+    """A segment as a row of ``sds_messages``."""
+    row = {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "event_time": AT_US + after_s * 1_000_000}
+    return {**row, **SCOPE, "entire_message_hash": HASH, "sds_id": sds_id}
+
+
+def test_a_replay_of_parity_that_came_when_its_message_was_rebuilt_is_not_incomplete(paths: PathSettings) -> None:
+    """Such parity is in no row, and a store may return it without what completes it, days later."""
+    message = {**SCOPE, "entire_message_hash": HASH, "sds_ids": ["a", "b"], "event_time": AT_US}
+    message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": 1}
+    store(paths, REASSEMBLED_MESSAGES, message)
+    later = 10 * 24 * 3600
+    store(paths, SDS_MESSAGES, came(60, "parity"), came(later - 1_800, "parity"), came(later - 1_800, "new"))
+    assert told(paths, overdue(later, "b", "parity"), given_up(later + 60, "b", "parity")) == []
+    assert told(paths, given_up(later, "parity")) == []
+    assert told(paths, given_up(later, "b", "new")) == [["b", "new"]], "a new send of the payload may have it"
+    assert told(paths, given_up(later, "b", "parity", sender="bob")) == [["b", "parity"]]
+    store(paths, INCOMPLETE_MESSAGES, given_up(3_600, "parity"))
+    assert told(paths, given_up(later, "b", "parity")) == [["b", "parity"]], "it was of a send that was given up"
+
+
 def test_rows_of_a_foreign_writer_about_the_same_message_change_nothing(paths: PathSettings) -> None:
-    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES):
+    for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
         store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table, beyond=True)))
     assert told(paths, given_up(0, "a", "b")) == [["a", "b"]]
