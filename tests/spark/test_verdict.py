@@ -58,7 +58,7 @@ EXPECTED = {
     Fault.UNDECRYPTABLE: ("missing", "undecryptable"),
 }
 TOPIC, SEALED_TOPIC, INSIDE_TOPIC = (f"/reliable-channel/1/{name}/proto" for name in ("field", "sealed", "inside"))
-SETTLE_MS = 240_000
+SETTLE_MS = 250_000
 
 
 def faulty_scenario() -> Scenario:
