@@ -238,9 +238,9 @@ class RateLimitManager(Generic[Item]):
         self._announced = snapshot.announced or (self._announced and epoch == self._epoch)
         self._epoch = epoch
 
-    def copy(self, config: RateLimitConfig | None = None) -> RateLimitManager[Item]:
-        """Another manager with the same count and waiting items, under ``config`` if there is one."""
-        other: RateLimitManager[Item] = RateLimitManager(config or self.config, self.snapshot())
+    def copy(self, config: RateLimitConfig) -> RateLimitManager[Item]:
+        """Another manager with the same count and waiting items, under ``config``."""
+        other: RateLimitManager[Item] = RateLimitManager(config, self.snapshot())
         other._content, other._control = self._content.copy(), self._control.copy()
         other._content_in_a_row = self._content_in_a_row
         return other

@@ -65,6 +65,17 @@ def submit(job: Path, py_files: Path, environment: dict[str, str], *arguments: s
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+def prepare_topic(broker: Settings, name: str, run_dir: Path) -> dict[str, str]:
+    """Create a topic of one partition for envelopes; returns the environment of jobs that read it."""
+    topics = broker.kafka.topics.model_copy(update={"envelopes": name, "partitions": 1})
+    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    return {
+        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
+        "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": name,
+        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(run_dir),
+    }
+
+
 def produce(broker: Settings, topic: str, *values: bytes) -> None:
     from kafka import KafkaProducer
 
@@ -98,15 +109,9 @@ def test_sigterm_to_a_submitted_job_ends_it_after_its_micro_batch(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
     """The signal goes to the JVM, of which the job is a child."""
-    topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.stopped", "partitions": 1})
-    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    environment = prepare_topic(broker, "waku.stopped", tmp_path)
     here = broker.with_run_dir(tmp_path)
-    environment = {
-        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
-        "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": topics.envelopes,
-        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path),
-    }
-    produce(broker, topics.envelopes, *conversation([b"first"]))
+    produce(broker, "waku.stopped", *conversation([b"first"]))
     with start(ROOT / "jobs" / "ingest.py", py_files, environment, "--continuous") as process:
         try:
             until(lambda: (at := read_checkpoint(here.paths, "ingest")) and at.planned is not None, process=process)
@@ -137,15 +142,9 @@ def conversation(texts: list[bytes]) -> list[bytes]:
 def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves_it(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
-    topics = broker.kafka.topics.model_copy(update={"envelopes": "waku.submitted", "partitions": 1})
-    ensure_topics(broker.kafka.model_copy(update={"topics": topics}))
+    environment = prepare_topic(broker, "waku.submitted", tmp_path)
     texts = [b"first", b"second", bytes(range(200))]
-    produce(broker, topics.envelopes, *conversation(texts))
-    environment = {
-        "RELIABLE_CHANNEL__KAFKA__BOOTSTRAP_SERVERS": broker.kafka.servers,
-        "RELIABLE_CHANNEL__KAFKA__TOPICS__ENVELOPES": topics.envelopes,
-        "RELIABLE_CHANNEL__PATHS__RUN_DIR": str(tmp_path),
-    }
+    produce(broker, "waku.submitted", *conversation(texts))
     for job in ("ingest", "reassembly", "ack"):
         done = submit(ROOT / "jobs" / f"{job}.py", py_files, environment, "--once")
         assert done.returncode == 0, f"{job}: {done.stderr[-4000:]}"

@@ -1,4 +1,4 @@
-"""What expires and holds nothing new is not told again; where a message must stand of which only late segments came."""
+"""What expires and holds nothing new is not reported again, however late its segments came."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def given_up(
     return {**row, "first_seen": at - 1_800_000_000, "status": status, "sds_ids": [*ids]}
 
 
-def told(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
+def drop_reported(paths: PathSettings, *rows: Mapping[str, Any]) -> list[list[str]]:
     return [row["sds_ids"] for row in drop_already_reported(rows, paths)]
 
 
@@ -55,10 +55,10 @@ def overdue(after_s: int, *ids: str) -> dict[str, Any]:
 def test_a_set_is_reported_each_time_it_is_overdue_and_then_given_up_once(paths: PathSettings) -> None:
     """Each row is another request for its segments; later copies of them are not."""
     rows = [overdue(0, "a"), overdue(600, "a"), overdue(1200, "a", "b"), given_up(3600, "a", "b"), overdue(9000, "b")]
-    assert told(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]]
+    assert drop_reported(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]]
     store(paths, INCOMPLETE_MESSAGES, *rows[:4])
-    assert told(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]], "a replay reports the same"
-    assert told(paths, rows[4]) == []
+    assert drop_reported(paths, *rows) == [["a"], ["a"], ["a", "b"], ["a", "b"]], "a replay reports the same"
+    assert drop_reported(paths, rows[4]) == []
 
 
 def test_a_set_that_was_overdue_before_it_was_rebuilt_is_reported(paths: PathSettings) -> None:
@@ -66,24 +66,26 @@ def test_a_set_that_was_overdue_before_it_was_rebuilt_is_reported(paths: PathSet
     message = {**SCOPE, "entire_message_hash": HASH, "sds_ids": ["a", "b"], "event_time": AT_US + 600_000_000}
     message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": AT_US // 1000}
     store(paths, REASSEMBLED_MESSAGES, message)
-    assert told(paths, overdue(300, "a"), overdue(900, "b")) == [["a"]]
+    assert drop_reported(paths, overdue(300, "a"), overdue(900, "b")) == [["a"]]
 
 
-def test_what_is_given_up_is_told_once(paths: PathSettings) -> None:
+def test_what_is_given_up_is_reported_once(paths: PathSettings) -> None:
     """A copy of a segment comes when its set has expired, in the same micro-batch or in a later one."""
     rows = [given_up(0, "a", "b"), given_up(600, "b"), given_up(1200, "b", "c")]
-    assert told(paths, *rows) == [["a", "b"], ["b", "c"]]
-    assert told(paths, *reversed(rows)) == [["b", "c"], ["a", "b"]], "times decide, not the order of the results"
+    assert drop_reported(paths, *rows) == [["a", "b"], ["b", "c"]]
+    assert drop_reported(paths, *reversed(rows)) == [["b", "c"], ["a", "b"]], (
+        "times decide, not the order of the results"
+    )
     store(paths, INCOMPLETE_MESSAGES, rows[0])
-    assert told(paths, *rows[1:]) == [["b", "c"]]
-    assert told(paths, given_up(600, "b", sender="bob")) == [["b"]], "another sender's set is another set"
+    assert drop_reported(paths, *rows[1:]) == [["b", "c"]]
+    assert drop_reported(paths, given_up(600, "b", sender="bob")) == [["b"]], "another sender's set is another set"
 
 
-def test_a_replay_tells_what_it_told(paths: PathSettings) -> None:
+def test_a_replay_reports_what_it_reported(paths: PathSettings) -> None:
     rows = [given_up(0, "a", "b"), given_up(600, "b", "c")]
-    first = told(paths, *rows)
+    first = drop_reported(paths, *rows)
     store(paths, INCOMPLETE_MESSAGES, *rows)
-    assert told(paths, *rows) == first == [["a", "b"], ["b", "c"]]
+    assert drop_reported(paths, *rows) == first == [["a", "b"], ["b", "c"]]
 
 
 @pytest.mark.parametrize("lamport", [AT_US // 1000 + 3, 1, None], ids=["known", "long before", "unknown"])
@@ -92,7 +94,7 @@ def test_late_segments_of_a_rebuilt_message_are_not_incomplete(paths: PathSettin
     message |= {"kafka_topic": "t", "kafka_partition": 0, "kafka_offset": 0, "first_lamport_timestamp": lamport}
     store(paths, REASSEMBLED_MESSAGES, message)
     day_later = 24 * 3600
-    assert told(paths, given_up(day_later, "b"), given_up(day_later, "b", "d")) == [["b", "d"]]
+    assert drop_reported(paths, given_up(day_later, "b"), given_up(day_later, "b", "d")) == [["b", "d"]]
 
 
 def came(after_s: int, sds_id: str) -> dict[str, Any]:
@@ -108,15 +110,17 @@ def test_a_replay_of_parity_that_came_when_its_message_was_rebuilt_is_not_incomp
     store(paths, REASSEMBLED_MESSAGES, message)
     later = 10 * 24 * 3600
     store(paths, SDS_MESSAGES, came(60, "parity"), came(later - 1_800, "parity"), came(later - 1_800, "new"))
-    assert told(paths, overdue(later, "b", "parity"), given_up(later + 60, "b", "parity")) == []
-    assert told(paths, given_up(later, "parity")) == []
-    assert told(paths, given_up(later, "b", "new")) == [["b", "new"]], "a new send of the payload may have it"
-    assert told(paths, given_up(later, "b", "parity", sender="bob")) == [["b", "parity"]]
+    assert drop_reported(paths, overdue(later, "b", "parity"), given_up(later + 60, "b", "parity")) == []
+    assert drop_reported(paths, given_up(later, "parity")) == []
+    assert drop_reported(paths, given_up(later, "b", "new")) == [["b", "new"]], "a new send of the payload may have it"
+    assert drop_reported(paths, given_up(later, "b", "parity", sender="bob")) == [["b", "parity"]]
     store(paths, INCOMPLETE_MESSAGES, given_up(3_600, "parity"))
-    assert told(paths, given_up(later, "b", "parity")) == [["b", "parity"]], "it was of a send that was given up"
+    assert drop_reported(paths, given_up(later, "b", "parity")) == [["b", "parity"]], (
+        "it was of a send that was given up"
+    )
 
 
 def test_rows_of_a_foreign_writer_about_the_same_message_change_nothing(paths: PathSettings) -> None:
     for table in (REASSEMBLED_MESSAGES, INCOMPLETE_MESSAGES, SDS_MESSAGES):
         store(paths, table, *(row | {**SCOPE, "entire_message_hash": HASH} for row in bad_rows(table, beyond=True)))
-    assert told(paths, given_up(0, "a", "b")) == [["a", "b"]]
+    assert drop_reported(paths, given_up(0, "a", "b")) == [["a", "b"]]
