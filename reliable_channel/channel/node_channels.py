@@ -102,7 +102,8 @@ class NodeChannels:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._channels: dict[ChannelKey, ReliableChannel | None] = {}
+        self._channels: dict[str, dict[ChannelKey, ReliableChannel | None]] = {}
+        """By content topic."""
         self._topics: dict[str, TopicChannels] = {}
         self._listening: dict[str, TopicChannels] = {}
         """Those with a started channel. Replaced, not changed: the node's thread reads it without the lock."""
@@ -113,22 +114,25 @@ class NodeChannels:
     def reserve(self, key: ChannelKey) -> None:
         """Claim a channel. Raises :class:`ChannelExistsError`."""
         with self._lock:
-            if key in self._channels:
+            of_topic = self._channels.setdefault(key.content_topic, {})
+            if key in of_topic:
                 raise ChannelExistsError(
                     f"Channel {key.channel_id!r} is open already for sender {key.sender_id!r}.",
                     "Use the open handle, or close it first.",
                 )
-            self._channels[key] = None
+            of_topic[key] = None
 
     def add(self, key: ChannelKey, channel: ReliableChannel) -> None:
         with self._lock:
-            self._channels[key] = channel
+            self._channels[key.content_topic][key] = channel
 
     def release(self, key: ChannelKey) -> None:
         """Release a channel; harmless when called twice."""
         with self._lock:
-            self._channels.pop(key, None)
-            if all(other.content_topic != key.content_topic for other in self._channels):
+            of_topic = self._channels.get(key.content_topic, {})
+            of_topic.pop(key, None)
+            if not of_topic:
+                self._channels.pop(key.content_topic, None)
                 self._topics.pop(key.content_topic, None)
 
     def find_topic(self, node: Node, key: ChannelKey, clock: Clock, threaded: bool) -> TopicChannels:
@@ -168,15 +172,18 @@ class NodeChannels:
     def _remove(self, topic: TopicChannels, cycle: ChannelCycle) -> None:
         cycle.listens = False
         topic.cycles = tuple(one for one in topic.cycles if one is not cycle)
-        self._listening = {name: one for name, one in self._listening.items() if one.cycles}
+        if not topic.cycles:
+            listening = self._listening.copy()
+            listening.pop(cycle.key.content_topic, None)
+            self._listening = listening
         if not self._listening:
             cycle.node.remove_listener(self._on_event)
 
     def find(self, channel_id: str, content_topic: str) -> ReliableChannel | None:
         """An open channel by its id and topic."""
         with self._lock:
-            for key, channel in self._channels.items():
-                if key.channel_id == channel_id and key.content_topic == content_topic:
+            for key, channel in self._channels.get(content_topic, {}).items():
+                if key.channel_id == channel_id:
                     return channel
         return None
 

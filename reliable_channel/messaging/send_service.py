@@ -199,6 +199,10 @@ class SendService:
         """A pending request."""
         return self._requests.get(request_id)
 
+    def __len__(self) -> int:
+        """The number of pending requests."""
+        return len(self._requests)
+
     def pending(self) -> list[str]:
         """The ids of all pending requests, in the order in which they became pending."""
         return list(self._requests)

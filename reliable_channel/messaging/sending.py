@@ -131,7 +131,7 @@ class MessageSender:
             known = self._ledger.keys.find(key, self._ledger.now()) if key is not None else None
             if known is not None:
                 return RequestId(known)
-            if len(self._service.pending()) >= self._config.max_pending_requests:
+            if len(self._service) >= self._config.max_pending_requests:
                 raise PendingLimitError(
                     f"{self._config.max_pending_requests} send requests are pending.", "Try again later."
                 )

@@ -12,6 +12,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
@@ -218,12 +219,12 @@ class IncomingBuffer:
         return self._waiting_shares.is_over()
 
     def take_surplus(self) -> Waiting | None:
-        """Remove and return the oldest message of the sender that uses most of the buffer; ``None`` unless the buffer
-        is over its bound. The ids that the message still waited for are added to its lost dependencies."""
+        """:meth:`take_without_rest` of the oldest message of the sender that uses most of the buffer; ``None`` unless
+        the buffer is over its bound."""
         shares = self._waiting_shares
         if not shares.is_over():
             return None
-        return self._take_without_rest(shares.oldest_of(shares.greediest()))
+        return self.take_without_rest(shares.oldest_of(shares.greediest()))
 
     def settle(
         self, message_id: str, log: MessageLog, meets: Callable[[str, int], bool], *, past: bool = False
@@ -378,15 +379,13 @@ class IncomingBuffer:
     def _hold_limit(self, waiting: Waiting) -> int:
         return max(waiting.received_at, self._awake_since) + MAX_HELD_TIMES * self._lost_after
 
-    def take_overdue(self, now: int) -> Waiting | None:
-        """Remove and return the message that is held longest, if that is too long. The ids that it still waited for are
-        added to its lost dependencies."""
-        waiting = next(iter(self.waiting.values()), None)
-        if waiting is None or self._hold_limit(waiting) > now:
-            return None
-        return self._take_without_rest(waiting.key)
+    def list_overdue(self, now: int) -> list[Key]:
+        """The messages that are held too long, in causal order: none is given up before one that it waits for."""
+        overdue = takewhile(lambda waiting: self._hold_limit(waiting) <= now, self.waiting.values())
+        return [waiting.key for waiting in sorted(overdue, key=position_of)]
 
-    def _take_without_rest(self, key: Key) -> Waiting:
+    def take_without_rest(self, key: Key) -> Waiting:
+        """Remove and return a message. The ids that it still waited for are added to its lost dependencies."""
         waiting = self.take(key)
         waiting.lost.extend(reversed(waiting.unmet))
         waiting.unmet.clear()

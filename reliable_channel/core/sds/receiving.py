@@ -655,9 +655,12 @@ class SdsReceiver:
             for message_id in lost:
                 repair.unwant(message_id)
         self.settle(lost, now, events)
-        while (waiting := self._state.incoming.take_overdue(now)) is not None:
-            self._deliver(waiting, now, events)
-            self.settle([waiting.sds_id], now, events)
+        incoming = self._state.incoming
+        for key in incoming.list_overdue(now):
+            if key in incoming.waiting:  # else one before it was what it waited for
+                waiting = incoming.take_without_rest(key)
+                self._deliver(waiting, now, events)
+                self.settle([waiting.sds_id], now, events)
 
     def _make_room(self, given_up: dict[str, str], now: int, events: list[SdsEvent]) -> None:
         """Bring the incoming buffer back within its bounds, by delivering messages of the senders that use most of

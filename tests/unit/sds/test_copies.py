@@ -145,6 +145,22 @@ def test_a_chain_of_invented_dependencies_that_arrive_in_time_ends(participant: 
     assert left == ["reply"]
 
 
+@PARTICIPANTS
+def test_of_messages_held_too_long_none_lists_another_as_lost(participant: str | None) -> None:
+    """They left in the order of arrival, so that the first listed the second, which was here, as lost."""
+    channel = opened(participant, before_observation=False, sync_min_interval_ms=0)
+    timeout = PARTICIPANT_LOST_MS if participant else 300_000
+    channel.receive(message("reply", "carol", T0 + 900, ("first",)), T0 + 1)
+    channel.receive(message("first", "alice", T0 + 800, ("0",)), T0 + 2)
+    now, left = T0, {}
+    for number in range(MAX_HELD_TIMES + 1):
+        events = tick_to(channel, now + timeout * 9 // 10, now)
+        now += timeout * 9 // 10
+        left |= {event.message_id: event.lost_dependencies for event in events if isinstance(event, Delivered)}
+        channel.receive(message(str(number), f"s{number}", T0 + 700 - number, (str(number + 1),)), now)
+    assert list(left.items()) == [("first", ("0",)), ("reply", ())]
+
+
 def test_after_a_long_sleep_a_participant_asks_before_it_gives_up() -> None:
     channel = opened("bob", before_observation=False, sync_min_interval_ms=0)
     channel.receive(message("reply", "carol", T0 + 4, ("first",)), T0 + 11)
