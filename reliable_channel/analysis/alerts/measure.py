@@ -1,8 +1,9 @@
 """Measures each rule with SQL over a snapshot of the tables, as of the recorded clock: one reading per subject.
 
-Deterministic: the same tables give the same readings at any time. Only ``clock_stopped`` uses the wall clock, which is
-an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``. It may contain text that
-strangers chose and is treated as data; ``detail`` contains only this program's words and numbers.
+Deterministic: the same tables give the same readings at any time. Only ``clock_stopped`` and the age of a metric use
+the wall clock, which is an argument. A subject is the channel key as JSON, a content topic, a query, or ``pipeline``.
+It may contain text that strangers chose and is treated as data; ``detail`` contains only this program's words and
+numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
 _SPLIT_EVERY_MS = 300_000
 """How often the past of a channel is looked at; the newest message of each participant always is."""
-_PASSED = "kind <> 'closing'"
+_PASSED = "event_time NOT IN (SELECT event_time FROM clock WHERE kind = 'closing')"
+"""The condition for the times of ``clock`` that passed. What a store returns after a closing tick has the tick's time,
+since event time never decreases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def measure_rule(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now
     if isinstance(rule, ClockStopped):
         return _measure_clock(lake, now)
     if isinstance(rule, Metric):
-        return _read_metric(lake, rule)
+        return _read_metric(lake, rule, now)
     if clock is None:
         return []
     measure: Callable[..., list[Reading]] = _MEASURES[type(rule)]
@@ -219,8 +222,13 @@ def _count_mixed_families(lake: TableSnapshot, rule: MixedFamilies, window: dict
     ]
 
 
-def _read_metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
-    value = {"newest": "arg_max(value, (recorded_at, batch_id))", "sum": "sum(value)", "max": "max(value)"}[rule.take]
+def _read_metric(lake: TableSnapshot, rule: Metric, now: dt.datetime) -> list[Reading]:
+    value = {
+        "newest": "arg_max(value, (recorded_at, batch_id))",
+        "sum": "sum(value)",
+        "max": "max(value)",
+        "age": f"greatest(0, {now.timestamp() * 1000:.0f} - epoch_ms(max(recorded_at)))",
+    }[rule.take]
     table = lake.table("pipeline_metrics")
     if table is None:
         return []
@@ -228,9 +236,11 @@ def _read_metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
     files = pa.table(table.get_add_actions(flatten=True))
     newest = files["max.recorded_at"].to_pylist() if "max.recorded_at" in files.column_names else []
     since = max(filter(None, newest), default=EPOCH) - dt.timedelta(milliseconds=rule.window_ms)
+    if rule.take == "age":  # of a row of any age, or the alert would be cleared when the window has passed
+        since = EPOCH
     rows = lake.select(
         f"""
-        SELECT query, {value} AS value FROM pipeline_metrics
+        SELECT query, ({value})::DOUBLE AS value FROM pipeline_metrics
         WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query)) AND recorded_at > $since
         GROUP BY query ORDER BY value DESC, query
         """,  # noqa: S608 - text of our own
@@ -241,8 +251,14 @@ def _read_metric(lake: TableSnapshot, rule: Metric) -> list[Reading]:
             "since": since,
         },
     )
+
+    def describe(value: float) -> str:
+        if rule.take == "age":
+            return f"{rule.metric} was last recorded {text.duration(value)} ago"
+        return f"{rule.metric} ({rule.take}) is {value:,.0f}"
+
     return [
-        Reading(_shorten(row["query"]), row["value"], f"{rule.metric} ({rule.take}) is {row['value']:,.0f}")
+        Reading(_shorten(row["query"]), row["value"], describe(row["value"]))
         for row in rows
         if row["value"] is not None
     ]

@@ -123,17 +123,16 @@ class MixedFamilies(_Above):
 
 class Metric(_Above):
     """A metric of ``pipeline_metrics`` per query: its newest value, or its sum or maximum over the window (by the wall
-    clock of the newest row)."""
+    clock of the newest row), or the age of the newest row, ms of wall time."""
 
     kind: Literal["metric"]
     metric: Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,63}$")]
-    take: Literal["newest", "sum", "max"] = "newest"
+    take: Literal["newest", "sum", "max", "age"] = "newest"
     queries: tuple[Name, ...] = ()
 
 
 class ClockStopped(_AboveMs):
-    """Time since ingest last wrote the recorded clock, ms of wall time: the only rule that a stopped pipeline
-    raises."""
+    """Time since ingest last wrote the recorded clock, ms of wall time."""
 
     kind: Literal["clock_stopped"]
 

@@ -12,6 +12,7 @@ from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.figures import CAME, COUNTED, SEEN, VERDICTS, causes, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.lake.tables.operations import FAILING
 
 TABLES = (
     "clock", "delivery_status", "delivered_messages", "acks", "envelopes", "quarantine", "pipeline_metrics", "alerts",
@@ -46,7 +47,8 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     row = lake.select(
         f"""
         SELECT {records(CAME)} AS records, {drops(CAME)} AS refused, j.*,
-               (SELECT max(recorded_at) FROM pipeline_metrics WHERE query = '{ROUNDS}') AS judged_at
+               (SELECT max(recorded_at) FROM pipeline_metrics
+                WHERE query = '{ROUNDS}' OR query = 'verdict' AND metric = '{FAILING}' AND value = 0) AS judged_at
         FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
                   SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
                   WHERE {SEEN}

@@ -83,12 +83,16 @@ def repeat_until(
 def run_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:
     """Read the evidence, compute the verdicts it affects, then check the alerts that follow."""
     from reliable_channel.lake.create import create_tables
+    from reliable_channel.lake.live import record_outcome
     from reliable_channel.pipeline.verdict import verdicts
 
     create_tables(settings.paths, verdicts.TABLES_READ)
     run_collection(settings, say)
-    run_new_verdicts(spark, settings, say)
-    check_alerts(settings, say)
+    try:
+        with record_outcome(settings.paths, "verdict"):
+            run_new_verdicts(spark, settings, say)
+    finally:
+        check_alerts(settings, say)
 
 
 def run_new_verdicts(spark: SparkSession, settings: Settings, say: Callable[[str], None]) -> None:

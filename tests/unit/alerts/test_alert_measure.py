@@ -110,6 +110,18 @@ def test_a_channel_is_silent_by_the_clock_of_its_own_partition(write: Write, mea
     assert {json.loads(subject)[2]: r.value for subject, r in found.items()} == {"talk": 1.8e6, "behind": 1.2e5}
 
 
+def test_what_a_store_returns_after_the_closing_tick_lets_no_time_pass(
+    write: Write, measured: Any, tmp_path: Path
+) -> None:
+    write("clock", clock(minutes(-5)), {**clock(minutes(60)), "kind": "closing"}, clock(minutes(60)))
+    write("sds_messages", bridge_row(1, minutes(-30)), bridge_row(2, minutes(60), channel_id="other"))
+    assert read_clock(TableSnapshot(PathSettings(data_dir=str(tmp_path)))) == minutes(-5)
+    (silent,) = measured("kind: silent_channel, above_ms: 1, at_least: 1")
+    assert (silent.subject, silent.value) == (TALK, 25 * 60_000)
+    write("clock", clock(minutes(61)))
+    assert read_clock(TableSnapshot(PathSettings(data_dir=str(tmp_path)))) == minutes(61)
+
+
 def test_a_content_topic_in_two_partitions_is_seen_and_ticks_are_not(write: Write, measured: Any) -> None:
     ticks = ({**bridge_row(n, minutes(-1), partition=n), "sds_kind": "tick", "content_topic": None} for n in range(3))
     write("sds_messages", bridge_row(1, minutes(-1)), bridge_row(2, minutes(-1), partition=1), *ticks)
@@ -205,6 +217,17 @@ def test_metrics_are_taken_per_query_newest_sum_or_largest(write: Write, measure
     assert values("sum") == {"ingest": 10, "ack": 2}
     assert values("max") == {"ingest": 7, "ack": 2}
     assert values("max", ", queries: [ack]") == {"ack": 2}
+    assert values("age") == {"ingest": 40 * 60_000, "ack": 40 * 60_000}
+
+
+def test_a_job_of_cron_that_does_not_come_any_more_is_raised_however_long_ago_it_came(
+    write: Write, measured: Any
+) -> None:
+    row = {"query_id": "q", "run_id": "r", "batch_id": 0, "metric": "failing", "value": 0.0}
+    ended = [{**row, "query": "verdict", "recorded_at": minutes(at)} for at in (-305, -300)]
+    write("pipeline_metrics", *ended, {**row, "query": "maintain", "recorded_at": minutes(-1)})
+    found = measured("kind: metric, metric: failing, queries: [verdict], take: age, above: 1800000")
+    assert found == [Reading("verdict", 300 * 60_000, "failing was last recorded 5 h ago")]
 
 
 def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: Any) -> None:

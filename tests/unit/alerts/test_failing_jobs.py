@@ -5,17 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import runpy
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
 from reliable_channel.analysis.alerts.check import check
+from reliable_channel.cli.commands.run import run_verdicts
 from reliable_channel.config import PathSettings, Settings, load
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.live import record_failing, record_outcome, write_metric
 from reliable_channel.lake.tables import PIPELINE_METRICS, TABLES
 from reliable_channel.pipeline.maintenance import maintain
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -85,11 +89,17 @@ def test_maintenance_that_fails_is_noticed_and_a_dry_run_is_none(
     assert failing(settings) == []
 
 
-def test_a_verdict_job_that_fails_still_checks_the_alerts(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["jobs/verdict.py", "run --once --verdicts"])
+def test_verdicts_that_fail_still_check_the_alerts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
     monkeypatch.setattr("reliable_channel.pipeline.verdict.verdicts.run", fail)
-    judge = runpy.run_path("jobs/verdict.py")["judge"]
+    monkeypatch.setattr("reliable_channel.evidence.collecting.collect_evidence", lambda _: ())
     with pytest.raises(EnvironmentFault):
-        judge(None, settings)
+        if by == "jobs/verdict.py":
+            runpy.run_path(by)["judge"](None, settings)
+        else:
+            run_verdicts(cast("SparkSession", None), settings, lambda _: None)
     assert [alert.subject for alert in check(settings).changed] == [], "the job has raised it itself"
     assert failing(settings) == ["verdict"]
 

@@ -209,10 +209,15 @@ def test_a_page_is_sent_again_when_the_time_of_the_next_round_has_passed(paths: 
     assert cache.tag(cache.lake(), "/alerts", ("alerts",)) != before
 
 
-def test_the_overview_says_when_verdicts_were_last_given(paths: PathSettings) -> None:
+@pytest.mark.parametrize("by", ["a round of a continuous run", "a job of cron"])
+def test_the_overview_says_when_verdicts_were_last_given(paths: PathSettings, by: str) -> None:
     create_tables(paths, TABLES)
     client = TestClient(create_app(paths), base_url="http://localhost")
     assert "Verdicts were last given" not in client.get("/").text
-    Heartbeat(paths).record(60_000, START)
+    if by == "a job of cron":
+        write_metric(paths, "verdict", "one", 0, "failing", 0, START)
+        write_metric(paths, "verdict", "two", 0, "failing", 1, START + SECOND)
+    else:
+        Heartbeat(paths).record(60_000, START)
     page = TestClient(create_app(paths), base_url="http://localhost").get("/").text
     assert f'Verdicts were last given at <time data-judged datetime="{START.isoformat()}">2026-01-01 00:00:00' in page
