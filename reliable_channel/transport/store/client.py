@@ -1,7 +1,7 @@
 """Queries several store nodes: time-outs, back-off, paging, look-up by hash and by time range (13/WAKU2-STORE).
 
-``query`` uses the first node that answers; ``walk_each`` and ``look_up`` query every node and return the answers
-separately, so that disagreeing stores are visible.
+``query`` uses the first node that answers, and others for hashes that it lacks; ``walk_each`` and ``look_up`` query
+every node and return the answers separately, so that disagreeing stores are visible.
 """
 
 from __future__ import annotations
@@ -148,17 +148,30 @@ class StoreClient:
         return others
 
     def query(self, query: StoreQuery) -> StorePage:
-        """One page from the first node that returns one. A node that failed is asked after the others for
-        ``deadline_s``, or every page would wait for it. Raises ``StoreUnavailable``, naming every node's fault."""
+        """One page from the first node that returns one, and the hashes that it lacks from the next ones. A node that
+        failed is asked after the others for ``deadline_s``, or every page would wait for it, and for none of these.
+        Raises ``StoreUnavailable``, naming every node's fault."""
         errors: list[StoreNodeError] = []
+        found: StorePage | None = None
         now = self._monotonic()
         for node in sorted(self._nodes, key=lambda node: self._last_until.get(node, now) > now):
+            if found is not None and self._last_until.get(node, now) > now:
+                break
             try:
-                return self._query_page(node, query)
+                page = self._query_page(node, query)
             except StoreNodeError as error:
                 errors.append(error)
                 if self._may_retry(error):  # and was, in vain
                     self._last_until[node] = self._monotonic() + self._deadline_s
+                continue
+            found = page if found is None else replace(found, entries=found.entries + page.entries)
+            held = {entry.message_hash for entry in page.entries}
+            lacking = tuple(each for each in query.hashes if each not in held)
+            if not lacking or page.cursor is not None or query.cursor is not None:
+                break
+            query = replace(query, hashes=lacking)
+        if found is not None:
+            return found
         if not errors:
             raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
         raise StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")

@@ -241,6 +241,30 @@ def test_a_node_that_is_down_delays_one_query_and_not_every_page() -> None:
     assert stores.query(everything()).node == "down again"
 
 
+def test_a_hash_that_the_first_node_lacks_is_asked_of_the_next() -> None:
+    """A node that was away answers like the others, and lacks what they stored meanwhile."""
+    network, messages = filled(3)
+    late, last = FakeWakuNetwork(), FakeWakuNetwork()
+    late.publish(PUBSUB_TOPIC, messages[0])
+    last.publish(PUBSUB_TOPIC, rare := WakuMessage(b"here alone", TOPIC, None, BASE + 9))
+    hashes = tuple(message_hash(PUBSUB_TOPIC, m) for m in (*messages, rare))
+    with (
+        FakeWakuNode("nwaku", late) as behind,
+        FakeWakuNode("nwaku", network) as node,
+        FakeWakuNode("nwaku", last) as spare,
+    ):
+        asked = client(behind, node, spare)
+        page = asked.query(StoreQuery(hashes=hashes))
+        assert {entry.message_hash for entry in page.entries} == set(hashes)
+        assert page.node == behind.url
+        assert len(page.entries) == len(hashes)
+        spare.faults.status = 500
+        for _ in range(10):
+            assert len(asked.query(StoreQuery(hashes=hashes)).entries) == len(messages)
+        assert len(spare.faults.refused) == 2  # the attempts of one query
+        assert len(asked.query(everything()).entries) == 1  # a time is one node's
+
+
 def test_disagreeing_stores_are_kept_apart() -> None:
     network, messages = filled(3)
     hashes = [message_hash(PUBSUB_TOPIC, m) for m in messages]
