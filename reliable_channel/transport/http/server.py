@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
@@ -48,7 +49,7 @@ class HttpServer(Server):
     ) -> None:
         super().__init__(
             Config(
-                RequestLimit(app, limits.running, refusal, slow_s=limits.slow_s),
+                RequestLimit(_read_whole_urls(app), limits.running, refusal, slow_s=limits.slow_s),
                 http=protocol_class(limits, refusal),
                 ws="none",
                 loop="asyncio",
@@ -67,6 +68,21 @@ class HttpServer(Server):
         """Stop: waiting calls answer first, then uvicorn waits for all that run."""
         self._on_stop()
         await super().shutdown(sockets)
+
+
+def _read_whole_urls(app: ASGIApp) -> ASGIApp:
+    """The application for requests that name a whole URL as well, as to a proxy: its host counts instead of the header
+    (RFC 9112 3.2.2)."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["raw_path"].lower().startswith((b"http://", b"https://")):
+            host, _, path = scope["raw_path"].partition(b"://")[2].partition(b"/")
+            headers = [(b"host", host), *(header for header in scope["headers"] if header[0] != b"host")]
+            path = b"/" + path
+            scope = {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}
+        await app(scope, receive, send)
+
+    return serve
 
 
 @contextmanager

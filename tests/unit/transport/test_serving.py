@@ -402,6 +402,36 @@ def test_servers_without_a_guard_of_their_own_answer_no_page_of_another_site(
     assert (answer.status_code, answer.text == "secret") == (status, status == 200)
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status", "path"),
+    [
+        ("http://localhost:1/a%20b/c?d=/e", "rebound.example", 200, "/a b/c"),
+        ("HTTPS://127.0.0.1", "rebound.example", 200, "/"),
+        ("http://rebound.example/", "localhost", 403, None),
+        ("http:///", "localhost", 403, None),
+        ("//localhost/a", "localhost", 200, "//localhost/a"),
+    ],
+)
+def test_a_request_may_name_a_whole_url_whose_host_then_counts(
+    target: str, host: str, status: int, path: str | None
+) -> None:
+    """RFC 9112 3.2.2: every server accepts this form. Its path was looked up as it is, so the answer was 404."""
+    paths: list[str | None] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        await PlainTextResponse(scope["query_string"])(scope, receive, send)
+
+    with running(AccessGuard(note, AccessRules(allowed_hosts(())))) as url:
+        name, port = url.removeprefix("http://").rsplit(":", 1)
+        with socket.create_connection((name, int(port)), timeout=120) as connection:
+            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert paths == ([] if path is None else [path])
+    assert answer.endswith(b"d=/e") == ("d=/e" in target)
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_that_resets_its_connection_at_the_end_does_not_spoil_the_stop(
     monkeypatch: pytest.MonkeyPatch,
