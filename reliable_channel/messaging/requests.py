@@ -51,6 +51,8 @@ class RequestStore:
     def update(self, request_id: str, **changes: Any) -> None:
         """Set columns of a request; unknown ids are ignored (its record may have been dropped for age)."""
         assignments = ", ".join(f"{column} = ?" for column in changes)
+        if "state" in changes:
+            self._records.note_ended_request()
         with self._records.transaction() as connection:
             for ephemeral in (False, True):
                 connection.execute(

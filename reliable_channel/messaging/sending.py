@@ -66,7 +66,8 @@ End: TypeAlias = Sent | SendFailed
 
 
 class PendingLimitError(SendBufferFull):
-    """The configured maximum of requests is pending: the network does not accept them as fast as they are made."""
+    """As many requests, or bytes of them, are pending as the configuration allows: the network does not accept them as
+    fast as they are made."""
 
 
 class MessageSender:
@@ -144,6 +145,10 @@ class MessageSender:
                     pubsub_topic=pubsub_topic,
                 )
             )
+            if self._ledger.records.is_full and len(self._service):
+                raise PendingLimitError(
+                    f"{self._config.max_record_bytes} bytes of send requests are pending.", "Try again later."
+                )
             stored = StoredRequest(request_id, record.record_id, own_stamp=own_stamp)
             self._ledger.requests.add(stored, bool(message.ephemeral))
             if key is not None:

@@ -107,6 +107,8 @@ class RecordStore:
             raise
         self._count, self._bytes = self._count_totals()
         self._next_id, self._next_seq = self._read_numbers()
+        self._pending_below = 0
+        """The request of each record with a smaller id is pending. All of them were looked at for each new record."""
 
     def close(self) -> None:
         """Close the database; closing twice does nothing."""
@@ -142,6 +144,7 @@ class RecordStore:
                 except BaseException:
                     # SQLite has undone the rows, and nothing has undone these.
                     self._count, self._bytes, self._next_id, self._next_seq = before
+                    self.note_ended_request()
                     raise
             except sqlite3.Error as error:
                 raise EnvironmentFault(
@@ -184,8 +187,17 @@ class RecordStore:
             self._advance(connection, 1)
             self._count += 1
             self._bytes += message.size
-            self._prune(connection, now)
+            self._prune(connection, record)
         return RecordChange(None, record)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the records have too many bytes: those of pending requests, and the one added last."""
+        return self._bytes > self._max_bytes
+
+    def note_ended_request(self) -> None:
+        """Note that a request may have ended: its record may now go."""
+        self._pending_below = 0
 
     def update(
         self, record: MessageRecord, *, failed: bool = False, subscriptions: Collection[str] = (), **changes: Any
@@ -219,18 +231,26 @@ class RecordStore:
                 (subscription_id, record.record_id),
             )
 
-    def _prune(self, connection: sqlite3.Connection, now: int) -> None:
-        pending = "record_id NOT IN (SELECT record_id FROM every_request WHERE state = 'pending')"
-        select = f"SELECT record_id, {_SIZE} FROM every_record WHERE created_ms"  # noqa: S608
-        eldest = now - self._max_age_ms
-        gone = connection.execute(f"{select} < ? AND {pending}", (eldest,)).fetchall()
+    def _prune(self, connection: sqlite3.Connection, added: MessageRecord) -> None:
+        """Delete records beyond the bounds, but not the one added now: its request may follow."""
+        free = (
+            "NOT EXISTS (SELECT 1 FROM every_request AS request"
+            " WHERE request.state = 'pending' AND request.record_id = every_record.record_id)"
+        )
+        select = f"SELECT record_id, {_SIZE} FROM every_record WHERE {free} AND"  # noqa: S608
+        eldest = added.created_ms - self._max_age_ms
+        gone = connection.execute(f"{select} created_ms < ?", (eldest,)).fetchall()
         count, size = self._count - len(gone), self._bytes - sum(length for _, length in gone)
         if count > self._max_records or size > self._max_bytes:
-            for record_id, length in connection.execute(f"{select} >= ? AND {pending} ORDER BY record_id", (eldest,)):
+            those = f"{select} created_ms >= ? AND record_id >= ? AND record_id < ? ORDER BY record_id"
+            for record_id, length in connection.execute(those, (eldest, self._pending_below, added.record_id)):
                 if count <= self._max_records and size <= self._max_bytes:
                     break
                 gone.append((record_id, length))
                 count, size = count - 1, size - length
+            else:
+                record_id = added.record_id
+            self._pending_below = record_id
         for name in TABLES if gone else ():
             for ephemeral in (False, True):
                 connection.executemany(

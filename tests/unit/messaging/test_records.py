@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage, message_hash
 from reliable_channel.messaging.records import MAX_ERROR_CHARACTERS, MessageRecord
+from reliable_channel.messaging.requests import RequestStore, StoredRequest
+from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.messaging.store import RecordStore
 from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.forking import ForkedError
@@ -227,6 +229,44 @@ def test_a_pending_request_keeps_its_record_beyond_every_bound(new_world: Callab
     assert [record.message.payload for record in world.node.get_by_content_topic(OTHER)] == [b"3"]
 
 
+def test_a_send_beyond_the_bytes_of_records_is_refused_and_not_lost(new_world: Callable[..., World]) -> None:
+    """Where pending requests had all of them, the record of a further one was deleted as it was made: the request was
+    accepted, never sent, and nobody was told."""
+    world = new_world(max_record_bytes=1_000)
+    world.transport.failing = FailureReason.NO_PEERS
+    accepted = [world.send(bytes(400)) for _ in range(2)]
+    with pytest.raises(PendingLimitError, match="1000 bytes of send requests are pending"):
+        world.send(bytes(400))
+    assert world.node.get_pending_requests() == accepted
+    world.transport.failing = None
+    world.run(10_000)
+    assert [world.record(request).sent for request in accepted] == [True, True]
+    alone = world.send(bytes(2_000))
+    world.run()
+    assert world.record(alone).sent, "alone, a message of any size passes"
+
+
+def test_a_new_record_costs_no_look_at_each_pending_request() -> None:
+    """6.5 ms of CPU for each envelope received while 9 800 requests were pending, in place of 0.4."""
+    store = RecordStore(":memory:", 500, 10**9)
+    requests = RequestStore(store)
+    steps: list[int] = []
+    for number in range(600):
+        if number >= 502:
+            store._connection.set_progress_handler(lambda: steps.append(number), 1)  # noqa: B023
+        record = add(store, b"%d" % number, now=number)
+        if number < 498:
+            requests.add(StoredRequest(str(number), record.record_id), False)
+    store._connection.set_progress_handler(None, 0)
+    assert max(steps.count(number) for number in range(503, 600)) < 2_000
+    assert [record.message.payload for record in listed(store, CONTENT, None, skip=498)] == [b"598", b"599"]
+    requests.update("7", state="sent")
+    add(store, b"600", now=600)
+    payloads = [record.message.payload for record in listed(store, CONTENT, None)]
+    assert (b"7" in payloads, payloads[-3:]) == (False, [b"598", b"599", b"600"])
+    store.close()
+
+
 def test_an_error_text_from_outside_is_cut_to_one_bounded_line() -> None:
     store = filled(1)
     (record,) = listed(store, CONTENT, None)
@@ -337,6 +377,8 @@ def test_after_sigkill_every_request_that_was_promised_is_still_there(
 SECOND = """
 import sys
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.messaging.requests import RequestStore, StoredRequest
+from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.messaging.store import RecordStore
 try:
     RecordStore(sys.argv[1], 1, 1)
