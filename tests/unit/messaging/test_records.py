@@ -377,8 +377,6 @@ def test_after_sigkill_every_request_that_was_promised_is_still_there(
 SECOND = """
 import sys
 from reliable_channel.core.errors import EnvironmentFault
-from reliable_channel.messaging.requests import RequestStore, StoredRequest
-from reliable_channel.messaging.sending import PendingLimitError
 from reliable_channel.messaging.store import RecordStore
 try:
     RecordStore(sys.argv[1], 1, 1)
