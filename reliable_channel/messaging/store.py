@@ -34,8 +34,8 @@ _LIGHT_COLUMNS = _COLUMNS.replace("payload", "x''").replace("rate_limit_proof", 
 _SIZE = "length(payload) + coalesce(length(rate_limit_proof), 0)"
 
 DEFAULT_MAX_BYTES = 256 * 1024 * 1024
-BATCH = 50
-"""Records read at once where there may be many: 7.5 MB of the largest."""
+BATCH = 10
+"""Records read at once where there may be many: 1.5 MB of the largest, for each client that does not read on."""
 
 FEW_CHANGES = 500
 """So many changes are looked through for those of a topic or subscription, instead of all its records for changes."""

@@ -49,14 +49,13 @@ from reliable_channel.messaging.rest.parameters import (
     make_router,
 )
 from reliable_channel.messaging.rest.streams import (
-    MOST_AT_ONCE,
     STREAM,
     LastEventId,
     StreamEvent,
     event_stream,
     start_of,
 )
-from reliable_channel.messaging.store import RecordKey
+from reliable_channel.messaging.store import BATCH, RecordKey
 
 MAX_HISTORIES = 4
 """The maximum number of history queries at once, because each holds a thread while a store answers."""
@@ -193,7 +192,7 @@ def message_stream(
     topic, subscription = (key, None) if name == "contentTopic" else (None, key)
 
     def look(cursor: int | None) -> Iterator[StreamEvent]:
-        keys = node.find_keys(topic, subscription, take=MOST_AT_ONCE, since=cursor or 0)
+        keys = node.find_keys(topic, subscription, take=BATCH, since=cursor or 0)
         for record in node.records_of(keys):
             yield StreamEvent(record.change_seq, record_to_json(record))
 
