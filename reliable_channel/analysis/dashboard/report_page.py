@@ -43,11 +43,10 @@ class Picture:
 
 def pictures(source: TableWindow) -> Iterator[tuple[str, str, look.Chart]]:
     """(chapter, alternative text, chart), in the order of the page."""
-    by_channel = delivery.latency(source)
     yield "Delivery", "Messages by channel and outcome", delivery_charts.outcomes(delivery.by_channel(source))
     yield "Delivery", "Messages delivered over time", delivery_charts.rate(delivery.rate(source))
     how = "From the sender's timestamp to the delivery here, by channel."
-    curve = delivery_charts.curve(delivery.latency_curve(source), "How long messages took", how, by_channel)
+    curve = delivery_charts.curve(delivery.latency_curve(source), "How long messages took", how)
     yield "Delivery", "Distribution of latency by channel", curve
     by_size = delivery.latency(source, "size")
     yield (

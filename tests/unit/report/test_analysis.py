@@ -175,6 +175,13 @@ def test_a_curve_rises_from_nothing_to_all(source: TableWindow) -> None:
         assert line["ms"].is_monotonic_increasing and len(line) == 101
 
 
+def test_curves_are_those_of_the_names_with_most_messages(source: TableWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report over 20 000 channels held two million points, for the seven lines that it draws."""
+    names = list(delivery.latency(source)["name"])
+    monkeypatch.setattr(delivery, "MOST_LINES", 2)
+    assert {*delivery.latency_curve(source)["name"]} == {*names[:2]} < {*names}
+
+
 def test_an_acknowledgement_counts_when_its_first_evidence_came(source: TableWindow, told: Story) -> None:
     first: dict[tuple[object, ...], int] = {}
     for r in told.rows["acks"]:

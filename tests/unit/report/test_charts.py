@@ -29,7 +29,7 @@ from tests.support.sample_values import HOSTILE
 CHARTS: dict[str, Callable[[TableWindow], look.Chart]] = {
     "outcomes": lambda s: delivery_charts.outcomes(delivery.by_channel(s)),
     "rate": lambda s: delivery_charts.rate(delivery.rate(s)),
-    "curve": lambda s: delivery_charts.curve(delivery.latency_curve(s), "t", "how", delivery.latency(s)),
+    "curve": lambda s: delivery_charts.curve(delivery.latency_curve(s), "t", "how"),
     "quantiles": lambda s: delivery_charts.quantiles(delivery.latency(s, "sender_id"), "t", "messages"),
     "depth": lambda s: delivery_charts.depth(depth.depth_over_time(depth.causal_depth(s))),
     "causes": lambda s: loss_charts.causes(loss.causes(s)),

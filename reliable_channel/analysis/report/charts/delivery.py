@@ -56,13 +56,11 @@ def rate(frame: pd.DataFrame) -> Chart:
     return bars_over_time(shown, "name", "messages", title, "By the time of delivery", "messages")
 
 
-def curve(frame: pd.DataFrame, title: str, how_to_read: str, counts: pd.DataFrame | None = None) -> Chart:
-    """The share of messages that took at most a given time (``*_curve``), by name; only the names with most rows when
-    there are many. ``counts`` is the matching table of quantiles, of which the first names are kept."""
+def curve(frame: pd.DataFrame, title: str, how_to_read: str) -> Chart:
+    """The share of messages that took at most a given time (``*_curve``), by name."""
     if frame.empty:
         return nothing(title, "Nothing of this kind was seen in this window.")
-    kept = frame if counts is None else frame[frame["name"].isin(list(counts["name"])[:7])]
-    shown = readable(kept.assign(seconds=kept["ms"].clip(lower=1) / 1000), "name")
+    shown = readable(frame.assign(seconds=frame["ms"].clip(lower=1) / 1000), "name")
     names = list(dict.fromkeys(shown["name"]))
     chart = (
         alt.Chart(shown, title=title_params(title, how_to_read))
