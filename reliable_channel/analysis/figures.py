@@ -43,6 +43,9 @@ VERDICTS = f"""count(*) FILTER ({COUNTED}) AS messages, count(*) FILTER (verdict
     count(*) FILTER (verdict = 'missing') AS missing,
     count(*) FILTER (verdict = 'unknown' AND {COUNTED}) AS unknown,
     count(*) FILTER ({_CLAIMED}) AS claimed"""
+PASSED = "event_time NOT IN (SELECT event_time FROM clock WHERE kind = 'closing')"
+"""The condition for the times of ``clock`` that passed. What a store returns after a closing tick has the tick's time,
+since event time never decreases."""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
 _AGE_NS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns)"

@@ -15,6 +15,8 @@ import pytest
 from deltalake import write_deltalake
 from nbclient import NotebookClient
 
+from reliable_channel.analysis.report.snapshot import TableSnapshot
+from reliable_channel.config import PathSettings
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.check.tables import read_observed, read_verdicts
 from reliable_channel.simulation.truth import MessageOutcome, Truth
@@ -74,6 +76,11 @@ def test_two_stores_answered_and_every_loss_has_its_cause(demo: DemoRun) -> None
     assert [row for row in judged if row.verdict == "missing"]
     assert not [row for row in judged if row.verdict == "missing" and row.cause is None]
     assert "cause unknown" not in demo.output
+
+
+def test_no_channel_counts_as_silent_by_the_ticks_that_fire_the_timers(demo: DemoRun) -> None:
+    lake = TableSnapshot(PathSettings(data_dir=str(demo.place / "tables")))
+    assert lake.select("SELECT alert, detail FROM alerts WHERE alert = 'silent_channel'") == []
 
 
 def test_the_notebooks_run_on_the_tables(demo: DemoRun, monkeypatch: pytest.MonkeyPatch) -> None:

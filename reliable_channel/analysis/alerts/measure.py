@@ -30,7 +30,7 @@ from reliable_channel.analysis.alerts.rules import (
     SplitChannel,
     TopicInPartitions,
 )
-from reliable_channel.analysis.figures import CAME, LOSS, SEEN, VERDICTS, drops, records
+from reliable_channel.analysis.figures import CAME, LOSS, PASSED, SEEN, VERDICTS, drops, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.splits import find_splits, read_contacts
 from reliable_channel.lake.tables import CHANNEL_KEY, EPOCH
@@ -39,9 +39,6 @@ PIPELINE = "pipeline"
 LONGEST_SUBJECT = 2_000
 _SPLIT_EVERY_MS = 300_000
 """How often the past of a channel is looked at; the newest message of each participant always is."""
-_PASSED = "event_time NOT IN (SELECT event_time FROM clock WHERE kind = 'closing')"
-"""The condition for the times of ``clock`` that passed. What a store returns after a closing tick has the tick's time,
-since event time never decreases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def read_clock(lake: TableSnapshot) -> dt.datetime | None:
     """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one."""
     # The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during
     # that time, and messages lost before it count as just lost.
-    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {_PASSED}")[0]["at"]  # noqa: S608 - constants of our own
+    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {PASSED}")[0]["at"]  # noqa: S608 - constants of our own
     return latest
 
 
@@ -115,7 +112,7 @@ def _measure_silence(lake: TableSnapshot, rule: SilentChannel, window: dict[str,
     rows = lake.select(
         f"""
         WITH clocks AS (
-                 SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {_PASSED} GROUP BY ALL),
+                 SELECT kafka_topic, kafka_partition, max(event_time) AS at FROM clock WHERE {PASSED} GROUP BY ALL),
              received AS (SELECT pubsub_topic, content_topic, channel_id, count(*) AS messages, max(event_time) AS last,
                               arg_max({{'topic': kafka_topic, 'partition': kafka_partition}}, event_time) AS last_in
                        FROM sds_messages WHERE {CAME}

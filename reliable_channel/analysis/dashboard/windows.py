@@ -7,6 +7,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Literal
 
+from reliable_channel.analysis.figures import PASSED
 from reliable_channel.analysis.report.dimensions import bin_width
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -28,8 +29,8 @@ BEGINNING = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """``since`` < event time ≤ ``until``. ``clock`` is the recorded clock and ``newest`` when it was written, by the
-    wall clock; ``None`` before the first record."""
+    """``since`` < event time ≤ ``until``. ``clock`` is the recorded clock, as for alerts, and ``newest`` when it was
+    written, by the wall clock; ``None`` before the first record."""
 
     last: Last
     since: dt.datetime
@@ -57,10 +58,13 @@ class TimeWindow:
 
 
 def window(lake: TableSnapshot, last: Last) -> TimeWindow:
-    """The window that ends at the recorded clock."""
-    (recorded,) = lake.select("SELECT max(event_time) AS at, max(recorded_at) AS newest FROM clock")
+    """The window that goes back from the recorded clock, and ends with what the tick that closes a back-fill fires."""
+    (recorded,) = lake.select(
+        f"""SELECT max(event_time) AS last, max(recorded_at) AS newest,
+                   (SELECT max(event_time) FROM clock WHERE {PASSED}) AS at FROM clock"""  # noqa: S608 - constants of our own
+    )
     clock = recorded["at"]
-    until = clock or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
+    until = recorded["last"] or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
     length = SPANS[last][1]
     since = BEGINNING if length is None or clock is None else max(BEGINNING, clock - dt.timedelta(seconds=length))
     return TimeWindow(last, since, until, clock, recorded["newest"])

@@ -241,7 +241,6 @@ def run_jobs(settings: Settings, world: World) -> tuple[list[ObserverRecord], li
                     while fetch(client):
                         run_chain(spark, settings, on_progress=step)
                     close(spark, settings, close_after_ms=silence_ms, on_progress=step)
-                    at_ms += 2 * silence_ms
                     # Now the time to wait for what was sent at the end is over as well.
                     while fetch(client):
                         run_chain(spark, settings, on_progress=step)
