@@ -112,7 +112,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         " start repeats the micro-batch, nothing is lost.",
     ),
     (
-        r"Python worker exited unexpectedly",
+        r"Python worker exited unexpectedly|'s stdout and terminated with code: 137",  # while its daemon starts
         "a Python worker was killed, usually because the system is out of memory.",
         "Start it again, nothing is lost; if it happens again, lower spark.max_offsets_per_trigger.",
     ),

@@ -166,6 +166,11 @@ SENTENCES = (
         pattern_of("A Python worker that was killed"),
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …",
     ),
+    (
+        pattern_of("A Python worker that was killed"),
+        "org.apache.spark.SparkException: EOFException occurred while reading the port number from"
+        " reliable_channel.pipeline.worker_daemon's stdout and terminated with code: 137..",
+    ),
 )
 
 
