@@ -13,6 +13,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Free some space; the next start repeats the interrupted micro-batch, nothing is lost.",
     ),
     (
+        r"TopicAuthorizationException",
+        "Kafka refuses this account a topic that it reads.",
+        "Grant it what docs/howto/kafka.md lists.",
+    ),
+    (
         r"TimeoutException: Timed out waiting for a node assignment|Failed to construct kafka|No resolvable bootstrap",
         "Kafka cannot be reached.",
         "Start it with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",

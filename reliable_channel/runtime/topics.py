@@ -102,6 +102,10 @@ def _create_missing(
 def unreachable(kafka: KafkaSettings, error: Exception | None = None) -> EnvironmentFault:
     """Describe the client's error, or that nobody answers, in one sentence; it contains the addresses, which are not
     secret, but no credentials."""
+    from reliable_channel.transport.kafka_producer import explain_refusal
+
+    if error is not None and (refusal := explain_refusal(error)) is not None:
+        return refusal
     own = kafka.bootstrap_servers is None
     remedy = "Start it with `reliable-channel kafka start`." if own else "Check kafka.bootstrap_servers and security."
     return EnvironmentFault(

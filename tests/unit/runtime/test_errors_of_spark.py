@@ -167,6 +167,10 @@ SENTENCES = (
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting …",
     ),
     (
+        pattern_of("An account that lacks a right"),
+        "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [waku.envelopes]",
+    ),
+    (
         pattern_of("A Python worker that was killed"),
         "org.apache.spark.SparkException: EOFException occurred while reading the port number from"
         " reliable_channel.pipeline.worker_daemon's stdout and terminated with code: 137..",

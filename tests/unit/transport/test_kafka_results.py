@@ -6,11 +6,22 @@ import threading
 from typing import Any, cast
 
 import pytest
+from kafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+)
 
+from reliable_channel.config import KafkaSettings
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.runtime.topics import unreachable
+from reliable_channel.transport.base import FailureReason
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_producer import reason_of, translate_errors
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.error_page import pattern_of
 
 
 class Outages(threading.Event):
@@ -42,3 +53,23 @@ def test_an_outage_in_which_no_results_are_read_is_logged_once(caplog: pytest.Lo
     assert [record.getMessage() for record in caplog.records] == [
         "results of dispatches are not read: Kafka does not answer."
     ] * 2
+
+
+@pytest.mark.parametrize(
+    "error", [TopicAuthorizationFailedError("waku.outgoing"), GroupAuthorizationFailedError("bob")]
+)
+def test_what_an_account_may_not_do_is_named(error: Exception) -> None:
+    """It was "Kafka does not answer", with the advice to start a broker."""
+    with pytest.raises(EnvironmentFault) as fault, translate_errors():
+        raise error
+    assert f"{type(error).__name__}: {error.args[0]}" in str(fault.value)
+    for each in (fault.value, unreachable(KafkaSettings(), error)):
+        assert pattern_of("An account that lacks a right").fullmatch(f"reliable-channel: {each}")
+
+
+def test_a_producer_without_the_right_to_write_is_refused_and_not_unreachable() -> None:
+    """kafka-python raises its basic error, with the broker's in the text; the send was tried for ever."""
+    broker = ClusterAuthorizationFailedError()
+    assert reason_of(KafkaError(f"Unexpected error in InitProducerIdResponse: {broker}")) is FailureReason.REFUSED
+    assert reason_of(KafkaError("Cannot perform send because …", broker)) is FailureReason.REFUSED
+    assert reason_of(KafkaError("Unexpected error")) is FailureReason.UNREACHABLE
