@@ -10,7 +10,6 @@ from reliable_channel.config import Settings
 from reliable_channel.evidence.collecting import collect_evidence
 from reliable_channel.lake.live import record_outcome
 from reliable_channel.runtime.job import make_parser, run_job
-from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import check_kafka
 
 
@@ -21,5 +20,4 @@ def collect(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    tame_kafka()
     sys.exit(run_job("evidence", make_parser("evidence").parse_args().config, collect))

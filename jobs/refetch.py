@@ -14,7 +14,6 @@ from reliable_channel.lake.live import record_outcome
 from reliable_channel.runtime.build import store_client
 from reliable_channel.runtime.interrupts import handle_signals
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
-from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import check_kafka
 
 
@@ -33,7 +32,6 @@ def main() -> int:
                 break
 
     with handle_signals(lambda *_: stop.set()):
-        tame_kafka()
         return run_job("refetch", options.config, run)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 
 from reliable_channel.config import Settings, load
-from reliable_channel.runtime.faults import print_fault
+from reliable_channel.runtime.faults import is_debugging, print_fault
+from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 
 
 def make_parser(name: str, about: str | None = None) -> argparse.ArgumentParser:
@@ -24,9 +26,17 @@ def add_modes(parser: argparse.ArgumentParser) -> None:
 
 
 def run_job(name: str, config: str | None, work: Callable[[Settings], object]) -> int:
-    """Call ``work`` with the settings; returns the exit code: 0 done, 1 a fault, 2 a wrong setting."""
+    """Call ``work`` with the settings; returns the exit code: 0 done, 1 a fault, 2 a wrong setting, 130 ended by
+    Ctrl-C."""
+    tame_kafka()
+    show_own_logs()
+    if not is_debugging():
+        silence_libraries()
     try:
         work(load(config))
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped.\n")
+        return 130
     except Exception as error:  # whatever failed, the user gets one sentence
         return print_fault(error, name)
     return 0

@@ -7,12 +7,12 @@ used here, and only here.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 def is_submitted() -> bool:
@@ -21,26 +21,25 @@ def is_submitted() -> bool:
 
 
 class _ToThisProcess:
-    """A signal handler of the JVM that sends SIGTERM to this process."""
+    """A signal handler of the JVM that sends the signal to this process."""
 
-    def handle(self, _signal: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+    def handle(self, received: Any) -> None:
+        os.kill(os.getpid(), received.getNumber())
 
     class Java:
         implements = ("sun.misc.SignalHandler",)
 
 
-def forward_sigterm() -> None:
-    """Let the JVM of ``spark-submit``, whose child this process is, forward SIGTERM to it. Otherwise the JVM ends at
-    once, within a micro-batch. Does nothing without ``spark-submit``."""
-    if not is_submitted():
-        return
+def forward_signals() -> None:
+    """Let the JVM of ``spark-submit``, whose child this process is, forward SIGTERM and SIGINT to it. Otherwise the JVM
+    ends at once, within a micro-batch."""
     from pyspark import SparkContext
     from pyspark.java_gateway import ensure_callback_server_started
 
     ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
     signals = SparkContext._jvm.sun.misc.Signal  # type: ignore[union-attr]
-    signals.handle(signals("TERM"), _ToThisProcess())
+    for name in ("TERM", "INT"):
+        signals.handle(signals(name), _ToThisProcess())
 
 
 def jvm_exit_code() -> int | None:

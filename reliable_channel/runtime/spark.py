@@ -25,7 +25,14 @@ from reliable_channel.runtime import jars
 from reliable_channel.runtime.faults import as_fault
 from reliable_channel.runtime.interrupts import note_interrupts
 from reliable_channel.runtime.java import IN_ENGLISH, java, jvm_environment
-from reliable_channel.runtime.jvm import end_jvm, is_submitted, jvm_exit_code, leave_out_trace_of_killed_jvm, stderr_to
+from reliable_channel.runtime.jvm import (
+    end_jvm,
+    forward_signals,
+    is_submitted,
+    jvm_exit_code,
+    leave_out_trace_of_killed_jvm,
+    stderr_to,
+)
 from reliable_channel.runtime.scratch import enter_scratch
 from reliable_channel.transport.private_files import private_directory
 
@@ -200,7 +207,9 @@ def open_session(settings: Settings, application: str = "reliable-channel") -> S
         for key, value in wanted.items():
             conf.setIfMissing(key, value)
         conf.setAll([*REQUIRED.items()])
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        with note_interrupts():  # PySpark's own handler of SIGINT, which breaks the connection, does not stay
+            spark = SparkSession.builder.config(conf=conf).getOrCreate()
+            forward_signals()
     else:
         java()
         _refuse_nameless_user()

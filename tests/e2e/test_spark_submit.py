@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,6 +55,7 @@ def start(job: Path, py_files: Path, environment: dict[str, str], *arguments: st
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -105,21 +109,26 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
 
 
 @pytest.mark.slow
-def test_sigterm_to_a_submitted_job_ends_it_after_its_micro_batch(
-    broker: Settings, py_files: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)], ids=["SIGTERM", "Ctrl-C"]
+)
+def test_a_signal_ends_a_submitted_job_after_its_micro_batch(
+    number: int, send: Callable[[int, int], None], broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
-    """The signal goes to the JVM, of which the job is a child."""
-    environment = prepare_topic(broker, "waku.stopped", tmp_path)
+    """SIGTERM goes to the JVM, of which the job is a child; Ctrl-C in a terminal to both."""
+    topic = f"waku.stopped-{number}"
+    environment = prepare_topic(broker, topic, tmp_path)
     here = broker.with_run_dir(tmp_path)
-    produce(broker, "waku.stopped", *conversation([b"first"]))
+    produce(broker, topic, *conversation([b"first"]))
     with start(ROOT / "jobs" / "ingest.py", py_files, environment, "--continuous") as process:
         try:
             until(lambda: (at := read_checkpoint(here.paths, "ingest")) and at.planned is not None, process=process)
-            process.terminate()
+            send(process.pid, number)
             _, errors = process.communicate(timeout=WAIT_S)
         finally:
             process.kill()
     assert process.returncode == 0, errors[-4000:]
+    assert "Traceback" not in errors
     left = read_checkpoint(here.paths, "ingest")
     assert left is not None
     assert not left.interrupted

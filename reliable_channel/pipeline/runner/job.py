@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.live import declare_live
@@ -11,16 +12,15 @@ from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.runner.metrics import record_metrics
 from reliable_channel.pipeline.runner.queries import CHAIN, Query
 from reliable_channel.pipeline.runner.run import run_continuously, run_to_end
-from reliable_channel.runtime.interrupts import handle_signals
+from reliable_channel.runtime.interrupts import handle_signals, note_interrupts
 from reliable_channel.runtime.job import add_modes, make_parser, run_job
-from reliable_channel.runtime.jvm import forward_sigterm
-from reliable_channel.runtime.logs import tame_kafka
 from reliable_channel.runtime.own_broker import check_kafka
 from reliable_channel.runtime.spark import spark_session
 
 
 def main(query: Query, arguments: list[str] | None = None) -> int:
-    """Run one query and return the exit code: 0 done or stopped by SIGTERM, 1 a fault, 2 an invalid setting.
+    """Run one query and return the exit code: 0 done, or with ``--continuous`` stopped by a signal, 1 a fault, 2 an
+    invalid setting, 130 ended by Ctrl-C. SIGTERM raises ``SystemExit(143)`` instead.
 
     ``--once`` processes the available rows and ends (cron, back-fill); ``--continuous`` runs until SIGTERM or Ctrl-C.
     """
@@ -37,14 +37,13 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
             record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),
         ):
             if options.continuous:
-                forward_sigterm()
                 with declare_live(settings.paths, query.name, stop):
                     run_continuously(spark, settings, stop, queries=(query,))
             else:
-                run_to_end(spark, settings, query)
+                with note_interrupts() as raise_if_interrupted:
+                    run_to_end(spark, settings, query, raise_if_interrupted)
 
-    with handle_signals(lambda *_: stop.set()):
-        tame_kafka()
+    with handle_signals(lambda *_: stop.set()) if options.continuous else nullcontext():
         return run_job(query.name, options.config, run)
 
 

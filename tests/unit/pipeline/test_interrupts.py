@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from reliable_channel.config import Settings
+from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.pipeline.runner import job as job_module
 from reliable_channel.pipeline.runner.job import main as job
-from reliable_channel.pipeline.runner.queries import INGEST
-from reliable_channel.runtime.interrupts import note_interrupts, run_interruptibly
+from reliable_channel.pipeline.runner.queries import ACK, INGEST, Query
+from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts, run_interruptibly
+from reliable_channel.runtime.job import run_job
 from tests.support.waiting import WAIT_S
 
 
@@ -75,6 +81,49 @@ def test_a_job_puts_the_handlers_back(tmp_path: Path, capsys: pytest.CaptureFixt
     assert job(INGEST, ["--config", str(tmp_path / "missing.yaml")]) == 2
     assert "missing.yaml" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_ctrl_c_ends_a_job_without_a_trace(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from reliable_channel.runtime.job import run_job\n"
+        "def work(_): print('works', flush=True); time.sleep(60)\n"
+        "sys.exit(run_job('evidence', None, work))"
+    )
+    assert end_by_signal(script, "works", signal.SIGINT, tmp_path) == (130, "", "Stopped.")
+
+
+def test_a_signal_ends_a_job_that_processes_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With ``--once``; it went on to the end of a backlog of hours."""
+    ended = []
+
+    def run_to_end(_spark: object, _settings: Settings, query: Query, raise_if_interrupted: RaiseIfInterrupted) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        ended.append(query)
+        raise_if_interrupted()
+        ended.append("not reached")
+
+    for name in ("spark_session", "record_metrics"):
+        monkeypatch.setattr(job_module, name, lambda *_, **__: nullcontext())
+    monkeypatch.setattr(job_module, "run_to_end", run_to_end)
+    assert job(ACK, ["--once"]) == 130
+    assert ended == [ACK]
+    assert capsys.readouterr().err == "\nStopped.\n"
+
+
+def test_a_job_prints_its_own_warnings_and_no_traces_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    """py4j logs one for each call into a JVM that was killed."""
+
+    def work(_: Settings) -> None:
+        logging.getLogger("reliable_channel.x").warning("ours")
+        logging.getLogger("py4j").error("Exception while sending command.")
+        raise EnvironmentFault("It failed.", "Do this.")
+
+    assert run_job("ack", None, work) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(" WARNING ours")
+    assert second == "ack: It failed. Do this."
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
