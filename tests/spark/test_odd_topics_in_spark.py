@@ -60,6 +60,7 @@ def test_a_topic_that_is_recreated_under_the_running_job_ends_it(
         update={
             "kafka": broker.kafka.model_copy(update={"topics": topics}),
             "pipeline": settings.pipeline.model_copy(update={"clock_interval_ms": 100}),
+            "spark": settings.spark.model_copy(update={"trigger_interval_ms": 1_000}),
         }
     )
     write(broker, topic, ["old 0", "old 1"])
