@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 from reliable_channel.channel.config import ReliableChannelConfig
 from reliable_channel.channel.dispatch_reports import DispatchReport, DispatchReports
@@ -62,6 +63,9 @@ Result = DispatchReport | RateLimitNear | RecordsGone | StoreFailure
 
 MAX_INPUTS_PER_CYCLE = 256
 """Envelopes that one cycle takes. Further ones wait until the inputs of these are stored and their events reported."""
+MAX_LOOKED_AT_PER_CYCLE = 100
+"""Retransmissions that wait for the rate limit and are looked at in one cycle. After a restart all that waits is among
+them, perhaps many thousands."""
 FAILED_TIMERS_WAIT_MS = 60_000
 """The wait after timers on which the machine failed, because they are still due."""
 
@@ -413,7 +417,8 @@ class ChannelCycle:
         """Take back retransmissions and sync messages that wait for the rate limit and would say nothing new when it is
         their turn."""
         delayed = self.outgoing.delayed
-        for request_id, outgoing in list(delayed.items()):
+        for request_id, outgoing in list(islice(delayed.items(), MAX_LOOKED_AT_PER_CYCLE)):
+            delayed.move_to_end(request_id)  # the others in the next cycles
             is_sync = outgoing.reason is OutgoingReason.SYNC
             if is_sync and len(delayed) > 1:
                 continue  # a new one would go to the end of the queue

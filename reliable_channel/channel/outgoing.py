@@ -8,7 +8,7 @@ messages again.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -48,7 +48,7 @@ class OutgoingQueue:
         self.queued_bytes = 0
         """Payload bytes of envelopes that wait for the node."""
         self.in_flight: dict[RequestId, SdsDispatch] = {}
-        self.delayed: dict[RequestId, Outgoing] = {}
+        self.delayed: OrderedDict[RequestId, Outgoing] = OrderedDict()
         """Retransmissions and sync messages in flight that wait for the rate limit."""
 
     def push(self, dispatch: SdsDispatch, now: int) -> list[DispatchFailed]:
