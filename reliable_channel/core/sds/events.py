@@ -128,15 +128,6 @@ class EphemeralReceived(SdsEvent):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class SyncReceived(SdsEvent):
-    """A sync message of another participant."""
-
-    message_id: str
-    sender_id: str
-    lamport_timestamp: int
-
-
-@dataclass(slots=True, unsafe_hash=True)
 class Buffered(SdsEvent):
     """A content message waits in the incoming buffer for ``waiting_for``."""
 
@@ -339,16 +330,6 @@ class SendDelivered(SdsEvent):
 
     send_id: str
     after_error: bool
-
-
-@dataclass(slots=True, unsafe_hash=True)
-class Retransmitted(SdsEvent):
-    """An unacknowledged segment is dispatched again. ``attempt`` counts from 1."""
-
-    message_id: str
-    send_id: str
-    index: int
-    attempt: int
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -18,7 +18,6 @@ from reliable_channel.core.sds.events import (
     Outgoing,
     OutgoingReason,
     RecipientAcknowledged,
-    Retransmitted,
     SdsEvent,
     SegmentAcknowledged,
     SendDelivered,
@@ -251,7 +250,7 @@ class OutgoingBuffer:
         while self.next_due() == now:
             segment = self.segments[heapq.heappop(self._timers)[2]]
             if segment.attempts < self._config.max_retransmissions:
-                self._retransmit(segment, now, outgoing, events)
+                self._retransmit(segment, now, outgoing)
             else:
                 segment.move(SegmentInput.TIMEOUT_LAST)
                 self._fail_if_hopeless(segment.send, now, events)
@@ -269,14 +268,11 @@ class OutgoingBuffer:
         assert not isinstance(message, Malformed)  # noqa: S101 - our own bytes
         return Outgoing(segment.data, message, reason, segment.send.send_id, segment.index, segment.attempts)
 
-    def _retransmit(self, segment: OwnSegment, now: int, outgoing: list[Outgoing], events: list[SdsEvent]) -> None:
+    def _retransmit(self, segment: OwnSegment, now: int, outgoing: list[Outgoing]) -> None:
         segment.move(SegmentInput.TIMEOUT)
         segment.attempts += 1
         segment.wait = self._config.acknowledgement_wait_ms(segment.attempts)
         outgoing.append(self.outgoing(segment, OutgoingReason.RESEND))
-        events.append(
-            Retransmitted(now, segment.message_id, segment.send.send_id, segment.index, attempt=segment.attempts)
-        )
         segment.due = None
         self._queue(segment, now)
 

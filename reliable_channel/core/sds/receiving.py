@@ -41,7 +41,6 @@ from reliable_channel.core.sds.events import (
     RepairRequestSeen,
     RepairScheduled,
     SdsEvent,
-    SyncReceived,
 )
 from reliable_channel.core.sds.incoming import Missing, Position, Waiting, position_of
 from reliable_channel.core.sds.keys import SendKey
@@ -301,7 +300,6 @@ class SdsReceiver:
         state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         self._recognize_syncs(message, now, events)
         dependencies = review_dependencies(state, message, lamport, now, first=first)
-        events.append(SyncReceived(now, message.message_id, message.sender_id, lamport))
         self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
         self._make_room(self._report(message, dependencies, now, events), now, events)
