@@ -521,6 +521,8 @@ class SdsReceiver:
         if state.sync is not None:
             state.sync.await_acknowledgement(waiting.sds_id, now)
         self._add_to_log(waiting, now)
+        if state.repair is not None:
+            state.repair.renew(waiting.sds_id)
         events.append(
             Delivered(
                 now,

@@ -183,6 +183,11 @@ class Repair:
         while self._kept_bytes > self._config.max_kept_bytes:
             self._kept_bytes -= self.kept.popitem(last=False)[1][1]
 
+    def renew(self, message_id: str) -> None:
+        """Keep a message like one that has just come: from its delivery on histories name it, and others ask for it."""
+        if message_id in self.kept:
+            self.kept.move_to_end(message_id)
+
     def forget(self, message_id: str) -> None:
         """Forget a message because another one with its id has won."""
         self.responses.pop(message_id, None)

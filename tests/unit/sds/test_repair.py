@@ -190,6 +190,19 @@ def test_bytes_past_the_bound_are_not_kept_and_not_answered() -> None:
     assert [event.have for event in of_type(step, RepairRequestSeen)] == [True, True, True]
 
 
+def test_what_waited_long_is_kept_from_its_delivery_on() -> None:
+    """Histories name it from then on, so that others ask for it; it was dropped before what was delivered meanwhile."""
+    alice = opened(sync_min_interval_ms=0, max_kept_bytes=4_500)
+    alice.receive(message("b5", lamport=T0 + 5, content=bytes([5]) * 900, history=("b4",)), T0 + 5)
+    alice.receive(message("b3", lamport=T0 + 3, content=bytes([3]) * 900), T0 + 6)
+    step = alice.receive(message("b4", lamport=T0 + 4, content=bytes([4]) * 900), T0 + 7)
+    assert [event.message_id for event in of_type(step, Delivered)] == ["b4", "b5"]
+    alice.receive(message("b6", lamport=T0 + 6, content=bytes([6]) * 900), T0 + 8)
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    step = alice.receive(asking("c1", "b3", "b4", "b5", "b6"), T0 + 10)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == ["b4", "b5", "b6"]
+
+
 def test_what_fell_out_of_the_bound_before_t_resp_is_not_sent() -> None:
     alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
     alice.receive(message("b1", content=bytes([1]) * 900), T0 + 1)
