@@ -80,6 +80,10 @@ class Repair:
         self.given_way.pop(message_id, None)
         self.requests[message_id] = (due, sender_id)
         heapq.heappush(self._request_timers, (due, message_id))
+        # A stranger's messages may cancel each request and want it again, many times before it is due.
+        if len(self._request_timers) > 2 * len(self.requests) + 100:
+            self._request_timers = [(at, key) for key, (at, _) in self.requests.items()]
+            heapq.heapify(self._request_timers)
 
     def request_is_due(self, now: int) -> bool:
         """Whether a message sent now would carry a request."""

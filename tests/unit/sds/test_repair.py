@@ -180,6 +180,20 @@ def test_outside_the_response_group_one_keeps_quiet() -> None:
     assert 0 < len(expected) < 39
 
 
+def test_requests_that_a_stranger_cancels_again_and_again_take_no_more_memory() -> None:
+    alice = missing_five()
+    repair = alice._state.repair
+    assert repair is not None
+    for number in range(200):
+        now = T0 + 10 + number
+        alice.receive(asking(f"ask {number}", *alice.missing_ids(), lamport=now), now)
+        assert repair.requests == {}
+        alice.receive(message(f"wait {number}", "carol", now, history=("gone 0",)), now)
+        assert len(repair.requests) == 5
+    assert len(repair._request_timers) < 200
+    assert len(alice.send(b"due", T0 + 120_500).outgoing[0].message.repair_request) == 3
+
+
 def test_bytes_past_the_bound_are_not_kept_and_not_answered() -> None:
     alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
     for number in (1, 2, 3):
