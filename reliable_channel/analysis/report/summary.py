@@ -17,11 +17,13 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.conclusion import conclusion
-from reliable_channel.analysis.figures import CLAIMED_BY_ONE
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE, PASSED
 from reliable_channel.analysis.report import capacity, delivery, loss, quarantine
 from reliable_channel.analysis.report.source import TableWindow
 
 SCHEMA = "reliable-channel-report/1"
+_VERDICT_MS = 15 * 60_000
+"""How long after a message its verdict is given at the latest, while rounds of verdicts go on."""
 MOST_ROWS = 1_000
 """Rows of a section; ``left_out`` counts the others."""
 
@@ -106,6 +108,11 @@ def _write_notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFra
         )
     elif not totals["messages"]:
         notes.append("No message is known in this window." + _describe_span(source))
+    elif unjudged := _count_unjudged(source):
+        notes.append(
+            f"{unjudged:,} newer messages were delivered {text.duration(_VERDICT_MS)} ago or earlier and have no"
+            " verdict: no round of verdicts has ended since, and no loss since is counted."
+        )
     if totals["unknown"]:
         unknown = causes[(causes["verdict"] == "unknown") & (causes["cause"] != CLAIMED_BY_ONE)]
         why = ", ".join(f"{row.messages:,} {text.words(row.cause)}" for row in unknown.itertuples())
@@ -122,6 +129,19 @@ def _write_notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFra
         why = "no evidence names one" if queried else "no store node was asked for them"
         notes.append(f"Of {unexplained:,} missing messages the cause is not known: {why}.")
     return notes
+
+
+def _count_unjudged(source: TableWindow) -> int:
+    """The delivered messages first seen after all that have a verdict, and a while before the recorded clock."""
+    (clock,) = source.snapshot.select(f"SELECT max(event_time) AS at FROM clock WHERE {PASSED}")  # noqa: S608 - constants of our own
+    if clock["at"] is None:
+        return 0
+    counted = source.query(
+        """SELECT count(*) AS messages FROM delivered_messages WHERE first_seen <= $until
+           AND first_seen > (SELECT max(first_seen) FROM delivery_status WHERE verdict = 'delivered')""",
+        until=clock["at"] - dt.timedelta(milliseconds=_VERDICT_MS),
+    )
+    return int(counted["messages"][0])
 
 
 def _note_timestamps(odd: pd.DataFrame) -> list[str]:

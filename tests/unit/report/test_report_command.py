@@ -38,6 +38,7 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import (
     ACKS,
     CHANNEL_KEY,
+    CLOCK,
     DELIVERED_MESSAGES,
     DELIVERY_STATUS,
     RECORD_KEY,
@@ -289,6 +290,22 @@ def test_missing_messages_are_listed_with_cause_and_evidence(sample_tables: Path
 def test_a_crossed_threshold_stands_in_json(as_json: dict[str, Any]) -> None:
     (check,) = as_json["thresholds"]
     assert check == {"name": "max_loss", "limit": 0.001, "value": check["value"], "unit": "share", "crossed": True}
+
+
+def test_messages_that_no_round_of_verdicts_has_judged_are_counted(sample_tables: Path, tmp_path: Path) -> None:
+    """Those of the last 15 minutes may still get their verdict."""
+    note = "newer messages were delivered 15 min ago or earlier and have no verdict"
+    assert note not in report(sample_tables).stdout
+    shutil.copytree(sample_tables, tmp_path, dirs_exist_ok=True)
+    paths = PathSettings(data_dir=str(tmp_path))
+    lake = TableSnapshot(paths)
+    tick = lake.select("SELECT * FROM clock WHERE kind = 'batch' ORDER BY event_time DESC LIMIT 1")[0]
+    message = lake.select("SELECT * FROM delivered_messages ORDER BY first_seen DESC LIMIT 1")[0]
+    now = message["first_seen"] + dt.timedelta(hours=2)
+    append_rows(paths, CLOCK, as_arrow([tick | {"event_time": now}], CLOCK))
+    new = [message | {"first_seen": now - dt.timedelta(minutes=before)} for before in (17, 16, 14)]
+    append_rows(paths, DELIVERED_MESSAGES, as_arrow(new, DELIVERED_MESSAGES))
+    assert f"• 2 {note}" in report(tmp_path).stdout
 
 
 def test_silence_does_not_pass_for_health(sample_tables: Path, tmp_path: Path) -> None:
