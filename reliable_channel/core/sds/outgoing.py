@@ -105,6 +105,11 @@ class OwnSegment:
     """Since when (ms) it waits to be dispatched."""
     send: OwnSend = field(init=False)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether it waits for its first dispatch."""
+        return self.state is SegmentState.UNSENT and not self.attempts
+
     def move(self, event: SegmentInput) -> SegmentState:
         """Take one step of :data:`LIFECYCLE`; returns the previous state."""
         before = self.state

@@ -208,7 +208,11 @@ class AckReview:
                 self._hit(tracked, by, number, via, now, events)
 
     def _hit(self, tracked: Tracked, by: str, number: int, via: str, now: int, events: list[SdsEvent]) -> None:
-        """Record that a filter contains an id."""
+        """Record that a filter contains an id. One of a segment that has not left yet is an error of the filter: of
+        many that wait for a rate limit, some would count as acknowledged and never be sent."""
+        segment = self._outgoing.segments.get(tracked.message_id)
+        if segment is not None and segment.is_new:
+            return
         vias = tracked.record_hit(by, via)
         if vias is None:  # another copy of a message that was counted
             return
@@ -219,7 +223,6 @@ class AckReview:
             return
         count = tracked.hit_count()
         events.append(PossiblyAcknowledged(now, tracked.message_id, by, via, count))
-        segment = self._outgoing.segments.get(tracked.message_id)
         if segment is None:
             return
         if count >= threshold:

@@ -204,6 +204,23 @@ def test_the_wait_starts_with_sent_when_the_owner_reports_it() -> None:
     assert hints == [b"h" * 32]
 
 
+def test_a_filter_acknowledges_nothing_that_has_not_left_yet() -> None:
+    """A filter errs for one id in a thousand: of 10 000 messages that waited for a rate limit, some were reported as
+    delivered, and were not sent any more after a restart."""
+    alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
+    waiting = alice.send(b"waits for the rate limit", T0).outgoing[0].message.message_id
+    for number in range(3):
+        step = alice.receive(message(f"b{number}", lamport=T0 + number, bloom_filter=filter_of(waiting)), T0 + 4_000)
+        assert not of_type(step, PossiblyAcknowledged) + of_type(step, Acknowledged)
+    assert [outgoing.message.message_id for outgoing in alice.unacknowledged()] == [waiting]
+    alice.record_sent(waiting, T0 + 5_000)
+    steps = [
+        alice.receive(message(f"c{number}", lamport=T0 + 10 + number, bloom_filter=filter_of(waiting)), T0 + 6_000)
+        for number in range(2)
+    ]
+    assert [len(of_type(step, Acknowledged)) for step in steps] == [0, 1]
+
+
 def test_a_possible_acknowledgement_restarts_the_wait() -> None:
     alice = opened(sync_min_interval_ms=0)
     [mine] = sent_ids(alice, b"hello")
