@@ -31,12 +31,12 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 test: setup  ## all tests that need only Python and Java; HYPOTHESIS_PROFILE=full for four times as many examples of each property
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
 
-test-slow: setup  ## the tests that take a minute or more each
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+test-slow: setup  ## the tests that take a minute or more, or a broker beside a Spark session
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder \
 		-m "slow and not node and not waku and not nim and not faults" $(call FILES_WITH,slow)
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
-	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m faults $(call FILES_WITH,faults)
+	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m faults $(call FILES_WITH,faults)
 
 test-e2e: setup  ## the tests that need Node or a browser
 	@scripts/test-e2e.sh

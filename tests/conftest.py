@@ -35,27 +35,48 @@ os.environ.setdefault("KAFKA_OPTS", JVM_OPTIONS)
 
 
 GROUPS = {
+    "tests/kafka/test_broker_restart.py": "spark",
     "tests/kafka/test_unreadable.py": "spark",
     "tests/spark/": "spark",
     "tests/kafka/": "kafka",
     "tests/object_store/": "kafka",
-    "tests/e2e/": "e2e",
+    "tests/e2e/test_api_serve.py": "kafka",
+    "tests/e2e/test_broker.py": "kafka",
+    "tests/e2e/test_operated_run.py": "kafka",
+    "tests/e2e/test_signals.py": "kafka",
+    "tests/e2e/test_spark_submit.py": "kafka",
 }
-"""Where a test's node id begins so, it belongs to that group: its tests share a Spark session, a broker, or runs of
-commands. The first that fits counts."""
+"""Where a test's node id begins so, it belongs to that group: its tests share a Spark session or a broker. The first
+that fits counts."""
+EACH_ALONE = tuple(f"tests/e2e/test_{name}.py" for name in ("abuse", "benches", "readers", "what_if_accuracy"))
+"""Files of long tests that share nothing: the workers divide them."""
+LONGEST = ("tests/e2e/test_kill_restart.py", "spark", "kafka")
+"""Begun first, or one worker would still run them when the others have nothing left to do."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadgroup`` one worker runs all tests of a group, the longest work, while the others take the
-    remaining tests file by file. (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)
-    """
+    """With ``--dist loadgroup`` one worker runs all tests of a group, while the others take the remaining tests file by
+    file. (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)"""
     from xdist.scheduler import LoadFileScheduling
 
     class OneWorkerForEachGroup(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(EACH_ALONE):
+                return nodeid
             return next((name for start, name in GROUPS.items() if nodeid.startswith(start)), None) or (
                 super()._split_scope(nodeid)
             )
+
+        def _assign_work_unit(self, node: Any) -> None:
+            first = next((scope for scope in LONGEST if scope in self.workqueue), next(iter(self.workqueue)))
+            self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
+
+        def _reschedule(self, node: Any) -> None:
+            # A worker needs to know one test more than it runs. By default it gets three, and where each takes minutes
+            # it is left alone with them in the end.
+            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
 
     return OneWorkerForEachGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
 

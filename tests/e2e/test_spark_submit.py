@@ -29,7 +29,7 @@ from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 from tests.support.environment import plain_environment
 from tests.support.waiting import WAIT_S, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 CONTENT_TOPIC = b"/reliable-channel/1/submitted/proto"
 
@@ -108,7 +108,6 @@ def test_a_submitted_job_reads_kafka_and_writes_delta_with_what_it_was_given(
     assert all("reliable_channel.zip" in row["origin"] for row in mine)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "send"), [(signal.SIGTERM, os.kill), (signal.SIGINT, os.killpg)], ids=["SIGTERM", "Ctrl-C"]
 )
@@ -147,7 +146,6 @@ def conversation(texts: list[bytes]) -> list[bytes]:
     return envelopes
 
 
-@pytest.mark.slow
 def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves_it(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:
@@ -164,7 +162,6 @@ def test_the_jobs_one_after_another_deliver_what_was_sent_and_maintenance_leaves
     assert [row["payload"] for row in sorted(delivered, key=lambda row: row["delivery_seq"])] == texts
 
 
-@pytest.mark.slow
 def test_the_submitted_sender_waits_for_the_listener_and_counts_what_is_new(
     broker: Settings, py_files: Path, tmp_path: Path
 ) -> None:

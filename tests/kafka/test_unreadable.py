@@ -16,7 +16,7 @@ from reliable_channel.pipeline.runner.run import run_to_end
 from tests.support import error_page
 from tests.support.waiting import WAIT_S
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 FAR = 2**62
 START_MS = 1_767_225_600_000

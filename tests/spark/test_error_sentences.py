@@ -36,6 +36,7 @@ def test_a_broker_that_does_not_answer(spark: SparkSession, settings: Settings) 
 
 
 @pytest.mark.kafka
+@pytest.mark.slow  # a second broker beside a session
 def test_a_topic_that_does_not_exist(spark: SparkSession, settings: Settings, broker: Settings) -> None:
     there = elsewhere(settings, broker.kafka.servers, "no.such.topic", {})
     with pytest.raises(EnvironmentFault) as fault:
