@@ -122,7 +122,7 @@ def operated(broker: Settings, fake: FakeWakuNode, tmp_path: Path) -> Operated:
         },
         "bridge": {"evidence_topic": "operated.evidence"},
         "spark": {"master": "local[2]", "shuffle_partitions": 2, "trigger_interval_ms": 2_000, "driver_memory": "1g"},
-        "pipeline": {"vacuum_retention_ms": 60_000, "verdict_interval_ms": 5_000},
+        "pipeline": {"vacuum_retention_ms": 60_000, "verdict_interval_ms": 20_000},
         "metrics": {"port": free_port()},
         "channels": {
             "content_topics": [
