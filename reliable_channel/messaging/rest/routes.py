@@ -199,9 +199,6 @@ def message_stream(
     return event_stream(poll, look, start_of(last_event_id, since))
 
 
-histories = threading.BoundedSemaphore(MAX_HISTORIES)
-
-
 @ROUTES.post("/history", responses=document_errors(404, 408, 413, 415, 429), response_model=list[RecordOut])
 def history(node: Node, histories: Histories, body: HistoryRequest) -> Response:
     """The messages that stores have of these content topics and times; they become records."""
