@@ -46,6 +46,10 @@ VERDICTS = f"""count(*) FILTER ({COUNTED}) AS messages, count(*) FILTER (verdict
 PASSED = "event_time NOT IN (SELECT event_time FROM clock WHERE kind = 'closing')"
 """The condition for the times of ``clock`` that passed. What a store returns after a closing tick has the tick's time,
 since event time never decreases."""
+RECORDED_CLOCK = f"(SELECT max(event_time) FROM clock WHERE {PASSED})"  # noqa: S608 - constants of our own
+"""The largest event time of any partition, except closing ticks; null without one. The tick that ends a back-fill or a
+demo fires every timer as if time had passed. No channel was silent during that time, and messages lost before it count
+as just lost."""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
 _AGE_NS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns)"
@@ -120,6 +124,13 @@ def drops(where: str = "true") -> str:
     return (
         f"(SELECT count(*) FROM (SELECT DISTINCT {_PLACE} FROM quarantine WHERE disposition = 'dropped' AND {where}))"  # noqa: S608 - names of columns; values are bound
     )
+
+
+def read_clock(lake: TableSnapshot) -> dt.datetime | None:
+    """The :data:`RECORDED_CLOCK`. ``None`` without one."""
+    (clock,) = lake.select(f"SELECT {RECORDED_CLOCK} AS at")
+    latest: dt.datetime | None = clock["at"]
+    return latest
 
 
 @dataclass(frozen=True, slots=True)

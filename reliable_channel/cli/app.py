@@ -22,7 +22,7 @@ from typer.models import CommandInfo, TyperInfo
 import reliable_channel.cli.commands
 from reliable_channel import __version__
 from reliable_channel.core.errors import LocalError
-from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, print_fault
+from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, run_to_exit_code
 from reliable_channel.runtime.interrupts import end_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 from reliable_channel.transport.private_files import OWNERS_UMASK
@@ -156,14 +156,11 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         tame_kafka()
     else:
         silence_libraries()
-    try:
+
+    def run_command() -> None:
         _refuse_undecodable(arguments)
         with end_at_once():
             command = _drop_type_of_flags(typer.main.get_command(build(next(iter(arguments), None))))
         command(args=arguments, prog_name="reliable-channel")
-    except KeyboardInterrupt:
-        sys.stderr.write("\nStopped.\n")
-        sys.exit(130)
-    except Exception as error:  # whatever it is, a person gets one sentence
-        sys.exit(print_fault(error, "reliable-channel", debug))
-    sys.exit(0)
+
+    sys.exit(run_to_exit_code(run_command, "reliable-channel", debug))

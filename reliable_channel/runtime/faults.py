@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,6 +53,18 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
     if isinstance(fault, LocalError):
         return 2
     return UNFORESEEN if isinstance(fault, Unforeseen) else 1
+
+
+def run_to_exit_code(work: Callable[[], object], program: str, debug: bool | None = None) -> int:
+    """Call ``work``, and return the exit code: 0 done, 130 ended by Ctrl-C, otherwise that of :func:`print_fault`."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped.\n")
+        return 130
+    except Exception as error:  # whatever it is, a person gets one sentence
+        return print_fault(error, program, debug)
+    return 0
 
 
 class Unforeseen(ReliableChannelError):

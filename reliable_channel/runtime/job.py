@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 
 from reliable_channel.config import Settings, load
-from reliable_channel.runtime.faults import is_debugging, print_fault
+from reliable_channel.runtime.faults import is_debugging, run_to_exit_code
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 
 
@@ -32,11 +31,4 @@ def run_job(name: str, config: str | None, work: Callable[[Settings], object]) -
     show_own_logs()
     if not is_debugging():
         silence_libraries()
-    try:
-        work(load(config))
-    except KeyboardInterrupt:
-        sys.stderr.write("\nStopped.\n")
-        return 130
-    except Exception as error:  # whatever failed, the user gets one sentence
-        return print_fault(error, name)
-    return 0
+    return run_to_exit_code(lambda: work(load(config)), name)

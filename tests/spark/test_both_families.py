@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import measure_rule
 from reliable_channel.analysis.alerts.rules import load_rules
+from reliable_channel.analysis.figures import read_clock
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.wire.hashing import keccak256

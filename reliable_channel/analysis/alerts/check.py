@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from reliable_channel.analysis.alerts.changes import AlertChange, find_changes
 from reliable_channel.analysis.alerts.heartbeat import StoppedPart, find_stopped
 from reliable_channel.analysis.alerts.log import AlertLog
-from reliable_channel.analysis.alerts.measure import Reading, measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import Reading, measure_rule
 from reliable_channel.analysis.alerts.rules import Rule, load_rules
 from reliable_channel.analysis.alerts.webhook import PAGE, Webhook
+from reliable_channel.analysis.figures import read_clock
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault

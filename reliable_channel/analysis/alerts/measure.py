@@ -50,14 +50,6 @@ class Reading:
     detail: str
 
 
-def read_clock(lake: TableSnapshot) -> dt.datetime | None:
-    """The recorded clock: the largest event time of any partition, except closing ticks. ``None`` without one."""
-    # The tick that ends a back-fill or a demo fires every timer as if time had passed. No channel was silent during
-    # that time, and messages lost before it count as just lost.
-    latest: dt.datetime | None = lake.select(f"SELECT max(event_time) AS at FROM clock WHERE {PASSED}")[0]["at"]  # noqa: S608 - constants of our own
-    return latest
-
-
 def measure_rule(lake: TableSnapshot, rule: Rule, clock: dt.datetime | None, now: dt.datetime) -> list[Reading]:
     """Measure a rule: one reading per subject, largest value first; empty when there is nothing to measure."""
     if isinstance(rule, ClockStopped):

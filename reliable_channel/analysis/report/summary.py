@@ -17,7 +17,7 @@ import pandas as pd
 
 from reliable_channel.analysis import text
 from reliable_channel.analysis.conclusion import conclusion
-from reliable_channel.analysis.figures import CLAIMED_BY_ONE, PASSED
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE, read_clock
 from reliable_channel.analysis.report import capacity, delivery, loss, quarantine
 from reliable_channel.analysis.report.source import TableWindow
 
@@ -133,13 +133,13 @@ def _write_notes(source: TableWindow, totals: dict[str, Any], causes: pd.DataFra
 
 def _count_unjudged(source: TableWindow) -> int:
     """The delivered messages first seen after all that have a verdict, and a while before the recorded clock."""
-    (clock,) = source.snapshot.select(f"SELECT max(event_time) AS at FROM clock WHERE {PASSED}")  # noqa: S608 - constants of our own
-    if clock["at"] is None:
+    clock = read_clock(source.snapshot)
+    if clock is None:
         return 0
     counted = source.query(
         """SELECT count(*) AS messages FROM delivered_messages WHERE first_seen <= $until
            AND first_seen > (SELECT max(first_seen) FROM delivery_status WHERE verdict = 'delivered')""",
-        until=clock["at"] - dt.timedelta(milliseconds=_VERDICT_MS),
+        until=clock - dt.timedelta(milliseconds=_VERDICT_MS),
     )
     return int(counted["messages"][0])
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import measure_rule
 from reliable_channel.analysis.alerts.rules import LossRate
 from reliable_channel.analysis.dashboard import overview
 from reliable_channel.analysis.dashboard.windows import window
-from reliable_channel.analysis.figures import CLAIMED_BY_ONE, outcome
+from reliable_channel.analysis.figures import CLAIMED_BY_ONE, outcome, read_clock
 from reliable_channel.analysis.report.delivery import totals
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow

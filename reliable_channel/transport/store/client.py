@@ -152,10 +152,10 @@ class StoreClient:
         failed is asked after the others for ``deadline_s``, or every page would wait for it, and for none of these.
         Raises ``StoreUnavailable``, naming every node's fault."""
         errors: list[StoreNodeError] = []
-        found: StorePage | None = None
+        answer: StorePage | None = None
         now = self._monotonic()
         for node in sorted(self._nodes, key=lambda node: self._last_until.get(node, now) > now):
-            if found is not None and self._last_until.get(node, now) > now:
+            if answer is not None and self._last_until.get(node, now) > now:
                 break
             try:
                 page = self._query_page(node, query)
@@ -164,14 +164,14 @@ class StoreClient:
                 if self._may_retry(error):  # and was, in vain
                     self._last_until[node] = self._monotonic() + self._deadline_s
                 continue
-            found = page if found is None else replace(found, entries=found.entries + page.entries)
+            answer = page if answer is None else replace(answer, entries=answer.entries + page.entries)
             held = {entry.message_hash for entry in page.entries}
             lacking = tuple(each for each in query.hashes if each not in held)
             if not lacking or page.cursor is not None or query.cursor is not None:
                 break
             query = replace(query, hashes=lacking)
-        if found is not None:
-            return found
+        if answer is not None:
+            return answer
         if not errors:
             raise StoreUnavailable("No store node is configured.", "Set store.nodes.")
         raise StoreUnavailable(f"No store node answered: {'; '.join(error.cause for error in errors)}.")

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import LONGEST_SUBJECT, Reading, measure_rule
 from reliable_channel.analysis.alerts.rules import Rule, load_rules, parse_rules
+from reliable_channel.analysis.figures import read_clock
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.schema import arrow_schema
@@ -226,8 +227,8 @@ def test_a_job_of_cron_that_does_not_come_any_more_is_raised_however_long_ago_it
     row = {"query_id": "q", "run_id": "r", "batch_id": 0, "metric": "failing", "value": 0.0}
     ended = [{**row, "query": "verdict", "recorded_at": minutes(at)} for at in (-305, -300)]
     write("pipeline_metrics", *ended, {**row, "query": "maintain", "recorded_at": minutes(-1)})
-    found = measured("kind: metric, metric: failing, queries: [verdict], take: age, above: 1800000")
-    assert found == [Reading("verdict", 300 * 60_000, "failing was last recorded 5 h ago")]
+    readings = measured("kind: metric, metric: failing, queries: [verdict], take: age, above: 1800000")
+    assert readings == [Reading("verdict", 300 * 60_000, "failing was last recorded 5 h ago")]
 
 
 def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: Any) -> None:

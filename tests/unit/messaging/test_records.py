@@ -231,7 +231,7 @@ def test_a_pending_request_keeps_its_record_beyond_every_bound(new_world: Callab
 
 def test_a_send_beyond_the_bytes_of_records_is_refused_and_not_lost(new_world: Callable[..., World]) -> None:
     """Where pending requests had all of them, the record of a further one was deleted as it was made: the request was
-    accepted, never sent, and nobody was told."""
+    accepted and never sent, without an event."""
     world = new_world(max_record_bytes=1_000)
     world.transport.failing = FailureReason.NO_PEERS
     accepted = [world.send(bytes(400)) for _ in range(2)]

@@ -17,9 +17,10 @@ import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
-from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import measure_rule
 from reliable_channel.analysis.alerts.rules import LossRate, QuarantineRate, SilentChannel
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.figures import read_clock
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.cli.app import build
 from reliable_channel.config import PathSettings, Settings, load

@@ -14,9 +14,10 @@ from urllib.parse import urlencode
 import pytest
 from starlette.testclient import TestClient
 
-from reliable_channel.analysis.alerts.measure import measure_rule, read_clock
+from reliable_channel.analysis.alerts.measure import measure_rule
 from reliable_channel.analysis.alerts.rules import load_rules
 from reliable_channel.analysis.dashboard.app import create_app
+from reliable_channel.analysis.figures import read_clock
 from reliable_channel.analysis.report import splits as splits_module
 from reliable_channel.analysis.report.channel_key import ChannelFilter
 from reliable_channel.analysis.report.snapshot import TableSnapshot
