@@ -205,7 +205,7 @@ class SdsReceiver:
         now, events = arrival.now, arrival.events
         sender_id, hint, verified = message.sender_id, arrival.hint, id_verified is True
         self._apply_content(message, verified, now, events)
-        late = self._accept_as_owner(message, arrival.data, now, events)
+        late = self._accept_as_owner(arrival)
         if lamport > (state.clock or 0):
             state.follow(lamport, now)
         state.sequence += 1
@@ -234,16 +234,16 @@ class SdsReceiver:
         if verified:
             review.participants.record_proof(message.sender_id)
 
-    def _accept_as_owner(self, message: SdsMessage, data: bytes | None, now: int, events: list[SdsEvent]) -> bool:
+    def _accept_as_owner(self, arrival: IncomingMessage) -> bool:
         """Accept content as the owner of its id. Returns whether it is late: it was declared lost, or before
         observation."""
-        state = self._state
+        state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         message_id, sender_id = message.message_id, message.sender_id
         state.review.track(message_id, sender_id, message.lamport_timestamp or 0, now, now, events)
         if state.filter is not None:
             state.insert_into_filter(message_id, now, events)
-        if state.repair is not None:
-            state.repair.keep(message_id, data if data is not None else message)
+        if not arrival.repaired:
+            self._keep_for_answers(arrival)
         incoming = state.incoming
         return bool(incoming.lost.owners or incoming.evicted.owners or incoming.before_observation.owners) and (
             incoming.discard(message_id)
@@ -266,7 +266,7 @@ class SdsReceiver:
             doubt = Doubt(waiting, now, now + state.config.unproven_id_ms, size <= SEARCHED_BYTES)
             state.unproven.add(message_id, doubt)
         elif not further:
-            waiting.late = self._accept_as_owner(message, arrival.data, now, events)
+            waiting.late = self._accept_as_owner(arrival)
             missing = self._remove_missing(message_id, waiting.repaired, now, events)
         given_up: dict[str, str] = {}
         if dependencies is not NONE:
@@ -377,9 +377,9 @@ class SdsReceiver:
         # existed, nor hide an id that is missing (docs/sds.md, *Two messages with one id*).
         waiting = find_copy(state, message, digest)
         if waiting is not None and waiting.unmet:
-            self._wait_for_less(message, waiting, arrival.data, now, events)
+            self._wait_for_less(arrival, waiting)
         if known is not None and names_more:
-            self._add_history(message, known, now, events)
+            self._add_history(arrival, known)
         answers = state.repair is not None and state.repair.cancel(message.message_id)
         if answers:
             events.append(RepairCancelled(now, message.message_id, "answered"))
@@ -388,35 +388,42 @@ class SdsReceiver:
         owed = not answers and state.config.wire_family is not WireFamily.NIM
         self._update_sync_timer(message, now, owed=owed)
 
-    def _wait_for_less(
-        self, message: SdsMessage, waiting: Waiting, data: bytes | None, now: int, events: list[SdsEvent]
-    ) -> None:
+    def _wait_for_less(self, arrival: IncomingMessage, waiting: Waiting) -> None:
         """Let a held message wait only for what this copy of it names too, and deliver it if that is nothing."""
-        state = self._state
+        state, message, now, events = self._state, arrival.message, arrival.now, arrival.events
         before = len(waiting.unmet)
         is_ready = state.incoming.narrow(waiting, {entry.message_id for entry in message.causal_history})
         # An own answer to a repair request must not hold others up for an id that never existed.
         if len(waiting.unmet) < before and state.repair is not None and waiting.key == waiting.sds_id:
             state.repair.forget(waiting.sds_id)
-            state.repair.keep(waiting.sds_id, data if data is not None else message)
+            self._keep_for_answers(arrival)
         if is_ready:
             self._deliver(state.incoming.take(waiting.key), now, events)
             self.settle([waiting.sds_id], now, events)
         elif len(waiting.unmet) < before:  # what is left may have come while it watched for what is gone
             self.settle([waiting.unmet[-1]], now, events)
 
-    def _add_history(self, message: SdsMessage, known: LogEntry | Waiting, now: int, events: list[SdsEvent]) -> None:
+    def _add_history(self, arrival: IncomingMessage, known: LogEntry | Waiting) -> None:
         """Process the history of a message that was rebuilt before it arrived, or of which a copy named others: unknown
         ids in it become missing, on account of its sender, but the message itself does not wait for them."""
-        log = self._state.log
+        log, message, now, events = self._state.log, arrival.message, arrival.now, arrival.events
         if not known.history:
             known.set_history(keep_history(message.causal_history))
+            if known.verified:  # rebuilt, and so not kept until now
+                self._keep_for_answers(arrival)
             if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
                 log.remove(known.message_id)
                 log.add(known, now)
         dependencies = review_dependencies(self._state, message, known.lamport, now)
         if dependencies is not NONE:
             self._make_room(self._report(message, dependencies, now, events), now, events)
+
+    def _keep_for_answers(self, arrival: IncomingMessage) -> None:
+        """Keep the original bytes of a message for answers to repair requests. Of a rebuilt one there are none: without
+        its history it would release the copies of it that wait elsewhere (:meth:`_wait_for_less`)."""
+        repair, message = self._state.repair, arrival.message
+        if repair is not None:
+            repair.keep(message.message_id, arrival.data if arrival.data is not None else message)
 
     def _update_sync_timer(self, message: SdsMessage, now: int, owed: bool) -> None:
         """Process new or repeated content for the sync timer: it acknowledges what it names, and it must itself be

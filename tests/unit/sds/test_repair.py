@@ -141,6 +141,22 @@ def test_an_answer_of_another_cancels_ones_own() -> None:
     assert alice.tick(T0 + LONG).outgoing == ()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_parity_rebuilt_is_answered_only_once_the_original_bytes_are_here(restarts: bool) -> None:
+    """Rebuilt, it has no history: as an answer it released the copies of it that waited for their past elsewhere."""
+    alice = opened(sync_min_interval_ms=0)
+    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    alice.receive(message("b1", lamport=T0 + 1), T0 + 3, repaired=True, id_verified=True)
+    assert of_type(alice.receive(asking("c1", "b1"), T0 + 4), RepairScheduled) == []
+    original = message("b1", lamport=T0 + 1, history=("b0",))
+    alice.receive(original, T0 + 5, data=encode_sds_message(original), id_verified=True)
+    if restarts:
+        alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    (due,) = [event.due for event in of_type(alice.receive(asking("c2", "b1"), T0 + 6), RepairScheduled)]
+    (answer,) = [out for out in alice.tick(due).outgoing if out.reason is OutgoingReason.REPAIR]
+    assert answer.data == encode_sds_message(original)
+
+
 def test_an_own_message_is_answered_at_once() -> None:
     alice = opened(sync_min_interval_ms=0)
     mine = alice.send(b"mine", T0).outgoing[0]

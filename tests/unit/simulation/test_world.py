@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.core.aes_gcm import DecryptionRefusedError, EncryptionLayer
@@ -179,6 +179,7 @@ def test_the_truth_of_the_demo_is_what_the_core_observes() -> None:
 
 
 @settings(max_examples=examples(15), deadline=None)
+@example(0, True, 0.3, 0.125)
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from([0.0, 0.05, 0.3]), st.sampled_from([None, 0.125, 0.5]))
 def test_the_truth_of_any_seed_is_what_the_core_observes(
     seed: int, bursty: bool, loss: float, parity: float | None
