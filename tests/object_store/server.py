@@ -8,6 +8,7 @@ and is refused with 503: a client that still lives asks again.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +26,8 @@ class Holding:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._moto = DomainDispatcherApplication(create_backend_app)
+        # S3 decides and writes in one step; moto looks for the key first, so two conditional writes could both succeed.
+        self._conditional_write = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         parts = ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "HTTP_AUTHORIZATION")
@@ -38,7 +41,10 @@ class Holding:
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response("503 Slow Down", [("Content-Length", "0")])
                 return []
-        return self._moto(environ, start_response)
+        if "HTTP_IF_NONE_MATCH" not in environ:
+            return self._moto(environ, start_response)
+        with self._conditional_write:
+            return self._moto(environ, start_response)
 
 
 class Handler(MotoRequestHandler):
