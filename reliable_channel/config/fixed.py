@@ -44,23 +44,13 @@ _KEYS = {
 FIXED = frozenset(f"{section}.{key}" for section, keys in _KEYS.items() for key in keys.split())
 """Section and key, without the numbers of list entries."""
 
-REPLACED = {
-    "api.database": "Leave it out: the file is messaging.sqlite in paths.run_dir.",
-    "kafka.isolation_level": "Use kafka.client.isolation_level and kafka.spark with the key isolation.level.",
-    "kafka.security.ssl_check_hostname": "Use kafka.client.ssl_check_hostname and kafka.spark with the key"
-    " ssl.endpoint.identification.algorithm.",
-    "participant.query_on_connect": "Leave it out: participants query stores if store.nodes names any.",
-    "pipeline.store_plaintext": "Set store_plaintext at each entry of channels.content_topics.",
-}
-"""Settings that are gone, with what replaces each."""
-
 
 def find_fixed(content: Any, path: str = "") -> Iterator[str]:
-    """The keys of :data:`FIXED` and :data:`REPLACED` that are in the content of a file or of the environment."""
+    """The keys of :data:`FIXED` that are in the content of a file or of the environment."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             inner = f"{path}.{key}".lstrip(".")
-            if inner in FIXED or inner in REPLACED:
+            if inner in FIXED:
                 yield inner
             yield from find_fixed(value, inner)
     elif isinstance(content, list | tuple):

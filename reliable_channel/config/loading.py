@@ -15,14 +15,13 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from reliable_channel.config.fixed import FIXED, REPLACED, find_fixed
+from reliable_channel.config.fixed import FIXED, find_fixed
 from reliable_channel.config.model import ENVIRONMENT_PREFIX, Settings
 from reliable_channel.config.section import SECRET_NAME
 from reliable_channel.core.errors import ConfigurationError
 
 FILE_VARIABLE = "RELIABLE_CHANNEL_CONFIG"
 DEFAULT_NAME = "local"
-_LEAVE_OUT = "Leave it out: the code has a fixed value. `reliable-channel config show` shows the settings."
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 
 
@@ -96,11 +95,11 @@ def _read_environment() -> dict[str, Any]:
 
 
 def _refuse_fixed(content: dict[str, Any]) -> None:
-    """Refuse keys that are constants of the code, or gone."""
+    """Refuse keys that are constants of the code."""
     if names := sorted(find_fixed(content)):
         raise ConfigurationError(
-            f"{', '.join(names)} {'are no settings' if len(names) > 1 else 'is no setting'} (any more).",
-            " ".join(dict.fromkeys(REPLACED.get(name, _LEAVE_OUT) for name in names)),
+            f"{', '.join(names)} {'are no settings' if len(names) > 1 else 'is no setting'}.",
+            "Leave it out: the code has a fixed value. `reliable-channel config show` shows the settings.",
         )
 
 

@@ -31,9 +31,7 @@ def find_open_gaps(settings: Settings, answers: Iterable[Mapping[str, Any]]) -> 
     failed: dict[tuple[str, str | None, str | None], bool] = {}
     for row in answers:
         key = row["detail"], row["pubsub_topic"], row["content_topic"]
-        # Failures of earlier versions do not name the pubsub topic, so no answer would follow them.
-        if row["outcome"] != "error" or row["pubsub_topic"] is not None:
-            failed[key] = failed.get(key, True) and row["outcome"] == "error"
+        failed[key] = failed.get(key, True) and row["outcome"] == "error"
     again = {name for (name, _, _), all_failed in failed.items() if all_failed}
     done = {name for name, _, _ in failed} - again
     gaps = rows_of(open_table(settings.paths, SOURCE_GAPS))

@@ -82,16 +82,10 @@ def name_source(paths: PathSettings, topic: str, topic_id: str, ends: Mapping[in
     """The name under which the tables keep the position in a topic: a topic that was created anew has another id, and
     is read from its beginning. ``topic_id``: empty if the broker knows no ids; ``ends``: the end of each partition.
 
-    Earlier versions kept positions without the id. They hold unless they are beyond the end of the topic. Raises
-    ``ConfigurationError`` if other positions are: what comes up to there would not be read."""
-    own = f"{topic}/{topic_id}" if topic_id else topic
-    read = {partition: read_position(paths, own, partition) for partition in ends}
-    if not topic_id or any(read.values()):
-        refuse_shorter_topic(topic, read, ends)
-        return own
-    before = {partition: read_position(paths, topic, partition) for partition in ends}
-    is_same = any(before.values()) and all(at <= ends[partition] for partition, at in before.items())
-    return topic if is_same else own
+    Raises ``ConfigurationError`` if a position is beyond the end: what comes up to there would not be read."""
+    source = f"{topic}/{topic_id}" if topic_id else topic
+    refuse_shorter_topic(topic, {partition: read_position(paths, source, partition) for partition in ends}, ends)
+    return source
 
 
 def write(paths: PathSettings, topic: str, records: Iterable[EvidenceRecord], envelopes_topic: str) -> Collected:

@@ -18,29 +18,24 @@ from reliable_channel.config import PathSettings
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.files import columns_with_statistics
-from reliable_channel.lake.read import open_at, open_table, refuse_empty_commit
-from reliable_channel.lake.retry import retry_on_conflict
+from reliable_channel.lake.read import open_at, refuse_empty_commit
 from reliable_channel.lake.schema import arrow_schema, file_schema
 from reliable_channel.lake.tables import DAY_MS, Table
 
 LOG_KEPT_MS = 7 * DAY_MS
 """How long entries of a table's log stay, at least (``maintain`` removes them): as long as replaced files, by default.
 Who opens or updates a table lists them all, and a commit every ten seconds makes 260 000 in Delta's 30 days."""
-_LOG_KEPT = "delta.logRetentionDuration"
-_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
 PROPERTIES = {
     # Else every commit removes expired entries, also those that a stream has still to read; maintenance knows which.
     # The property, not the option of each commit: OPTIMIZE of delta-rs 1.6 ignores the option.
-    _LOG_CLEANUP: "false",
-    _LOG_KEPT: f"interval {LOG_KEPT_MS // DAY_MS} days",
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": f"interval {LOG_KEPT_MS // DAY_MS} days",
     # Plain readers (delta-rs, DuckDB, Polars) refuse deletion vectors (docs/decisions.md).
     "delta.enableDeletionVectors": "false",
     # lake/append.py writes the log's checkpoints. A writer in Spark would take seconds for one.
     "delta.checkpointInterval": "1000000",
 }
 """Properties of every table; :func:`properties` adds the columns with statistics."""
-
-_INDEXED = "delta.dataSkippingStatsColumns"
 
 _HARMLESS_FEATURES = frozenset(
     {
@@ -80,9 +75,7 @@ def create_tables(paths: PathSettings, tables: Iterable[Table]) -> None:
     Raises ``ConfigurationError`` if this version cannot write an existing one: it has other columns, or features that
     the jobs do not honour. Raises ``EnvironmentFault`` if a table cannot be created or read."""
     for table in tables:
-        if check_existing(paths, table):
-            _set_properties(paths, table)
-        else:
+        if not check_existing(paths, table):
             _create(paths, table)
 
 
@@ -99,19 +92,8 @@ def check_existing(paths: PathSettings, table: Table) -> bool:
 
 def properties(table: Table) -> dict[str, str]:
     """The properties that a table is created with."""
-    return {**PROPERTIES, _INDEXED: ",".join(column.name for column in columns_with_statistics(table))}
-
-
-@retry_on_conflict
-def _set_properties(paths: PathSettings, table: Table) -> None:
-    """Set what a table of an earlier version lacks: the columns with statistics, without which readers skip files
-    wrongly, who removes entries of its log, and how long they are kept, unless somebody chose that."""
-    existing, wanted = open_table(paths, table), properties(table)
-    has = existing.metadata().configuration
-    new = {name: wanted[name] for name in (_INDEXED, _LOG_CLEANUP, _LOG_KEPT)}
-    new[_LOG_KEPT] = has.get(_LOG_KEPT, new[_LOG_KEPT])
-    if any(has.get(name) != value for name, value in new.items()):
-        existing.alter.set_table_properties(new)
+    indexed = ",".join(column.name for column in columns_with_statistics(table))
+    return {**PROPERTIES, "delta.dataSkippingStatsColumns": indexed}
 
 
 def create_table(location: str | PathLike[str], table: Table) -> None:

@@ -16,7 +16,7 @@ import yaml
 from reliable_channel.cli import main
 from reliable_channel.cli.app import build
 from reliable_channel.config import Settings, load
-from reliable_channel.config.fixed import FIXED, REPLACED
+from reliable_channel.config.fixed import FIXED
 from tests.support.doc_blocks import COMMAND_LANGUAGES, ROOT, Block, blocks, pages
 
 ALL = list(blocks())
@@ -120,13 +120,13 @@ def test_what_the_pages_import_is_on_the_page_of_the_python_interface(code: str)
     assert ours - set(re.findall(r"\w+", page)) == set()
 
 
-WITH_CONSTANTS = {"security.md": "the list of limits", "upgrade.md": "settings that are gone", "tables.md": "generated"}
+WITH_CONSTANTS = {"security.md": "the list of limits", "tables.md": "generated"}
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if page.name not in WITH_CONSTANTS], ids=str)
 def test_what_a_page_names_as_a_setting_can_be_set(page: Path) -> None:
     names = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)\b", page.read_text(encoding="utf-8"))
-    assert set(names) & (FIXED | REPLACED.keys()) == set()
+    assert set(names) & FIXED == set()
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())

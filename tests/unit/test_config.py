@@ -14,7 +14,7 @@ from kafka.cluster import get_ip_port_afi
 
 from reliable_channel.channel.config import ReliableChannelConfig, ReliableChannelOptions
 from reliable_channel.config import ChannelTopic, StoreNodeSettings, load
-from reliable_channel.config.fixed import FIXED, REPLACED
+from reliable_channel.config.fixed import FIXED
 from reliable_channel.config.loading import _find_type, _list_keys
 from reliable_channel.config.presets import Preset
 from reliable_channel.core.errors import ConfigurationError
@@ -357,15 +357,6 @@ def test_a_constant_of_the_code_is_no_setting_and_exists(key: str, tmp_path: Pat
         "channels.content_topics": ChannelTopic,
     }.get(".".join(sections))
     assert last in _list_keys(section or _find_type(sections))
-
-
-@pytest.mark.parametrize(("key", "remedy"), REPLACED.items())
-def test_a_setting_that_is_gone_is_refused_with_what_replaces_it(key: str, remedy: str, tmp_path: Path) -> None:
-    content: Any = 1
-    for name in reversed(key.split(".")):
-        content = {name: content}
-    with pytest.raises(ConfigurationError, match=rf"{re.escape(key)} is no setting.*{re.escape(remedy)}"):
-        load(write(tmp_path, yaml.safe_dump(content)))
 
 
 def test_a_constant_in_the_json_of_a_variable_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

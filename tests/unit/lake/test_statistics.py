@@ -9,18 +9,16 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reliable_channel.config import PathSettings, load
-from reliable_channel.lake import create
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.commit import append_files, delete_rows, replace_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.files import TaskFiles, columns_with_statistics
-from reliable_channel.lake.read import dataset_of, open_table
-from reliable_channel.lake.schema import arrow_schema, as_arrow
+from reliable_channel.lake.read import open_table
+from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import Column, Table
 from reliable_channel.pipeline.maintenance import maintain
 from tests.support.examples import examples
@@ -165,46 +163,21 @@ def test_what_others_rewrite_with_delta_rs_hides_no_row_and_maintenance_makes_it
     assert not differences(everything, readers.counts_of)
 
 
-def test_a_table_of_an_earlier_version_gets_the_columns_with_statistics(tmp_path: Path) -> None:
+def test_a_table_is_created_with_its_columns_with_statistics_and_a_log_of_a_week(tmp_path: Path) -> None:
     paths = load("local").with_run_dir(tmp_path).paths
     create_tables(paths, (TABLE,))
-    name = "delta.dataSkippingStatsColumns"
-    open_table(paths, TABLE).alter.set_table_properties({name: "text"})
-    create_tables(paths, (TABLE,))
-    version = open_table(paths, TABLE).version()
-    assert open_table(paths, TABLE).metadata().configuration[name] == ",".join(
-        c.name for c in columns_with_statistics(TABLE)
-    )
-    create_tables(paths, (TABLE,))
-    assert open_table(paths, TABLE).version() == version
+    configuration = open_table(paths, TABLE).metadata().configuration
+    indexed = ",".join(column.name for column in columns_with_statistics(TABLE))
+    assert configuration["delta.dataSkippingStatsColumns"] == indexed
+    assert configuration["delta.logRetentionDuration"] == "interval 7 days"
+    assert configuration["delta.enableExpiredLogCleanup"] == "false"
 
 
-def test_the_log_of_a_table_is_kept_for_a_week_unless_somebody_chose_another_time(tmp_path: Path) -> None:
+def test_what_somebody_chose_for_a_table_stays(tmp_path: Path) -> None:
     paths, name = load("local").with_run_dir(tmp_path).paths, "delta.logRetentionDuration"
-    DeltaTable.create(paths.table(TABLE.name), arrow_schema(TABLE))  # by an earlier version
     create_tables(paths, (TABLE,))
-    assert open_table(paths, TABLE).metadata().configuration[name] == "interval 7 days"
     open_table(paths, TABLE).alter.set_table_properties({name: "interval 60 days"})
     version = open_table(paths, TABLE).version()
     create_tables(paths, (TABLE,))
     kept = open_table(paths, TABLE)
     assert kept.metadata().configuration[name] == "interval 60 days" and kept.version() == version
-
-
-def test_writers_that_opened_a_table_before_an_upgrade_set_its_properties_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = load("local").with_run_dir(tmp_path).paths
-    DeltaTable.create(paths.table(TABLE.name), arrow_schema(TABLE))  # by an earlier version
-    stale = [open_table(paths, TABLE) for _ in range(3)]
-    create_tables(paths, (TABLE,))
-    append_rows(paths, TABLE, as_arrow([EMPTY], TABLE), None, stale.pop())
-    with TaskFiles(paths) as writer:
-        writer.add(TABLE, as_arrow([EMPTY], TABLE))
-        append_files(stale.pop(), writer.finish())
-    # Another start, which saw the properties missing too.
-    monkeypatch.setattr(create, "open_table", lambda *of: stale.pop() if stale else open_table(*of))
-    create_tables(paths, (TABLE,))
-    assert not stale
-    assert dataset_of(open_table(paths, TABLE)).count_rows() == 2
-    assert open_table(paths, TABLE).metadata().configuration["delta.logRetentionDuration"] == "interval 7 days"

@@ -74,12 +74,6 @@ def test_a_topic_that_was_created_anew_is_read_from_its_beginning(paths: PathSet
     assert [row["sds_id"] for row in rows_of(open_table(paths, tables.SENDER_EVENTS))].count("m9") == 1
 
 
-def test_positions_of_earlier_versions_hold_unless_the_topic_is_shorter(paths: PathSettings) -> None:
-    write(paths, TOPIC, [EvidenceRecord(0, offset, sender_record(offset)) for offset in range(2)], "waku.envelopes")
-    assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 2}), 0) == 2
-    assert read_position(paths, name_source(paths, TOPIC, "id-1", {0: 1}), 0) == 0
-
-
 @pytest.mark.parametrize("topic_id", ["", "id-1"], ids=["a broker without ids", "an id"])
 def test_a_topic_that_ends_before_what_was_read_is_refused(paths: PathSettings, topic_id: str) -> None:
     source = name_source(paths, TOPIC, topic_id, {0: 2})
