@@ -6,8 +6,11 @@ tables, ``reliable_channel.pipeline.runner.queries.ACK`` what is read, how it is
 
 import sys
 
-from reliable_channel.pipeline.runner.job import main
-from reliable_channel.pipeline.runner.queries import ACK
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.pipeline.runner.job import main
+    from reliable_channel.pipeline.runner.queries import ACK
 
 if __name__ == "__main__":
     sys.exit(main(ACK))

@@ -5,10 +5,13 @@
 
 import sys
 
-from reliable_channel.analysis.alerts.check import check
-from reliable_channel.analysis.alerts.text import lines
-from reliable_channel.config import Settings
-from reliable_channel.runtime.job import make_parser, run_job
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.analysis.alerts.check import check
+    from reliable_channel.analysis.alerts.text import lines
+    from reliable_channel.config import Settings
+    from reliable_channel.runtime.job import make_parser, run_job
 
 
 def run(settings: Settings) -> None:

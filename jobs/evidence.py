@@ -6,11 +6,14 @@ verdict.
 
 import sys
 
-from reliable_channel.config import Settings
-from reliable_channel.evidence.collecting import collect_evidence
-from reliable_channel.lake.live import record_outcome
-from reliable_channel.runtime.job import make_parser, run_job
-from reliable_channel.runtime.own_broker import check_kafka
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.config import Settings
+    from reliable_channel.evidence.collecting import collect_evidence
+    from reliable_channel.lake.live import record_outcome
+    from reliable_channel.runtime.job import make_parser, run_job
+    from reliable_channel.runtime.own_broker import check_kafka
 
 
 def collect(settings: Settings) -> None:

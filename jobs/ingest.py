@@ -6,8 +6,11 @@ the tables, ``reliable_channel.pipeline.runner.queries.INGEST`` what is read, ho
 
 import sys
 
-from reliable_channel.pipeline.runner.job import main
-from reliable_channel.pipeline.runner.queries import INGEST
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.pipeline.runner.job import main
+    from reliable_channel.pipeline.runner.queries import INGEST
 
 if __name__ == "__main__":
     sys.exit(main(INGEST))

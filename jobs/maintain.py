@@ -7,8 +7,11 @@
 import sys
 from functools import partial
 
-from reliable_channel.pipeline.maintenance import maintain
-from reliable_channel.runtime.job import make_parser, run_job
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.pipeline.maintenance import maintain
+    from reliable_channel.runtime.job import make_parser, run_job
 
 if __name__ == "__main__":
     parser = make_parser("maintain")

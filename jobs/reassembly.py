@@ -7,8 +7,11 @@ written.
 
 import sys
 
-from reliable_channel.pipeline.runner.job import main
-from reliable_channel.pipeline.runner.queries import REASSEMBLY
+from reliable_channel.runtime.interrupts import end_at_once
+
+with end_at_once():
+    from reliable_channel.pipeline.runner.job import main
+    from reliable_channel.pipeline.runner.queries import REASSEMBLY
 
 if __name__ == "__main__":
     sys.exit(main(REASSEMBLY))

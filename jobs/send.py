@@ -22,21 +22,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users know
+from reliable_channel.runtime.interrupts import end_at_once
 
-from reliable_channel.channel import ReliableChannel, SendState
-from reliable_channel.config import Settings
-from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
-from reliable_channel.core.wire.malformed import Malformed
-from reliable_channel.core.wire.sds import decode_sds_message
-from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.read import exists
-from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENDER_EVENTS, SENT_ROWS
-from reliable_channel.pipeline.delta import append_frame, read_table
-from reliable_channel.runtime.job import make_parser, run_job
-from reliable_channel.runtime.participant import ParticipantOptions, participant
-from reliable_channel.runtime.spark import spark_session
+with end_at_once():
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import functions as F  # noqa: N812 - the name Spark's users know
+
+    from reliable_channel.channel import ReliableChannel, SendState
+    from reliable_channel.config import Settings
+    from reliable_channel.core.errors import ConfigurationError, EnvironmentFault, LocalError
+    from reliable_channel.core.wire.malformed import Malformed
+    from reliable_channel.core.wire.sds import decode_sds_message
+    from reliable_channel.lake.create import create_tables
+    from reliable_channel.lake.read import exists
+    from reliable_channel.lake.tables import ACKS, CHANNEL_KEY, SENDER_EVENTS, SENT_ROWS
+    from reliable_channel.pipeline.delta import append_frame, read_table
+    from reliable_channel.runtime.job import make_parser, run_job
+    from reliable_channel.runtime.participant import ParticipantOptions, participant
+    from reliable_channel.runtime.spark import spark_session
 
 SENDER = [*CHANNEL_KEY, "sender_id"]
 """Identifies a sender in a channel; row ids and SDS ids are unique within it."""

@@ -7,14 +7,17 @@ verdicts of messages about which new rows hold evidence, and of messages that we
 
 import sys
 
-from pyspark.sql import SparkSession
+from reliable_channel.runtime.interrupts import end_at_once
 
-from reliable_channel.analysis.alerts.check import check
-from reliable_channel.analysis.alerts.text import summary
-from reliable_channel.config import Settings
-from reliable_channel.lake.live import record_outcome
-from reliable_channel.pipeline.runner.job import main_batch
-from reliable_channel.pipeline.verdict import verdicts
+with end_at_once():
+    from pyspark.sql import SparkSession
+
+    from reliable_channel.analysis.alerts.check import check
+    from reliable_channel.analysis.alerts.text import summary
+    from reliable_channel.config import Settings
+    from reliable_channel.lake.live import record_outcome
+    from reliable_channel.pipeline.runner.job import main_batch
+    from reliable_channel.pipeline.verdict import verdicts
 
 
 def judge(spark: SparkSession, settings: Settings) -> None:

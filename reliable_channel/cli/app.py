@@ -10,10 +10,8 @@ import importlib
 import io
 import os
 import pkgutil
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -117,11 +115,6 @@ def _drop_type_of_flags(command: Any) -> Any:
     return command
 
 
-def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """SIGTERM as an exception, so that ``finally`` blocks stop what a command has started."""
-    raise SystemExit(143)
-
-
 def _prepare_streams() -> None:
     """Make standard output and error take every text: one that was closed (``>&-``) discards it, and one that is not
     UTF-8 gets escapes for what it cannot represent. A standard input that was closed (``<&-``) is empty."""
@@ -149,7 +142,6 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     debug = "--debug" in arguments or is_debugging()
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
-    signal.signal(signal.SIGTERM, _raise_on_terminate)
     _prepare_streams()
     show_own_logs()
     if debug:

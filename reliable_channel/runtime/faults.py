@@ -9,14 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.runtime.interrupts import handle_signals
 
 UNFORESEEN = 70
 """Exit code of an unforeseen error (``EX_SOFTWARE``)."""
@@ -56,15 +60,22 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
 
 
 def run_to_exit_code(work: Callable[[], object], program: str, debug: bool | None = None) -> int:
-    """Call ``work``, and return the exit code: 0 done, 130 ended by Ctrl-C, otherwise that of :func:`print_fault`."""
+    """Call ``work``, and return the exit code: 0 done, 130 ended by Ctrl-C, otherwise that of :func:`print_fault`.
+
+    In the main thread SIGTERM raises ``SystemExit(143)``, so that ``finally`` blocks undo what was begun."""
     try:
-        work()
+        with handle_signals(_raise_on_terminate, [signal.SIGTERM]):
+            work()
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped.\n")
         return 130
     except Exception as error:  # whatever it is, a person gets one sentence
         return print_fault(error, program, debug)
     return 0
+
+
+def _raise_on_terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(143)
 
 
 class Unforeseen(ReliableChannelError):

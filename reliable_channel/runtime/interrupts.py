@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
@@ -86,12 +86,15 @@ def note_interrupts() -> Iterator[RaiseIfInterrupted]:
 
 
 @contextmanager
-def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let ``handler`` handle SIGINT and SIGTERM inside the block. Does nothing outside the main thread."""
+def handle_signals(
+    handler: Callable[[int, FrameType | None], object],
+    numbers: Collection[int] = (signal.SIGINT, signal.SIGTERM),
+) -> Iterator[None]:
+    """Let ``handler`` handle these signals inside the block. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous: dict[int, Any] = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous: dict[int, Any] = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

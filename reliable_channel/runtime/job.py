@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from reliable_channel.config import Settings, load
 from reliable_channel.runtime.faults import is_debugging, run_to_exit_code
+from reliable_channel.runtime.interrupts import end_at_once
 from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
 
 
@@ -21,14 +22,19 @@ def add_modes(parser: argparse.ArgumentParser) -> None:
     """Add ``--once`` and ``--continuous``."""
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="what is there now, then end (the default)")
-    mode.add_argument("--continuous", action="store_true", help="until SIGTERM")
+    mode.add_argument("--continuous", action="store_true", help="until SIGTERM or Ctrl-C")
 
 
 def run_job(name: str, config: str | None, work: Callable[[Settings], object]) -> int:
-    """Call ``work`` with the settings; returns the exit code: 0 done, 1 a fault, 2 a wrong setting, 130 ended by
-    Ctrl-C."""
+    """Call ``work`` with the settings; returns the exit code as :func:`run_to_exit_code` does."""
     tame_kafka()
     show_own_logs()
     if not is_debugging():
         silence_libraries()
-    return run_to_exit_code(lambda: work(load(config)), name)
+
+    def run() -> None:
+        with end_at_once():
+            settings = load(config)
+        work(settings)
+
+    return run_to_exit_code(run, name)

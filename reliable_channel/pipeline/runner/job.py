@@ -33,6 +33,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
         if not isinstance(query.reads, Table):
             check_kafka(settings, for_spark=True)
         with (
+            handle_signals(lambda *_: stop.set()) if options.continuous else nullcontext(),
             spark_session(settings, f"reliable-channel {query.name}") as spark,
             record_metrics(spark, settings, serve=options.continuous, port_offset=_find_port_offset(query)),
         ):
@@ -43,8 +44,7 @@ def main(query: Query, arguments: list[str] | None = None) -> int:
                 with note_interrupts() as raise_if_interrupted:
                     run_to_end(spark, settings, query, raise_if_interrupted)
 
-    with handle_signals(lambda *_: stop.set()) if options.continuous else nullcontext():
-        return run_job(query.name, options.config, run)
+    return run_job(query.name, options.config, run)
 
 
 def main_batch(name: str, run: Callable[..., object], arguments: list[str] | None = None) -> int:

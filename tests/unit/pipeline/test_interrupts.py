@@ -22,6 +22,9 @@ from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interru
 from reliable_channel.runtime.job import run_job
 from tests.support.waiting import WAIT_S
 
+ROOT = Path(__file__).parents[3]
+JOBS = sorted((ROOT / "jobs").glob("*.py"))
+
 
 def end_by_signal(script: str, word: str, number: int, place: Path) -> tuple[int, str, str]:
     """Send a process a signal when it has printed ``word``; its exit code, and what it printed after that."""
@@ -92,6 +95,50 @@ def test_ctrl_c_ends_a_job_without_a_trace(tmp_path: Path) -> None:
     assert end_by_signal(script, "works", signal.SIGINT, tmp_path) == (130, "", "Stopped.")
 
 
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_ctrl_c_ends_a_job_that_is_still_imported_without_a_trace(path: Path, tmp_path: Path) -> None:
+    script = (
+        "import runpy, sys, time, reliable_channel.runtime.interrupts\n"
+        "class Slow:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name.startswith(('reliable_channel.', 'pyspark')):\n"
+        "            print('importing', flush=True); time.sleep(60)\n"
+        f"sys.meta_path.insert(0, Slow); sys.argv = ['job']; runpy.run_path({str(path)!r}, run_name='__main__')"
+    )
+    assert end_by_signal(script, "importing", signal.SIGINT, tmp_path) == (130, "", "Stopped.")
+
+
+def test_sigterm_lets_a_job_undo_what_it_began(tmp_path: Path) -> None:
+    """``maintain`` left its lease behind, and no other run could work for two hours."""
+    script = (
+        "import sys, time; from reliable_channel.runtime.job import run_job\n"
+        "def work(_):\n"
+        "    try: print('works', flush=True); time.sleep(60)\n"
+        "    finally: print('undone')\n"
+        "sys.exit(run_job('maintain', None, work))"
+    )
+    assert end_by_signal(script, "works", signal.SIGTERM, tmp_path) == (143, "undone\n", "")
+
+
+@SIGNALS
+@pytest.mark.parametrize("mode", ["--once", "--continuous"])
+def test_a_signal_ends_refetch_although_stores_do_not_answer(mode: str, number: int, code: int, tmp_path: Path) -> None:
+    script = (
+        "import runpy, sys, time\n"
+        "from reliable_channel.evidence import refetch; from reliable_channel.runtime import own_broker\n"
+        "def wait(*_): print('asking', flush=True); time.sleep(60)\n"
+        "refetch.refetch_once, own_broker.check_kafka = wait, lambda _: None\n"
+        f"sys.argv = ['refetch', {mode!r}]; runpy.run_path({str(ROOT / 'jobs' / 'refetch.py')!r}, run_name='__main__')"
+    )
+    expected = (0, "", "") if mode == "--continuous" else (code, "", "Stopped." if code == 130 else "")
+    assert end_by_signal(script, "asking", number, tmp_path) == expected
+
+
 def test_a_signal_ends_a_job_that_processes_what_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,7 +173,7 @@ def test_a_job_prints_its_own_warnings_and_no_traces_of_libraries(capsys: pytest
     assert second == "ack: It failed. Do this."
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+@SIGNALS
 def test_while_the_command_line_is_imported_a_signal_ends_the_process_without_an_exception(
     number: int, code: int, tmp_path: Path
 ) -> None:
@@ -142,7 +189,7 @@ def test_while_the_command_line_is_imported_a_signal_ends_the_process_without_an
     assert end_by_signal(script, "importing", number, tmp_path) == (code, "", "Stopped." if code == 130 else "")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
+@SIGNALS
 def test_while_settings_are_read_a_signal_ends_the_process_without_an_exception(
     number: int, code: int, tmp_path: Path
 ) -> None:
