@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,42 +14,9 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gather import SENT_SINCE
+from tests.support.verdict_round import CHANNEL, GAP, at, named, said
 
 pytestmark = pytest.mark.spark
-
-BEGIN_MS = 1_767_225_600_000
-CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/gap/proto", "channel_id": "c"}
-GAP = (20, 50)
-"""Seconds after the beginning at which nobody listened."""
-
-
-def at(seconds: float) -> int:
-    """Microseconds since 1970, as the tables have them."""
-    return int((BEGIN_MS / 1000 + seconds) * 1_000_000)
-
-
-def said(number: int, sds_id: str, sender: str, seconds: float, history: tuple[str, ...], late_s: float = 0) -> Any:
-    """A message that came, ``late_s`` after it was sent."""
-    return {
-        **CHANNEL,
-        "kafka_topic": "waku.envelopes",
-        "kafka_partition": 0,
-        "kafka_offset": number,
-        "event_time": at(seconds + late_s),
-        "ingest_time": at(seconds + late_s),
-        "sender_id": sender,
-        "sds_id": sds_id,
-        "sds_kind": "content",
-        "segment_kind": "bare",
-        "lamport_timestamp": BEGIN_MS + int(seconds * 1000),
-        "causal_history": [{"sds_id": one, "retrieval_hint": None, "sender_id": sender} for one in history],
-    }
-
-
-def named(sds_id: str, needed_by: str, seconds: float) -> dict[str, Any]:
-    """A dependency that never came."""
-    times = {"missing_since": at(seconds), "event_time": at(seconds + 60)}
-    return {**CHANNEL, "sds_id": sds_id, "status": "lost", "needed_by": needed_by, **times}
 
 
 def test_of_two_that_name_a_missing_message_at_once_the_lesser_id_counts(spark: SparkSession) -> None:
@@ -151,64 +117,3 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         "lost-elsewhere": ("missing", None),
     }
     assert found["unread"] == ("unknown", "not_followed")
-
-
-@pytest.mark.parametrize("is_contradicted", [True, False])
-def test_a_gap_that_a_store_filled_hides_losses_if_another_bridge_saw_what_the_store_lacks(
-    spark: SparkSession, settings: Settings, is_contradicted: bool
-) -> None:
-    other = {**CHANNEL, "content_topic": "/reliable-channel/1/heard/proto"}
-    came = [
-        said(0, "a1", "alice", 10, ()),
-        said(1, "a2", "alice", 60, ("lost-in-gap",)),
-        said(2, "b1", "bob", 61, ("a2",)),
-        said(3, "a3", "alice", 70, ("a2", "lost-later")),
-        {**said(4, "d1", "dave", 30, ()), **other},  # only the other bridge, and only while it followed the topic
-    ]
-    for number, row in enumerate(came):
-        row["envelope_hash"] = bytes([number + 1]) * 32
-    sightings = [
-        {"vantage": "south" if row["sds_id"] == "d1" else "north", "source": "relay", "seen_at": row["event_time"]}
-        | {"pubsub_topic": CHANNEL["pubsub_topic"], "message_hash": row["envelope_hash"]}
-        for row in came
-    ]
-    if not is_contradicted:
-        sightings.append({**sightings[4], "vantage": "north", "source": "store", "seen_at": at(55)})
-    envelope = {name: came[4][name] for name in ("kafka_topic", "kafka_partition", "kafka_offset", "event_time")}
-    envelope |= {"pubsub_topic": other["pubsub_topic"], "content_topic": other["content_topic"], "source": "relay"}
-    envelope |= {"record_time": at(30), "ingest_time": at(30), "message_hash": came[4]["envelope_hash"]}
-    envelope |= {"sender_timestamp_ns": at(30) * 1_000, "ephemeral": False, "kind": "sds"}
-    gap = {
-        "kafka_topic": "waku.envelopes",
-        "kafka_partition": -1,
-        "first_offset": 0,
-        "last_offset": 0,
-        "cause": "bridge_restart",
-        "name": "north/gap",
-        "status": "filled",
-        "from_time": at(GAP[0]),
-        "to_time": at(GAP[1]),
-        "ingest_time": at(GAP[1]),
-        "vantage": "north",
-        "pubsub_topics": [CHANNEL["pubsub_topic"]],
-    }
-    acknowledged = [
-        {**CHANNEL, "sds_id": sds_id, "acknowledged_by": "carol", "certainty": "certain"} for sds_id in ("a2", "a3")
-    ]
-    create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
-    for table, rows in (
-        (tables.SDS_MESSAGES, came),
-        (tables.ENVELOPES, [envelope]),
-        (tables.ACKS, acknowledged),
-        (tables.LOST_DEPENDENCIES, [named("lost-in-gap", "a2", 60), named("lost-later", "a3", 70)]),
-        (tables.SOURCE_GAPS, [gap]),
-        (tables.SIGHTINGS, sightings),
-    ):
-        append_rows(settings.paths, table, as_arrow(rows, table))
-    as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)
-    judged = verdicts.statuses(
-        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
-    ).collect()
-    found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged}
-    in_gap = ("unknown", "source_gap") if is_contradicted else ("missing", None)
-    assert (found["lost-in-gap"], found["lost-later"]) == (in_gap, ("missing", None))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from pathlib import Path
 
-import pytest
-from pyspark.sql import SparkSession
-
-from reliable_channel.config import Settings, StoreNodeSettings
+from reliable_channel.config import StoreNodeSettings, load
 from reliable_channel.lake import tables
-from reliable_channel.lake.append import append_rows
-from reliable_channel.lake.create import create_tables
-from reliable_channel.lake.schema import as_arrow
-from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gather import MAX_WITNESSED
-
-pytestmark = pytest.mark.spark
+from tests.support.verdict_round import judge
 
 CHANNEL = {"pubsub_topic": "/waku/2/rs/1/0", "content_topic": "/reliable-channel/1/chat/proto", "channel_id": "c"}
 BEGIN_MS = 1_767_225_600_000
@@ -37,7 +29,7 @@ NAMINGS = [
 ]
 
 
-def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, settings: Settings) -> None:
+def test_a_loss_needs_two_that_name_it_or_its_own_sender(tmp_path: Path) -> None:
     at = BEGIN_MS * 1000
     came, lost, acks = [], [], []
     for number, (sds_id, sender, history, acknowledged) in enumerate(NAMINGS):
@@ -56,9 +48,6 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
         if acknowledged:
             by = {"acknowledged_by": "erin", "certainty": "certain"}
             acks.append({**CHANNEL, "sds_id": sds_id, **by})
-    create_tables(settings.paths, (*verdicts.TABLES_READ, tables.DELIVERY_STATUS))
-    for table, rows in ((tables.SDS_MESSAGES, came), (tables.LOST_DEPENDENCIES, lost), (tables.ACKS, acks)):
-        append_rows(settings.paths, table, as_arrow(rows, table))
     # A store was asked for one of them, and wants the address of a peer.
     asked = {
         **CHANNEL,
@@ -68,14 +57,13 @@ def test_a_loss_needs_two_that_name_it_or_its_own_sender(spark: SparkSession, se
         "purpose": "refetch",
         "asked_at": at,
     }
-    append_rows(settings.paths, tables.STORE_PRESENCE, as_arrow([asked | {"detail": "refused"}], tables.STORE_PRESENCE))
+    settings = load("local", paths={"run_dir": str(tmp_path)})
     settings = settings.model_copy(
         update={"store": settings.store.model_copy(update={"nodes": [StoreNodeSettings(url="http://store.example")]})}
     )
-    as_of = dt.datetime.fromtimestamp(BEGIN_MS / 1000 + 7_200, dt.UTC)
-    judged = verdicts.statuses(
-        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
-    ).collect()
+    evidence = {tables.SDS_MESSAGES: came, tables.LOST_DEPENDENCIES: lost, tables.ACKS: acks}
+    evidence[tables.STORE_PRESENCE] = [asked | {"detail": "refused"}]
+    judged = judge(settings, evidence, at + 7_200_000_000)
     named = {i for _, _, history, _ in NAMINGS for i, _ in history}  # type: ignore[attr-defined]
     verdict = {i: (row["verdict"], row["cause"]) for row in judged for i in row["sds_ids"] if i in named}
     witnessed = {"named by two", "of the sender", "of all copies"}
