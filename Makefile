@@ -7,7 +7,9 @@ PB := reliable_channel/core/wire/_pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc -I proto
 UV := 0.13.9
 CORE_TESTS = tests/unit/segmentation tests/unit/sds tests/unit/test_rate_limit.py $(wildcard tests/unit/test_wire_*.py)
-QUICK = not node and not waku and not nim and not slow and not faults
+HERE = not node and not waku and not nim
+PARALLEL = $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+SOAK = SOAK_SECONDS=$(or $(SOAK_SECONDS),600)
 # Collecting all tests takes a quarter of a minute.
 FILES_WITH = $$(grep -rlE --include='test_*.py' 'mark\.$(1)\b' tests)
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -16,7 +18,7 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gene
 # Compiled modules are kept, also where an image says otherwise: collecting the tests takes twice as long without.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-e2e test-node test-nim coverage fuzz soak bench lint format proto proto-check dist executors lock clean
+.PHONY: help setup docs docs-serve docs-pages screenshots notebooks demo test test-slow test-faults test-long test-e2e test-node test-nim coverage fuzz soak bench lint format proto proto-check dist executors lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -29,14 +31,16 @@ demo: setup  ## play a conversation through a real Kafka and the jobs; a deliver
 	@$(BIN)/reliable-channel demo
 
 test: setup  ## all tests that need only Python and Java; HYPOTHESIS_PROFILE=full for four times as many examples of each property
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "$(QUICK)" tests
+	@$(PARALLEL) -m "$(HERE) and not slow and not faults" $(addprefix --ignore=,$(WITHOUT)) tests
 
 test-slow: setup  ## the tests that take a minute or more, or a broker beside a Spark session
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder \
-		-m "slow and not node and not waku and not nim and not faults" $(call FILES_WITH,slow)
+	@$(PARALLEL) -m "$(HERE) and slow and not faults" $(call FILES_WITH,slow)
 
 test-faults: setup  ## whole runs killed at several points and started again, and a soak of SOAK_SECONDS=600
-	@SOAK_SECONDS=$(or $(SOAK_SECONDS),600) $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m faults $(call FILES_WITH,faults)
+	@$(SOAK) $(PARALLEL) -m "$(HERE) and faults" $(call FILES_WITH,faults)
+
+test-long: setup  ## test-slow and test-faults in one run, where no worker waits for the last test of the first
+	@$(SOAK) $(PARALLEL) -m "$(HERE) and (slow or faults)" $(call FILES_WITH,(slow|faults))
 
 test-e2e: setup  ## the tests that need Node or a browser
 	@scripts/test-e2e.sh

@@ -50,35 +50,36 @@ GROUPS = {
 that fits counts."""
 EACH_ALONE = tuple(f"tests/e2e/test_{name}.py" for name in ("abuse", "benches", "readers", "what_if_accuracy"))
 """Files of long tests that share nothing: the workers divide them."""
-LONGEST = ("tests/e2e/test_kill_restart.py", "spark", "kafka")
+LONGEST = (
+    "tests/e2e/test_kill_restart.py", "spark", "kafka", "tests/e2e/test_soak.py", "tests/e2e/test_one_shell.py",
+    "tests/e2e/test_what_if_accuracy.py", "tests/e2e/test_spark_cluster.py", "tests/e2e/test_installed.py",
+    "tests/e2e/test_hostile_demo.py", "tests/e2e/test_bad_day_demo.py", "tests/e2e/test_benches.py",
+    "tests/browser/test_dashboard_browser.py",
+)  # fmt: skip
 """Begun first, or one worker would still run them when the others have nothing left to do."""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With ``--dist loadgroup`` one worker runs all tests of a group, while the others take the remaining tests file by
-    file. (The mark that this is made for changes nothing with pytest 9 and pytest-xdist 3.8.)"""
+    file. (The mark that this is made for changes nothing: pytest-xdist 3.8 appends it to ``_nodeid``, and pytest 9.2
+    does not read that.)"""
     from xdist.scheduler import LoadFileScheduling
 
     class OneWorkerForEachGroup(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(EACH_ALONE):
-                return nodeid
-            return next((name for start, name in GROUPS.items() if nodeid.startswith(start)), None) or (
-                super()._split_scope(nodeid)
-            )
-
-        def _assign_work_unit(self, node: Any) -> None:
-            first = next((scope for scope in LONGEST if scope in self.workqueue), next(iter(self.workqueue)))
-            self.workqueue.move_to_end(first, last=False)
-            super()._assign_work_unit(node)
-
-        def _reschedule(self, node: Any) -> None:
-            # A worker needs to know one test more than it runs. By default it gets three, and where each takes minutes
-            # it is left alone with them in the end.
-            if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
-                super()._reschedule(node)
+            return find_group(nodeid)
 
     return OneWorkerForEachGroup(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def find_group(nodeid: str) -> str:
+    if nodeid.startswith(EACH_ALONE):
+        return nodeid
+    return next((name for start, name in GROUPS.items() if nodeid.startswith(start)), nodeid.partition("::")[0])
+
+
+def rank(group: str) -> int:
+    return next((place for place, start in enumerate(LONGEST) if group.startswith(start)), len(LONGEST))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -95,10 +96,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests with the same id: pytest-xdist would run one of them, and say nothing of the others."""
+    """Refuse tests with the same id: pytest-xdist would run one of them, and say nothing of the others. Begin with the
+    longest."""
     repeated = [name for name, count in Counter(item.nodeid for item in items).items() if count > 1]
     if repeated:
         raise pytest.UsageError(f"Several tests have the same id: {', '.join(repeated)}")
+    items.sort(key=lambda item: rank(find_group(item.nodeid)))
 
 
 @pytest.fixture(autouse=True)
