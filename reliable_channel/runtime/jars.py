@@ -64,7 +64,8 @@ def verify(home: Path, expected: dict[str, str]) -> None:
         )
     if unknown := sorted(set(present) - set(expected)):
         raise EnvironmentFault(
-            f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.", "Run `reliable-channel setup --record` and review."
+            f"{', '.join(unknown)} is not in conf/{_CHECKSUMS}.",
+            "Use another mirror; CONTRIBUTING.md has how conf/ivy.xml is changed.",
         )
 
 
@@ -109,16 +110,6 @@ def ensure(cache_dir: str, ivy_settings: str | None = None) -> Path:
                 raise
     shutil.rmtree(Path(cache_dir) / "ivy", ignore_errors=True)
     return home
-
-
-def record(target: Path, ivy_settings: str | None = None) -> int:
-    """Download the jars again and write their checksums to ``target``; returns the number of jars. For maintainers."""
-    with tempfile.TemporaryDirectory(prefix="reliable-channel-") as temporary:
-        fresh = Path(temporary) / "set"
-        resolve(fresh, Path(temporary) / "ivy", None, ivy_settings)
-        lines = [f"{sha256(file)}  {file.parent.name}/{file.name}\n" for file in sorted(fresh.glob("*/*.jar"))]
-    target.write_text("".join(lines), encoding="utf-8")
-    return len(lines)
 
 
 def resolve(target: Path, ivy_cache: Path, expected: int | None, ivy_settings: str | None = None) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reliable_channel.lake.tables.docs import markdown as tables
 from scripts.reference import PAGES
 
 ROOT = Path(__file__).parents[2]
 
-for path, text in (*PAGES.items(), ("docs/tables.md", tables)):
+for path, text in PAGES.items():
     (ROOT / path).write_text(text(), encoding="utf-8")
     print(f"{path} written")

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,12 +80,12 @@ def taken_port() -> Iterator[str]:
 
 
 def forbidden(place: Path) -> str:
-    """A file that this user must not write: root may write every file, but not every number of the kernel's."""
+    """A directory that this user must not make: root may make one everywhere but among the kernel's own."""
     if os.geteuid() == 0:
-        return "/proc/sys/kernel/ngroups_max"
-    file = place / "forbidden"
-    file.touch(mode=0o400)
-    return str(file)
+        return "/sys/forbidden"
+    directory = place / "forbidden"
+    directory.mkdir(mode=0o500)
+    return str(directory / "notebooks")
 
 
 def check(heading: str, ended: tuple[int, str]) -> None:
@@ -129,11 +129,16 @@ def provoke(heading: str, shell: Shell) -> tuple[int, str]:
             shell.monkeypatch.delitem(sys.modules, "reliable_channel.analysis.report.snapshot", raising=False)
             return shell("sql", "SELECT 1")
         case "No permission":
-            return shell("tables", "docs", "--output", forbidden(shell.place))
+            return shell("notebooks", forbidden(shell.place))
         case "A full disk":
-            return shell("tables", "docs", "--output", "/dev/full")
+            full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115 - closing it fails once more
+            shell.monkeypatch.setattr(sys, "stdout", full)
+            ended = shell("tables", "list")
+            with suppress(OSError):
+                full.close()
+            return ended
         case "A path below a file":
-            return shell("tables", "docs", "--output", shell.file("file", "") + "/tables.md")
+            return shell("notebooks", shell.file("file", "") + "/notebooks")
         case "A directory that the demo did not make":
             shell.file("mine.txt", "")
             return shell("demo", "--dir", str(shell.place))

@@ -24,7 +24,7 @@ LISTS = {
 ACTS = {
     "api serve", "dashboard", "demo", "evidence bundle", "evidence logs", "evidence verify", "kafka start",
     "kafka stop", "maintain",
-    "notebooks", "rebuild", "requeue", "run", "setup", "simulate", "store serve", "tables docs",
+    "notebooks", "rebuild", "requeue", "run", "setup", "simulate", "store serve",
 }  # fmt: skip
 """Commands that do something, and say in a line that it is done."""
 

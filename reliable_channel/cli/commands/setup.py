@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from reliable_channel.cli.commands import JsonOption, read_settings
@@ -12,22 +9,12 @@ from reliable_channel.cli.commands import JsonOption, read_settings
 
 def register(app: typer.Typer) -> None:
     @app.command()
-    def setup(
-        context: typer.Context,
-        record: Annotated[
-            Path | None, typer.Option(help="For maintainers: resolve again and write the checksums to this file.")
-        ] = None,
-    ) -> None:
+    def setup(context: typer.Context) -> None:
         """Download and verify the jars of Spark's sources and of the broker into the cache; once per machine."""
         from reliable_channel.runtime import jars
 
         paths = read_settings(context).paths
-        if record is not None:
-            count = jars.record(record, paths.ivy_settings)
-            typer.echo(f"{count} checksums written to {record}")
-        else:
-            home = jars.ensure(paths.cache_dir, paths.ivy_settings)
-            typer.echo(f"Jars verified in {home}")
+        typer.echo(f"Jars verified in {jars.ensure(paths.cache_dir, paths.ivy_settings)}")
 
     @app.command("jars")
     def jars_(context: typer.Context, as_json: JsonOption = False) -> None:

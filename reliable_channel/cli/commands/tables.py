@@ -1,8 +1,7 @@
-"""``reliable-channel tables``: the reference of the Delta tables."""
+"""``reliable-channel tables list``: the tables and views with their columns."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,18 +10,6 @@ import typer
 def register(app: typer.Typer) -> None:
     tables = typer.Typer(help="The Delta tables: names, columns, keys.", no_args_is_help=True)
     app.add_typer(tables, name="tables")
-
-    @tables.command()
-    def docs(
-        output: Annotated[Path | None, typer.Option(help="Write there instead of printing.")] = None,
-    ) -> None:
-        """Print the table reference as Markdown (docs/tables.md)."""
-        from reliable_channel.lake.tables.docs import markdown
-
-        if output is None:
-            typer.echo(markdown(), nl=False)
-        else:
-            output.write_text(markdown(), encoding="utf-8")
 
     @tables.command(name="list")
     def list_(

@@ -1,7 +1,7 @@
 """Defines every Delta table: columns, units, keys, z-order, retention, and the job that writes it.
 
-Values only: :mod:`reliable_channel.lake.create` creates the tables, ``reliable-channel tables docs`` prints them as
-``docs/tables.md``. Times are Spark ``TIMESTAMP`` (µs, UTC) unless a name ends in ``_ns`` or ``_ms``; hashes are bytes.
+Values only: :mod:`reliable_channel.lake.create` creates the tables, docs/tables.md is generated from
+them. Times are Spark ``TIMESTAMP`` (µs, UTC) unless a name ends in ``_ns`` or ``_ms``; hashes are bytes.
 Deletion vectors are off, so that plain readers (delta-rs, DuckDB, Polars) read every table (docs/decisions.md).
 """
 

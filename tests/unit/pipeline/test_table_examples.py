@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reliable_channel.lake.tables import TABLES, Column, Table
-from reliable_channel.lake.tables.docs import format_example, markdown
+from scripts.reference.tables import format_example, markdown
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 UNITS = {"ms", "ms since 1970", "ns since 1970", "bytes", "32 bytes", ""}

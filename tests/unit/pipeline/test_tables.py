@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from reliable_channel.lake.tables import TABLES, Table
-from reliable_channel.lake.tables.docs import markdown
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 
@@ -30,8 +27,3 @@ def test_columns_of_the_z_order_have_statistics(table: Table) -> None:
 @each_table
 def test_every_column_is_explained(table: Table) -> None:
     assert all(column.comment for column in table.columns)
-
-
-def test_docs_are_current() -> None:
-    file = Path(__file__).parents[3] / "docs" / "tables.md"
-    assert file.read_text(encoding="utf-8") == markdown(), "run: reliable-channel tables docs --output docs/tables.md"
