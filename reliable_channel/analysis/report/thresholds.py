@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError
-
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(ms|s|min|m|h|d)?")
-_MS = {"ms": 1.0, "s": 1e3, None: 1e3, "m": 60e3, "min": 60e3, "h": 3600e3, "d": 86_400e3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +57,6 @@ def share(text: str) -> float:
     if not 0 <= value <= 1:
         raise LocalError(f"{words[:40]!r} is not a share.", "Write it like 0.1% or 0.001.")
     return value
-
-
-def duration_ms(text: str) -> float:
-    """``30s``, ``500ms``, ``5min`` or ``1h`` in ms; a bare number is seconds. Raises :class:`LocalError` otherwise."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if not match:
-        raise LocalError(f"{text.strip()[:40]!r} is not a length of time.", "Write it like 500ms, 30s or 5min.")
-    return float(match[1]) * _MS[match[2]]
 
 
 def checks(limits: Thresholds, report: dict[str, Any]) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Parses times: absolute in ISO 8601, or back from now."""
+"""Parses lengths of time, and times: absolute in ISO 8601, or back from now."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import re
 
 from reliable_channel.core.errors import LocalError
 
-_BACK = re.compile(r"([0-9]{1,6}) ?(s|min|m|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(ms|s|min|m|h|d|w)?")
+_MS = {"ms": 1.0, "s": 1e3, None: 1e3, "m": 60e3, "min": 60e3, "h": 3600e3, "d": 86_400e3, "w": 7 * 86_400e3}
 EXAMPLES = "2026-11-01, 2026-11-01T12:00, 2026-11-01T12:00+02:00, now, 90min, 24h or 7d (back from now)"
+
+
+def duration_ms(text: str) -> float:
+    """``30s``, ``500ms``, ``5min`` or ``1h`` in ms; a bare number is seconds. Raises :class:`LocalError` otherwise."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if not match:
+        raise LocalError(f"{text.strip()[:40]!r} is not a length of time.", "Write it like 500ms, 30s or 5min.")
+    return float(match[1]) * _MS[match[2]]
 
 
 def moment(text: str, now: dt.datetime | None = None) -> dt.datetime:
@@ -20,10 +28,10 @@ def moment(text: str, now: dt.datetime | None = None) -> dt.datetime:
     present = now or dt.datetime.now(dt.UTC)
     if words.lower() == "now":
         return present
-    back = _BACK.fullmatch(words.lower())
+    back = _DURATION.fullmatch(words.lower())
     try:
-        if back:
-            return present - dt.timedelta(seconds=int(back[1]) * _SECONDS[back[2]])
+        if back and back[2]:
+            return present - dt.timedelta(milliseconds=duration_ms(words))
         parsed = dt.datetime.fromisoformat(words)
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
     except (ValueError, OverflowError):

@@ -36,11 +36,9 @@ def register(app: typer.Typer) -> None:
         Ends with exit code 1 when the node never answered."""
         from reliable_channel.core.errors import EnvironmentFault
         from reliable_channel.runtime.build import make_bridge
-        from reliable_channel.runtime.logs import show_own_logs
         from reliable_channel.runtime.own_broker import check_kafka
         from reliable_channel.runtime.topics import ensure_evidence_topic, ensure_topics
 
-        show_own_logs()
         settings = read_settings(context)
         check_kafka(settings)
         running = make_bridge(settings, loop=loop)

@@ -89,7 +89,8 @@ def register(app: typer.Typer) -> None:
         from reliable_channel.analysis.report.channels import require_channel
         from reliable_channel.analysis.report.snapshot import TableSnapshot
         from reliable_channel.analysis.report.source import TableWindow
-        from reliable_channel.analysis.report.thresholds import Thresholds, checks, duration_ms, share
+        from reliable_channel.analysis.report.thresholds import Thresholds, checks, share
+        from reliable_channel.analysis.report.times import duration_ms
 
         now = dt.datetime.now(dt.UTC)
         window = parse_window(since, until, channel, content_topic, now)

@@ -13,6 +13,8 @@ from reliable_channel.cli.commands import JsonOption, TablesOption, read_setting
 from reliable_channel.cli.commands.channel import ChannelArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from reliable_channel.analysis.report.channel_key import ChannelFilter
     from reliable_channel.analysis.report.snapshot import TableSnapshot
     from reliable_channel.config import Settings
@@ -146,37 +148,28 @@ def _combine(base: WhatIf, given: dict[str, str]) -> list[WhatIf]:
 
 
 def _parse(name: str, value: str) -> Any:
-    from reliable_channel.analysis.report.thresholds import duration_ms
+    """One value of an option. Raises ``LocalError`` for one that it cannot have."""
+    from reliable_channel.analysis.report.times import duration_ms
     from reliable_channel.core.errors import LocalError
 
-    option = f"--{name.removesuffix('_ms').replace('_', '-')}"
-    if name == "ack_timeout_ms":
-        return _require(round(duration_ms(value)), option, 1, 3_600_000)
-    if name == "repair" and value in {"on", "off"}:
-        return value == "on"
+    options: dict[str, tuple[Callable[[str], Any], float, float]] = {
+        "parity": (float, 0, 1),
+        "history": (int, 1, 1_000),
+        "ack_timeout_ms": (lambda text: round(duration_ms(text)), 1, 3_600_000),
+        "retransmissions": (int, 0, 100),
+        "repair": ({"on": True, "off": False}.__getitem__, False, True),
+        "segment_size": (int, 64, 102_400),
+        "slots": (int, 1, 10**6),
+    }
     if name == "slots" and value == "none":
         return None
+    option = f"--{name.removesuffix('_ms').replace('_', '-')}"
+    read, least, most = options[name]
     try:
-        number = float(value) if name == "parity" else int(value)
-    except ValueError:
-        raise LocalError(
-            f"{option} cannot be {value[:40]!r}.", "`reliable-channel what-if --help` has examples."
-        ) from None
-    bounds = {
-        "parity": (0, 1),
-        "history": (1, 1_000),
-        "retransmissions": (0, 100),
-        "segment_size": (64, 102_400),
-        "slots": (1, 10**6),
-    }
-    if name not in bounds:
-        raise LocalError(f"{option} cannot be {value[:40]!r}.", "Write on or off.")
-    return _require(number, option, *bounds[name])
-
-
-def _require(number: Any, option: str, least: float, most: float) -> Any:
-    from reliable_channel.core.errors import LocalError
-
+        number = read(value)
+    except (ValueError, KeyError):
+        examples = "`reliable-channel what-if --help` has examples."
+        raise LocalError(f"{option} cannot be {value[:40]!r}.", examples) from None
     if not least <= number <= most:
         raise LocalError(f"{option} {number} is out of range.", f"Choose {least} to {most}.")
     return number

@@ -27,7 +27,8 @@ from reliable_channel.analysis.report.charts import loss as loss_charts
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.analysis.report.summary import SCHEMA, SECTIONS
-from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, duration_ms, share
+from reliable_channel.analysis.report.thresholds import Check, Thresholds, checks, share
+from reliable_channel.analysis.report.times import duration_ms
 from reliable_channel.cli.app import build
 from reliable_channel.cli.commands.report import write_whole
 from reliable_channel.config import PathSettings
