@@ -84,6 +84,11 @@ SET_BACK_MS = 2_000
 the clock has caught up."""
 
 
+SLEPT_MS = 20_000
+"""A timer that runs later than this shows that the process slept, or was busy: what others sent meanwhile, such as
+acknowledgements, is not processed yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentedPayload:
     """A payload as the contents of SDS messages, data then parity. ``required`` of them rebuild it; ``payload_hash`` is
@@ -426,6 +431,9 @@ class ChannelMachine:
     # ---- timers --------------------------------------------------------------------------------------------------
 
     def _tick(self, now: int) -> list[Effect]:
+        due = self.sds.next_due()
+        if due is not None and due < now - SLEPT_MS:
+            self.sds.wake(now)
         step = self.sds.tick(now)
         effects = self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)

@@ -17,6 +17,7 @@ from enum import StrEnum
 from itertools import dropwhile
 
 from reliable_channel.messaging.outcome import RETRY_DELAYS_MS, AttemptResult, RetryDecision, decide
+from reliable_channel.transport.base import RequestId
 
 
 class RequestState(StrEnum):
@@ -74,10 +75,15 @@ TRANSITIONS: dict[tuple[RequestState, Input], RequestState] = {
 """The transitions; every other pair leaves the state unchanged."""
 
 
+SLEPT_MS = 90_000
+"""A longer time (ms) without a look at the time-outs was a sleep of the process or its machine. A transport's ``send``,
+which may wait 60 s for room, takes less."""
+
+
 @dataclass(slots=True)
 class RequestProgress:
     """One send operation. ``retries`` counts retries made in this round; ``in_doubt``: an attempt with the
-    current bytes may have reached the network unacknowledged."""
+    current bytes may have reached the network unacknowledged. ``attempt``: the transport's id of the latest one."""
 
     request_id: str
     state: RequestState
@@ -85,6 +91,7 @@ class RequestProgress:
     in_doubt: bool = False
     scheduled: int = 0
     deadline_ms: int = 0
+    attempt: RequestId | None = None
 
 
 class SendService:
@@ -191,7 +198,7 @@ class SendService:
 
     def list_overdue(self, now: int) -> list[str]:
         """Attempts that the transport has not answered within the attempt time-out. Call it regularly: it follows a
-        clock that was set back."""
+        clock that was set back, and a sleep does not count, in which no answer could be heard."""
         self._follow_clock(now)
         return [request.request_id for request in self._in_flight.values() if request.deadline_ms <= now]
 
@@ -218,11 +225,13 @@ class SendService:
         return min(times, default=None)
 
     def _follow_clock(self, now: int) -> None:
-        """Move all times with a clock that was set back: nothing would be due until it is as late again."""
-        back, self._now = self._now - now, now
-        if back > 0:
+        """Move all times with a clock that was set back: nothing would be due until it is as late again. After a sleep
+        move the time-outs."""
+        back, self._now = (self._now or now) - now, now
+        if back > 0 or back < -SLEPT_MS:
             for request in self._requests.values():
                 request.deadline_ms -= back
+        if back > 0:
             self._timers = [(due - back, scheduled, request_id) for due, scheduled, request_id in self._timers]
 
     def _schedule(self, request: RequestProgress, due_ms: int) -> None:

@@ -186,16 +186,16 @@ class MessageSender:
     def withdraw(self, request_id: str) -> bool:
         """Cancel a request that waits here or for the transport's rate limit, without an event; False for one that has
         ended, or waits in Kafka for a bridge."""
-        with self._attempts_lock:
-            inner = next((inner for inner, own in self._attempts.items() if own == request_id), None)
-        if inner is not None and self._transport.withdraw(RequestId(inner)):
+        with self._ledger.hold_lock():
+            request = self._service.find(request_id)
+        if request is None:
+            return False
+        inner = request.attempt
+        if inner is not None and self._transport.withdraw(inner):
             with self._attempts_lock:
                 self._attempts.pop(inner, None)
-        else:
-            with self._ledger.hold_lock():
-                request = self._service.find(request_id)
-            if request is None or request.state is RequestState.QUEUED:
-                return False
+        elif request.state is RequestState.QUEUED:
+            return False
         return self.cancel(request_id, announced=False)
 
     def retry(self, request_id: str) -> bool:
@@ -321,7 +321,7 @@ class MessageSender:
                 if self._service.find(request.request_id) is not request:
                     continue  # cancelled meanwhile
                 self._service.begin_attempt(request, self._ledger.now())
-            self._hand_over(record)
+            self._hand_over(request, record)
 
     def _stamp(self, record: MessageRecord, request: RequestProgress, stored: StoredRequest) -> MessageRecord:
         """The record with the envelope as it is to be dispatched now."""
@@ -333,8 +333,8 @@ class MessageSender:
         request.in_doubt = False  # no attempt has sent these bytes
         return self._ledger.update(record, message=message, message_hash=message_hash(record.pubsub_topic, message))
 
-    def _hand_over(self, record: MessageRecord) -> None:
-        request_id = str(record.request_id)
+    def _hand_over(self, request: RequestProgress, record: MessageRecord) -> None:
+        request_id = request.request_id
         inner: RequestId | None = None
         early: list[Queued | SendDelayed | End] = []
         with self._attempts_lock:
@@ -342,7 +342,7 @@ class MessageSender:
         try:
             # Without a lock: `send` may wait for room, and its result may come on another thread before it returns.
             traffic = self._traffic.get(request_id, Traffic.FIRST_SEGMENT)
-            inner = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
+            inner = request.attempt = self._transport.send(record.message, record.pubsub_topic, traffic=traffic)
         except MessageTooLarge as error:
             self._finish(request_id, AttemptResult(FailureReason.TOO_LARGE, f"too_large: {error.cause}"))
         except LocalError as error:

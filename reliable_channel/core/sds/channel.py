@@ -112,6 +112,12 @@ class SdsChannel:
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
 
+    def wake(self, now: int) -> None:
+        """Continue after a sleep: nothing was received in it, so no send has failed and nothing was lost by its time.
+        Call it before :meth:`tick`."""
+        self._state.outgoing.renew_last_waits(now)
+        self._state.incoming.wake(now)
+
     def record_queued(self, message_id: str, now: int) -> None:
         """Record that a retransmission waits to be dispatched since ``now``, if later than its timer was due."""
         self._state.outgoing.restart_queue(now, [message_id])

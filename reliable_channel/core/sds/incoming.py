@@ -402,10 +402,13 @@ class IncomingBuffer:
         return None
 
     def skip_to(self, now: int) -> None:
-        """After a long sleep of a participant, request each missing id once instead of repeating each request that was
-        due, and wait anew: nobody could answer while it slept."""
-        if self._observer or (due := self.next_due()) is None or due >= now - CATCH_UP_MS:
-            return
+        """Wake up if a participant slept long."""
+        if not self._observer and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
+            self.wake(now)
+
+    def wake(self, now: int) -> None:
+        """After a sleep, request each missing id once instead of repeating each request that was due, and wait anew:
+        nobody could answer while the participant slept."""
         self._awake_since = now
         for missing in self.missing.values():
             missing.due = max(missing.due, self._next_sweep(now))

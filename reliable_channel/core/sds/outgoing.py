@@ -207,6 +207,12 @@ class OutgoingBuffer:
             if segment.queued_at is not None:
                 segment.queued_at = now
 
+    def renew_last_waits(self, now: int) -> None:
+        """Let the last waits that ended before ``now`` begin anew: nobody ran, so nobody heard an acknowledgement."""
+        for segment in self.open_segments():
+            if segment.attempts >= self._config.max_retransmissions and segment.due is not None and segment.due < now:
+                self._restart(segment, now)
+
     def open_segments(self) -> Iterator[OwnSegment]:
         """The segments in the outgoing buffer, oldest first."""
         return (segment for segment in self.segments.values() if segment.state in OPEN_STATES)

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from reliable_channel.channel import MessageDelivered, snapshot
+from reliable_channel.channel import (
+    IrretrievableMessage,
+    MessageDelivered,
+    MessageDeliveryError,
+    MissingMessage,
+    snapshot,
+)
 from reliable_channel.channel.persistence import SqlitePersistence
 from reliable_channel.channel.retrieval import CHECK_PERIOD_MS
 from reliable_channel.core.wire._pb.channel_state_pb2 import ChannelState
@@ -199,3 +205,71 @@ def test_an_envelope_has_the_time_of_a_clock_that_was_set_back(ahead_ms: int) ->
     assert [timestamps.next_ns() - clock.now_ns() for _ in range(3)] == [0, 1, 2]
     clock.advance(-1)
     assert timestamps.next_ns() - clock.now_ns() == 1_000_003, "a little: never twice"
+
+
+@pytest.mark.parametrize("asleep_ms", [10 * MINUTE_MS, DAY_MS])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_after_a_sleep_acknowledgements_are_read_before_a_send_is_given_up(
+    tmp_path: Path, restarts: bool, asleep_ms: int
+) -> None:
+    """Bob gets the last of all retransmissions, and Alice sleeps, or is stopped, while he acknowledges it."""
+    world = World()
+    config = quick(history_backend="sqlite", database=tmp_path / "alice.sqlite")
+    alice, bob = world.join("alice", config), world.join("bob")
+    world.run(1_000)
+    world.blocked.add("bob")
+    sent = alice.channel.send(b"hello")
+    world.run(200_000, step_ms=1_000)
+    copies = [message for sender, message in world.on_wire if sender == "alice" and b"hello" in message.payload]
+    del world.recorders["alice"]
+    if restarts:
+        alice.channel.close()
+    world.blocked = {"alice"}
+    world.node("bob").arrive(copies[-1], DEFAULT_PUBSUB_TOPIC)
+    seen = len(world.on_wire)
+    world.run(asleep_ms, step_ms=asleep_ms // 100)
+    missed = [message for sender, message in world.on_wire[seen:] if sender == "bob"]
+    world.blocked = set()
+    if restarts:
+        alice = world.join("alice", config)
+    world.recorders["alice"] = alice
+    world.turn()  # before the node brings what came meanwhile
+    for message in missed:
+        world.node("alice").arrive(message, DEFAULT_PUBSUB_TOPIC)
+    world.run(10 * MINUTE_MS, step_ms=10_000)
+    assert len(copies) == 6, "all retransmissions"
+    assert bob.payloads == [b"hello"]
+    assert [event.request_id for event in alice.of(MessageDelivered)] == [sent]
+    assert alice.of(MessageDeliveryError) == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("awake_ms", "asleep_ms"), [(3 * MINUTE_MS, 58 * MINUTE_MS), (55 * MINUTE_MS, 10 * MINUTE_MS)])
+def test_after_a_sleep_what_is_missing_is_asked_for_before_it_is_given_up(
+    tmp_path: Path, restarts: bool, awake_ms: int, asleep_ms: int
+) -> None:
+    world = World(lambda _sender, _receiver, message: () if b"first" in message.payload else (0.0,))
+    world.network.store_keeps = lambda _: False
+    config = quick(history_backend="sqlite", database=tmp_path / "bob.sqlite")
+    alice, bob = world.join("alice"), world.join("bob", config)
+    alice.channel.send(b"before")
+    world.run(1_000)
+    alice.channel.send(b"first")
+    world.run(1_000)
+    first = next(message for _, message in world.on_wire if b"first" in message.payload)
+    alice.channel.send(b"second")
+    world.run(awake_ms, step_ms=10_000)
+    told = [*bob.events]
+    del world.recorders["bob"]
+    if restarts:
+        bob.channel.close()
+    world.run(asleep_ms, step_ms=10_000)
+    if restarts:
+        bob = world.join("bob", config)
+    world.recorders["bob"] = bob
+    world.turn()
+    world.node("bob").arrive(first, DEFAULT_PUBSUB_TOPIC)
+    world.run(MINUTE_MS)
+    assert [event for event in told + bob.events if isinstance(event, MissingMessage)]
+    assert bob.of(IrretrievableMessage) == []
+    assert bob.payloads[-2:] == [b"first", b"second"]

@@ -32,7 +32,7 @@ from reliable_channel.transport.base import FailureReason, Queued, RequestId, Se
 from reliable_channel.transport.clock import now_ms
 from reliable_channel.transport.health import Health, HealthState
 from reliable_channel.transport.sqlite import transaction
-from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, World
+from tests.support.messaging_world import CONTENT, OTHER, PUBSUB, STEP_MS, World
 
 SICK = Health(HealthState.UNHEALTHY, "no peers")
 WELL = Health(HealthState.HEALTHY, "peers again")
@@ -47,6 +47,19 @@ def test_send_returns_a_guid_and_the_record_goes_from_sending_to_sent(world: Wor
     record = world.record(request_id)
     assert (record.sending, record.sent, record.request_id) == (False, True, request_id)
     assert world.transport.sent == [record.message]
+
+
+@pytest.mark.parametrize("asleep_ms", [600_000, 86_400_000])
+def test_an_attempt_under_way_when_the_machine_slept_is_not_made_again(world: World, asleep_ms: int) -> None:
+    """It would go out under a new timestamp, as another message: gossip no longer knows the old one."""
+    world.run(STEP_MS)
+    request_id = world.send()
+    world.node.tick()
+    world.clock.advance(asleep_ms)
+    world.node.tick()  # before the transport's answer
+    world.run(10_000)
+    assert world.record(request_id).sent
+    assert len(world.transport.sent) == 1
 
 
 def test_a_request_and_its_attempt_are_one_transaction_and_its_end_another(world: World) -> None:
