@@ -113,7 +113,8 @@ class StoreRetrieval:
         self._hashes: dict[bytes, None] = {}
         self._ranges: deque[TimeRange] = deque()
         self._check: HashCheck | None = None
-        self._fails = False
+        self._failure = ""
+        """What the last query failed of; empty: it succeeded."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         """While there is something to query: threads of channels that wait for nothing cost what they cost."""
@@ -212,20 +213,20 @@ class StoreRetrieval:
                 until = question.start_ms + CATCH_UP_MARGIN_MS if is_cut else question.now_ms
                 self._answered(StoredHashes(tuple(hashes), until, cursor if is_cut else None))
             if is_cut:
-                self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.", question)
+                self._fail(f"The store has more than {MAX_PAGES} pages of this time; the rest was not read.")
             else:
-                self._fails = False
+                self._failure = ""
         except ReliableChannelError as error:
-            self._fail(error.cause[:300], question)
+            self._fail(error.cause[:300])
         except Exception as error:  # of a node we do not know: a dead thread would never ask again
             _log.exception("a store query failed")
-            self._fail(type(error).__name__, question)
+            self._fail(type(error).__name__)
 
-    def _fail(self, detail: str, question: Question) -> None:
-        """Report a failure; that of a check only if the query before it did not fail, since checks never end."""
-        if not (self._fails and isinstance(question, HashCheck)):
+    def _fail(self, detail: str) -> None:
+        """Report a failure, unless the query before it failed of the same: look-ups and checks never end."""
+        if detail != self._failure:
             self._answered(StoreFailure(detail))
-        self._fails = True
+        self._failure = detail
 
     def _read_pages(self, question: Question) -> Iterator[StorePage]:
         match question:

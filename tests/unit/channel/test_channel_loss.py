@@ -505,4 +505,17 @@ def test_a_store_that_raises_anything_is_a_problem_told_and_is_asked_again() -> 
     world.run(100)
     assert Broken.asked == 2
     problems = [event for event in alice.of(ChannelProblem) if event.kind == "store_failed"]
-    assert [problem.detail for problem in problems] == ["KeyError", "KeyError"]
+    assert [problem.detail for problem in problems] == ["KeyError"], "once"
+
+
+def test_without_a_store_every_look_up_fails_and_one_problem_is_told() -> None:
+    world = World(lambda _sender, _receiver, message: () if b"lost" in message.payload else (0.0,))
+    world.node("bob").store = None
+    alice, bob = world.join("alice"), world.join("bob")
+    world.run(1_000)
+    for text in (b"lost", b"names it", b"lost as well", b"names that one"):
+        alice.channel.send(text)
+        world.run(1_000)
+    world.run(600_000, step_ms=10_000)
+    assert len(bob.of(MissingMessage)) == 2
+    assert bob.problems() == ["store_failed"]
