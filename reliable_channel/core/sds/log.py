@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -180,13 +180,14 @@ class MessageLog:
             self._weigh(entry.sender_id, -self._weigh_entry(entry))
             del self._order[bisect_left(self._order, (entry.lamport, message_id))]
 
-    def last(self, count: int, clock: int) -> list[LogEntry]:
-        """The ``count`` highest entries that are not above ``clock``, ascending."""
+    def last(self, count: int, clock: int, counts: Callable[[str], bool]) -> list[LogEntry]:
+        """The ``count`` highest entries whose ids count and that are not above ``clock``, descending."""
         order = self._order
         end = len(order)
         if order and order[-1][0] > clock:  # messages that the clock does not follow
             end = bisect_left(order, (clock + 1, ""))
-        return [entry for _, message_id in order[max(0, end - count) : end] if (entry := self.get(message_id))]
+        ids = (order[place][1] for place in range(end - 1, -1, -1))
+        return [entry for each in islice(filter(counts, ids), count) if (entry := self.get(each))]
 
     def positions(self) -> tuple[Position, ...]:
         """All positions, ascending."""

@@ -106,9 +106,9 @@ class OwnSegment:
     send: OwnSend = field(init=False)
 
     @property
-    def is_new(self) -> bool:
-        """Whether it waits for its first dispatch."""
-        return self.state is SegmentState.UNSENT and not self.attempts
+    def has_left(self) -> bool:
+        """Whether others may have it: it does not wait for its first dispatch, or one has acknowledged it."""
+        return self.queued_at is None or self.attempts > 0 or self.state is SegmentState.ACKNOWLEDGED
 
     def move(self, event: SegmentInput) -> SegmentState:
         """Take one step of :data:`LIFECYCLE`; returns the previous state."""
@@ -193,6 +193,11 @@ class OutgoingBuffer:
         """Record a possible acknowledgement, which restarts the wait."""
         segment.move(SegmentInput.POSSIBLE)
         self._restart(segment, now)
+
+    def has_left(self, message_id: str) -> bool:
+        """Whether others may have this message: it is no own segment that waits for its first dispatch."""
+        segment = self.segments.get(message_id)
+        return segment is None or segment.has_left
 
     def is_queued(self, message_id: str) -> bool:
         """Whether this is an own segment that waits to be dispatched."""

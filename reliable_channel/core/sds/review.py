@@ -211,7 +211,7 @@ class AckReview:
         """Record that a filter contains an id. One of a segment that has not left yet is an error of the filter: of
         many that wait for a rate limit, some would count as acknowledged and never be sent."""
         segment = self._outgoing.segments.get(tracked.message_id)
-        if segment is not None and segment.is_new:
+        if segment is not None and not segment.has_left:
             return
         vias = tracked.record_hit(by, via)
         if vias is None:  # another copy of a message that was counted

@@ -191,7 +191,7 @@ class SdsSender:
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         # Content names no more than the usual history: its segment fills the envelope.
-        history = state.history(() if content else self._list_owed())
+        history = state.history(None if content else self._list_owed())
         if content and state.sync is not None:
             state.sync.remove_named(history, self._participant())
         return SdsMessage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import FilterRolledOver, SdsEvent
@@ -135,21 +136,24 @@ class ChannelState:
             events.append(FilterRolledOver(now, len(recent)))
         self.filter.insert(message_id)
 
-    def history(self, also: Sequence[str] = ()) -> tuple[HistoryEntry, ...]:
-        """Build the causal history of a message sent now, with retrieval hints where known, in log order.
+    def history(self, owed: Sequence[str] | None) -> tuple[HistoryEntry, ...]:
+        """Build the causal history of a message wrapped now, with retrieval hints where known, in log order.
 
-        It contains the highest entries of the log that are not above the clock, the sender's previous message, and
-        those of ``also``, which are in the log, as far as they fit into the room reserved in envelopes."""
+        It contains the highest entries of the log that are not above the clock and the sender's previous message, as
+        far as they fit into the room reserved in envelopes. ``owed``: of a sync message, the ids in the log that it
+        names beside them; ``None`` for content. A sync message overtakes content that waits to be dispatched, so it
+        names only what has left."""
         size, layout = self.config.causal_history_size, self.config.history_layout
-        usual = list(reversed(self.log.last(size, self.clock or 0)))
-        mine = self.log.get(self.last_own)
+        counts = self.log.holds if owed is None else self.outgoing.has_left
+        usual = self.log.last(size, self.clock or 0, counts)
+        mine = self.log.get(next(filter(counts, chain((self.last_own,), reversed(self.outgoing.segments))), ""))
         if usual and mine is not None and mine not in usual:
             # Each sender's messages form a chain: who lacks one learns of it from any later one. Second, because the
             # room may not suffice for all, and the newest comes first (docs/sds.md, *Decisions*).
             usual.insert(1, mine)
         named = limit_to_room(map(_make_entry, usual), room_for(size, self.participant_id or "", layout), layout)
         lamports = {entry.message_id: entry.lamport for entry in usual}
-        others = [entry for each in also if each not in lamports and (entry := self.log.get(each)) is not None]
+        others = [entry for each in owed or () if each not in lamports and (entry := self.log.get(each)) is not None]
         named += limit_to_room(map(_make_entry, others), SYNC_ROOM_BYTES, layout)
         lamports |= {entry.message_id: entry.lamport for entry in others}
         return tuple(sorted(named, key=lambda each: (lamports[each.message_id], each.message_id)))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.sds import (
@@ -18,6 +22,7 @@ from reliable_channel.core.sds import (
 from reliable_channel.core.sds.sync import MAX_OWED
 from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage
+from tests.support.examples import examples
 from tests.support.sds_inside import has_id, log_positions
 from tests.unit.sds.sds_network import CHANNEL, T0, Network, message, of_type, opened
 
@@ -39,6 +44,70 @@ def test_a_sync_carries_history_and_filter_and_enters_nothing() -> None:
     assert clock is not None and clock < T0 + 20
     assert log_positions(alice) == before
     assert alice.unacknowledged() == ()
+
+
+def names(step: SdsStep) -> list[str]:
+    """The causal history of the sync message of a step."""
+    [outgoing] = step.outgoing
+    return [entry.message_id for entry in outgoing.message.causal_history]
+
+
+def test_a_sync_names_only_what_has_left() -> None:
+    """A sync message overtakes content that waits for a rate limit. Peers asked for what it named, which nobody had,
+    and called it lost after an hour."""
+    alice = opened(wait_for_sent=True, causal_history_size=2, **HALF)
+    [first] = (outgoing.message.message_id for outgoing in alice.send(b"leaves at once", T0).outgoing)
+    alice.record_sent(first, T0)
+    alice.receive(message("b1", lamport=T0 + 10), T0 + 10)
+    alice.receive(message("b2", lamport=T0 + 11), T0 + 11)
+    waiting = [outgoing.message for n in range(3) for outgoing in alice.send(b"waits %d" % n, T0 + 20).outgoing]
+    assert [entry.message_id for entry in waiting[2].causal_history] == [each.message_id for each in waiting[:2]]
+    assert names(alice.send_sync(T0 + 30)) == [first, "b1", "b2"]
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    alice.reopen(T0 + 40)
+    assert names(alice.send_sync(T0 + 40)) == [first, "b1", "b2"]
+    alice.record_sent(waiting[0].message_id, T0 + 50)
+    assert names(alice.send_sync(T0 + 50)) == ["b2", waiting[0].message_id]
+
+
+def test_a_sync_names_no_segment_that_never_had_to_leave() -> None:
+    alice = opened(wait_for_sent=True, **HALF)
+    sent, spare = (outgoing.message.message_id for outgoing in alice.send([b"1", b"2"], T0, required=1).outgoing)
+    alice.record_sent(sent, T0)
+    step = alice.receive(message("b1", lamport=T0 + 9, history=(sent,)), T0 + 9)
+    assert of_type(step, SendDelivered) and not alice.unacknowledged()
+    assert names(alice.send_sync(T0 + 20)) == [sent, "b1"]
+    alice.receive(message("b2", lamport=T0 + 25, history=(spare,)), T0 + 25)  # its dispatch was not reported, only
+    assert spare in names(alice.send_sync(T0 + 30))
+
+
+@given(st.lists(st.sampled_from(("send", "send", "leave", "hear", "acknowledge", "restart", "sync")), max_size=40))
+@settings(max_examples=examples(60), deadline=None)
+def test_whatever_happens_a_sync_names_what_others_can_have(actions: list[str]) -> None:
+    alice = opened(wait_for_sent=True, acknowledgement_timeout_ms=10_000, **HALF)
+    waiting: deque[str] = deque()
+    left, heard, now = [], [], T0
+    for action in [*actions, "sync"]:
+        now += 1_000
+        alice.tick(now)
+        match action:
+            case "send":
+                sent = alice.send([b"%d" % now, b"%d of the same" % now], now, required=1)
+                waiting.extend(outgoing.message.message_id for outgoing in sent.outgoing)
+            case "leave" if waiting:
+                left.append(waiting.popleft())
+                alice.record_sent(left[-1], now)
+            case "hear" | "acknowledge":
+                heard.append(f"b{now}")
+                acknowledged = tuple(left[-1:]) if action == "acknowledge" else ()
+                alice.receive(message(heard[-1], lamport=now, history=acknowledged), now)
+            case "restart":
+                alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+                alice.reopen(now)
+            case "sync" if left or heard:
+                named = names(alice.send_sync(now))
+                assert set(named) <= {*left, *heard}
+                assert set(left[-1:]) <= set(named), "who lacks the last own message learns of it"
 
 
 def test_nothing_to_say_is_not_sent() -> None:
