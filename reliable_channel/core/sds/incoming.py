@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import attrgetter
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.events import DependencyLost, RefetchDue, SdsEvent
@@ -219,12 +220,13 @@ class IncomingBuffer:
         return self._waiting_shares.is_over()
 
     def take_surplus(self) -> Waiting | None:
-        """:meth:`take_without_rest` of the oldest message of the sender that uses most of the buffer; ``None`` unless
-        the buffer is over its bound."""
+        """:meth:`take_without_rest` of a message of the sender that uses most of the buffer: the first in causal order,
+        so that it waits for none of the others. ``None`` unless the buffer is over its bound."""
         shares = self._waiting_shares
         if not shares.is_over():
             return None
-        return self.take_without_rest(shares.oldest_of(shares.greediest()))
+        held = map(self.waiting.__getitem__, shares.keys_of(shares.greediest()))
+        return self.take_without_rest(min(held, key=attrgetter("lamport")).key)
 
     def settle(
         self, message_id: str, log: MessageLog, meets: Callable[[str, int], bool], *, past: bool = False

@@ -123,6 +123,22 @@ def test_a_full_incoming_buffer_delivers_what_the_greediest_sender_has_in_it() -
         assert [event.message_id for event in of_type(step, Delivered)] == [f"{letter}1", f"{letter}2"]
 
 
+def test_a_full_incoming_buffer_lists_none_as_lost_that_its_sender_has_in_it() -> None:
+    """The oldest left first, and listed what had come after it as lost; that was delivered later."""
+    alice = opened(max_waiting=3)
+    for letter, history in (("c", ("lost c", "a", "b")), ("b", ("a", "lost b")), ("a", ("lost a",))):
+        position = T0 + ord(letter)
+        alice.receive(message(letter, lamport=position, history=history), T0 + 200)
+    left = []
+    for number in range(3):
+        late = message(f"{number}", lamport=T0 + 150 + number, history=(f"lost {number}",))
+        left += of_type(alice.receive(late, T0 + 200), Delivered)
+    assert [(event.message_id, event.lost_dependencies) for event in left][:2] == [
+        ("a", ("lost a",)),
+        ("b", ("lost b",)),
+    ]
+
+
 def test_a_full_budget_of_missing_ids_costs_its_greediest_sender_and_nobody_else() -> None:
     alice = opened(max_missing=20)
     for number in range(19):
