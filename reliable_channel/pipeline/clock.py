@@ -38,6 +38,9 @@ class IngestClock:
 
     paths: PathSettings
     reached: dict[TopicPartition, Progress] = field(default_factory=dict)
+    waiting: frozenset[TopicPartition] = frozenset()
+    """Partitions that had records beyond what was read, when Kafka was last asked: no time passes in them without a
+    record, since Kafka may withhold those of a transaction, and all after them, until it ends."""
     _loaded_for: tuple[str, int] | None = None
 
     def load(self, query_id: str, batch_id: int) -> bool:
@@ -56,13 +59,13 @@ class IngestClock:
         """Partitions without records in a micro-batch that ``reached`` something in others: advanced to the latest
         event time there, unless that is less than ``interval_us`` further, so that timers of their channels run.
 
-        They had been read to their end when the micro-batch was planned: Spark reads at least one offset of every
-        partition that has more. ``ingest_us``: the ingest clock, µs."""
+        They had been read to their end when the micro-batch was planned, except :attr:`waiting`: Spark reads at least
+        one offset of every partition that has more. ``ingest_us``: the ingest clock, µs."""
         at_us = min(max(at.event_time_us for at in reached.values()), ingest_us - WALL_CLOCK_GRACE_US)
         return {
             topic_partition: Progress(at_us, at.next_offset)
             for topic_partition, at in self.reached.items()
-            if topic_partition not in reached and at.event_time_us + interval_us <= at_us
+            if topic_partition not in {*reached, *self.waiting} and at.event_time_us + interval_us <= at_us
         }
 
     def record(self, sink: BatchSink, reached: dict[TopicPartition, Progress]) -> None:
@@ -72,14 +75,15 @@ class IngestClock:
         self._loaded_for = (sink.query_id, sink.batch_id)
 
     def record_tick(self, query_id: str, batch_id: int, kind: str, at_us: int) -> dict[TopicPartition, Progress]:
-        """Advance every partition to ``at_us`` (µs) while no micro-batch runs; returns the partitions that moved.
+        """Advance every partition that is not :attr:`waiting` to ``at_us`` (µs) while no micro-batch runs; returns
+        those that moved.
 
         ``batch_id``: the last micro-batch. The next one then begins after the tick, and a replay of that one before it
         (:meth:`load`)."""
         moved = {
             topic_partition: Progress(at_us, reached.next_offset)
             for topic_partition, reached in self.reached.items()
-            if reached.event_time_us < at_us
+            if topic_partition not in self.waiting and reached.event_time_us < at_us
         }
         if moved:
             append_rows(self.paths, CLOCK, _make_rows(moved, query_id, batch_id, kind))

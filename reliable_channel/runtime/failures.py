@@ -23,6 +23,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "Start it with `reliable-channel kafka start`, or set kafka.bootstrap_servers.",
     ),
     (
+        r"TimeoutException: Call\(callName=listOffsets",
+        "Kafka does not say where the topic ends, as when a partition has no leader.",
+        "`reliable-channel kafka topics` names such partitions; start the brokers that have them.",
+    ),
+    (
         r"UnknownTopicOrPartition",
         "the Kafka topic does not exist.",
         "Create it (`reliable-channel kafka topics`), or set kafka.topics.envelopes.",

@@ -44,6 +44,20 @@ def ensure_topics(kafka: KafkaSettings, timeout_s: float = 10.0) -> list[str]:
     return _create_missing(kafka, names, topics.partitions, topics.replication_factor, topic_configs(kafka), timeout_s)
 
 
+@quiet_kafka_client()
+def refuse_topics_without_leader(kafka: KafkaSettings, names: Collection[str]) -> None:
+    """Raise ``EnvironmentFault`` if a partition of one of these topics has no leader, or Kafka does not answer."""
+    from kafka.errors import KafkaError
+
+    from reliable_channel.transport.kafka_consumer import describe_topic
+
+    try:
+        for name in names:
+            describe_topic(kafka.clients(), name, with_ends=True)
+    except KafkaError as error:
+        raise unreachable(kafka, error) from None
+
+
 def ensure_evidence_topic(settings: Settings) -> None:
     """Create ``bridge.evidence_topic`` unless it exists. Raises ``EnvironmentFault``."""
     configs = {"message.timestamp.type": "LogAppendTime", "retention.ms": str(EVIDENCE_RETENTION_MS)}

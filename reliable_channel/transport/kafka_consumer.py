@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-from kafka import IsolationLevel, KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
@@ -59,7 +59,8 @@ class RawRecord:
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
     """What the brokers say of a topic. ``id`` is empty, and there are no ``partitions``, if it does not exist; brokers
-    before 2.8 know no ids. ``ends``: where the committed records of each partition end, if that was asked for."""
+    before 2.8 know no ids. ``ends``: where each partition ends, open transactions included, if that was
+    asked for."""
 
     id: str
     partitions: frozenset[int]
@@ -67,13 +68,19 @@ class DescribedTopic:
 
 
 def describe_topic(clients: KafkaClients, topic: str, with_ends: bool = False) -> DescribedTopic:
-    """Ask the brokers for a topic. Raises ``KafkaError``. A consumer would answer from its metadata, which may be five
-    minutes old."""
+    """Ask the brokers for a topic. Raises ``KafkaError``, and ``EnvironmentFault`` if it has no end because a partition
+    has no leader. A consumer would answer from its metadata, which may be five minutes old."""
     with closing(KafkaAdminClient(**clients.admin)) as admin:
         described: dict[str, Any] = next(iter(admin.describe_topics([topic])), {})
-        partitions = frozenset(each["partition_index"] for each in described.get("partitions") or ())
+        leaders = {each["partition_index"]: each["leader_id"] for each in described.get("partitions") or ()}
+        partitions = frozenset(leaders)
+        if with_ends and (without := sorted(partition for partition in leaders if leaders[partition] < 0)):
+            raise EnvironmentFault(
+                f"The topic {topic} has no leader for its partitions {', '.join(map(str, without))}.",
+                "Start the brokers that have them; until then ingest reads nothing of the topic.",
+            )
         specs = {TopicPartition(topic, partition): OffsetSpec.LATEST for partition in partitions if with_ends}
-        ends = admin.list_partition_offsets(specs, IsolationLevel.READ_COMMITTED) if specs else {}
+        ends = admin.list_partition_offsets(specs) if specs else {}
     if (error := for_code(described.get("error_code", 0))) is TopicAuthorizationFailedError:
         raise error(topic)
     topic_id = described.get("topic_id") or NO_ID

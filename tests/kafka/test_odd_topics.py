@@ -13,7 +13,7 @@ from typing import Any
 
 import kafka.codec
 import pytest
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pydantic import SecretStr
 
 from reliable_channel.config import Settings
@@ -26,7 +26,7 @@ from reliable_channel.transport import kafka_consumer
 from reliable_channel.transport.base import Received, RecordsGone
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
-from reliable_channel.transport.kafka_consumer import OffsetReader
+from reliable_channel.transport.kafka_consumer import OffsetReader, describe_topic
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support import error_page
 from tests.support.odd_topics import (
@@ -160,6 +160,17 @@ def test_aborted_records_are_received_by_those_who_want_them(broker: Settings, t
     with Participant(everything, topic, None, start_at="earliest") as one:
         until(lambda: "after" in one.texts)
     assert one.texts == ["aborted", "after"]
+
+
+def test_the_end_of_a_partition_is_after_what_kafka_withholds(broker: Settings, topic: str) -> None:
+    """Ingest lets no time pass in a partition until it has read that: a transaction, and a record of another
+    producer."""
+    transact(broker, topic, ["open"], commit=None)
+    write(broker, topic, ["after"])
+    clients = broker.kafka.clients()
+    with closing(KafkaConsumer(**clients.consumer)) as reader:
+        assert reader.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 0}
+    assert describe_topic(clients, topic, with_ends=True).ends[0] == 2
 
 
 def test_records_deleted_under_a_running_reader_are_named(broker: Settings, topic: str) -> None:

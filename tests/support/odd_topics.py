@@ -81,8 +81,8 @@ def write(
     producer.close()
 
 
-def transact(broker: Settings, topic: str, texts: list[str], commit: bool) -> None:
-    """Write records in one transaction, and commit or abort it."""
+def transact(broker: Settings, topic: str, texts: list[str], commit: bool | None) -> None:
+    """Write records in one transaction, and commit or abort it, or leave it open."""
     producer = KafkaProducer(**broker.kafka.clients().producer, transactional_id=f"t-{topic}-{next(_numbers)}")
     producer.init_transactions()
     producer.begin_transaction()
@@ -91,7 +91,7 @@ def transact(broker: Settings, topic: str, texts: list[str], commit: bool) -> No
     producer.flush()
     if commit:
         producer.commit_transaction()
-    else:
+    elif commit is False:
         producer.abort_transaction()
     producer.close()
 

@@ -59,16 +59,18 @@ def register(app: typer.Typer) -> None:
 
     @kafka.command()
     def topics(context: typer.Context, as_json: JsonOption = False) -> None:
-        """Create the topics that do not exist, on the configured cluster, and list them."""
+        """Create the topics that do not exist, on the configured cluster, and list them; exit code 1 when a partition
+        of one has no leader."""
         import json
 
         from reliable_channel.runtime.own_broker import check_kafka
-        from reliable_channel.runtime.topics import ensure_topics
+        from reliable_channel.runtime.topics import ensure_topics, refuse_topics_without_leader
 
         settings = read_settings(context)
         check_kafka(settings)
         created = ensure_topics(settings.kafka)
-        names = settings.kafka.topics
-        rows = [{"topic": name, "created": name in created} for name in (names.envelopes, names.outgoing)]
+        names = (settings.kafka.topics.envelopes, settings.kafka.topics.outgoing)
+        rows = [{"topic": name, "created": name in created} for name in names]
         lines = [f"{row['topic']}: {'created' if row['created'] else 'exists'}" for row in rows]
         typer.echo(json.dumps(rows, indent=1) if as_json else "\n".join(lines))
+        refuse_topics_without_leader(settings.kafka, set(names).difference(created))

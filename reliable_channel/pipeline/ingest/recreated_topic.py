@@ -12,6 +12,7 @@ from typing import Any
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.checkpoints import read_checkpoint, read_record, write_record
+from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline.ingest.lost_offsets import PATIENCE_MS
 from reliable_channel.runtime.topics import unreachable
 
@@ -34,27 +35,26 @@ def refuse_recreated_topic(consumer: Any, topic_id: str, settings: Settings) -> 
         write_record(settings.paths, "ingest", {**recorded, _TOPIC_ID: topic_id})
 
 
-def has_unread(settings: Settings) -> bool:
-    """Whether the topic has records beyond the last micro-batch of ingest, which runs. Raises ``ConfigurationError`` if
-    the id of the topic is not that of the checkpoint, and ``EnvironmentFault`` if Kafka does not answer."""
+def find_unread(settings: Settings) -> frozenset[TopicPartition]:
+    """The partitions that have records beyond the last micro-batch of ingest, also such as Kafka withholds until a
+    transaction has ended. Raises ``ConfigurationError`` if the id of the topic is not that of the checkpoint, and
+    ``EnvironmentFault`` if Kafka does not answer."""
     from kafka.errors import KafkaError
 
     from reliable_channel.transport.kafka_consumer import describe_topic
 
-    clients = settings.kafka.clients()
+    clients, name = settings.kafka.clients(), settings.kafka.topics.envelopes
     patience = {"request_timeout_ms": PATIENCE_MS, "bootstrap_timeout_ms": PATIENCE_MS}
     try:
-        topic = describe_topic(
-            replace(clients, admin={**patience, **clients.admin}), settings.kafka.topics.envelopes, with_ends=True
-        )
+        topic = describe_topic(replace(clients, admin={**patience, **clients.admin}), name, with_ends=True)
     except (KafkaError, OSError) as error:
         raise unreachable(settings.kafka, error) from None
     known = read_record(settings.paths, "ingest").get(_TOPIC_ID, "")
     if topic.id and known and topic.id != known:
-        raise _make_error(settings.kafka.topics.envelopes, f"its id is {topic.id}, and {known} was read")
+        raise _make_error(name, f"its id is {topic.id}, and {known} was read")
     checkpoint = read_checkpoint(settings.paths, "ingest")
-    read = {} if checkpoint is None else checkpoint.offsets.kafka.get(settings.kafka.topics.envelopes, {})
-    return any(end > read.get(partition, 0) for partition, end in topic.ends.items())
+    read = {} if checkpoint is None else checkpoint.offsets.kafka.get(name, {})
+    return frozenset((name, partition) for partition, end in topic.ends.items() if end > read.get(partition, 0))
 
 
 def _compare_ends(consumer: Any, settings: Settings) -> None:

@@ -22,7 +22,7 @@ from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, last_batch, read_progress
-from reliable_channel.pipeline.ingest.recreated_topic import has_unread
+from reliable_channel.pipeline.ingest.recreated_topic import find_unread
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
 
@@ -69,12 +69,13 @@ def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int) -> b
 
 
 def close(settings: Settings, after_ms: int | None) -> bool:
-    """Write the closing tick, ``after_ms`` after the last record, or at the wall clock. Returns whether a partition
-    advanced."""
+    """Write the closing tick, ``after_ms`` after the last record, or at the wall clock for the partitions that were
+    read to their end. Returns whether a partition advanced. Raises as :func:`find_unread`."""
     clock = IngestClock(settings.paths, read_progress(settings.paths))
     if not clock.reached:
         return False
     if after_ms is None:
+        clock.waiting = find_unread(settings)  # as after an hour in which the other jobs caught up
         return advance(settings.paths, clock, "idle", time.time_ns() // 1000 - WALL_CLOCK_GRACE_US)
     newest = max(at.event_time_us for at in clock.reached.values())
     return advance(settings.paths, clock, "closing", newest + after_ms * 1000)
@@ -113,15 +114,20 @@ class IdleTicker(threading.Thread):
         """Write ticks as :class:`IdleIntervals` decides, until stopped, or until the topic has been recreated: to Spark
         it looks idle until it is as long as the old one was, and if that is soon, it skips what comes before."""
         intervals, wall_clock = IdleIntervals(), SteadyClock()
+        said = ""
         interval = max(self._settings.pipeline.clock_interval_ms, self._settings.spark.trigger_interval_ms) / 1000
         while not self._stopped.wait(interval):
             now_us = wall_clock.now_us()
             try:
                 # Spark may not have looked yet, as after a pause of the machine: a tick must not overtake records.
-                unread = has_unread(self._settings)
+                unread = find_unread(self._settings)
+                said = ""
                 # Not before the first trigger is done: a replayed micro-batch must find the clock of its first run.
                 last = self._query.lastProgress
-                if unread or not self._query.isActive or last is None or self._query.status["isDataAvailable"]:
+                if last is None:
+                    continue
+                self._clock.waiting = unread
+                if unread or not self._query.isActive or self._query.status["isDataAvailable"]:
                     continue
                 # Not if ingest is just writing a micro-batch, which ends with a tick of its own.
                 if intervals.is_due(last.batchId) and self._lock.acquire(blocking=False):
@@ -133,7 +139,9 @@ class IdleTicker(threading.Thread):
                 self.refused = refused
                 return
             except Exception as error:  # whatever failed, the next interval tries again
-                _LOG.warning("No idle tick: %s", as_fault(error))
+                if said != (why := str(as_fault(error))):  # an outage lasts many intervals
+                    _LOG.warning("The recorded clock stands still: %s", why)
+                said = why
 
     def stop(self) -> None:
         """Stop after a running tick."""

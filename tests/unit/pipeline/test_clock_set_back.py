@@ -12,7 +12,8 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, Progress, read_progress
-from reliable_channel.pipeline.ingest.ticks import SteadyClock, advance
+from reliable_channel.pipeline.ingest import ticks as ticks_module
+from reliable_channel.pipeline.ingest.ticks import SteadyClock, advance, close
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -76,3 +77,18 @@ def test_a_partition_without_records_follows_those_with_records(
     reached = {PLACE: Progress(others_us, 4), OTHER: Progress(others_us - 1, 6)}
     expected = {} if expected_us is None else {QUIET: Progress(expected_us, 7)}
     assert clock.find_quiet(reached, NOW_US, 5_000_000) == expected
+
+
+def test_no_time_passes_in_a_partition_whose_records_kafka_withholds(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a transaction that is open, and all after them. They counted as late, and what they have as missing."""
+    settings = load("local", paths={"data_dir": paths.data_dir, "checkpoint_dir": paths.checkpoint_dir})
+    before = {PLACE: Progress(NOW_US - HOUR_US, 5), QUIET: Progress(NOW_US - HOUR_US, 7)}
+    clock = IngestClock(paths, dict(before), frozenset({QUIET}))
+    assert clock.find_quiet({PLACE: Progress(NOW_US, 6)}, NOW_US, 5_000_000) == {}
+    clock.record(BatchSink(paths, "query", 0), before)
+    monkeypatch.setattr(time, "time_ns", lambda: NOW_US * 1000)
+    monkeypatch.setattr(ticks_module, "find_unread", lambda _: frozenset({QUIET}))
+    assert close(settings, None)
+    assert read_progress(paths) == before | {PLACE: Progress(NOW_US - WALL_CLOCK_GRACE_US, 5)}

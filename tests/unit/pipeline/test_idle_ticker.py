@@ -12,19 +12,22 @@ import pytest
 from kafka.errors import KafkaTimeoutError
 
 from reliable_channel.config import Settings, load
-from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline.ingest import ticks
-from reliable_channel.pipeline.ingest.recreated_topic import has_unread
+from reliable_channel.pipeline.ingest.recreated_topic import find_unread
 from reliable_channel.transport.kafka_consumer import DescribedTopic
+
+NONE, SOME = frozenset[TopicPartition](), frozenset({("waku.envelopes", 0)})
 
 
 class Answers:
-    """What Kafka says one time after the other: whether it has more, or an error."""
+    """What Kafka says one time after the other: which partitions have more, or an error."""
 
-    def __init__(self, *answers: bool | Exception) -> None:
+    def __init__(self, *answers: frozenset[TopicPartition] | Exception) -> None:
         self._left = iter(answers)
 
-    def __call__(self, _: Settings) -> bool:
+    def __call__(self, _: Settings) -> frozenset[TopicPartition]:
         answer = next(self._left)
         if isinstance(answer, Exception):
             raise answer
@@ -35,7 +38,7 @@ def test_a_tick_does_not_overtake_records_that_spark_has_not_looked_for_yet(monk
     """After a pause of the machine, a suspended one for instance, they would count as later than they are."""
     over = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
     ticked: list[int] = []
-    monkeypatch.setattr(ticks, "has_unread", Answers(False, True, True, False, over))
+    monkeypatch.setattr(ticks, "find_unread", Answers(NONE, SOME, SOME, NONE, over))
     monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
     ticker = make_ticker()
@@ -47,15 +50,15 @@ def test_a_tick_does_not_overtake_records_that_spark_has_not_looked_for_yet(monk
 @pytest.mark.parametrize(
     ("ends", "unread"),
     [
-        ({0: 12, 1: 7}, False),
-        ({0: 13, 1: 7}, True),
-        ({0: 12, 1: 7, 2: 0}, False),
-        ({0: 12, 1: 7, 2: 1}, True),
-        ({}, False),
+        ({0: 12, 1: 7}, set()),
+        ({0: 13, 1: 7}, {0}),
+        ({0: 12, 1: 7, 2: 0}, set()),
+        ({0: 12, 1: 7, 2: 1}, {2}),
+        ({}, set()),
     ],
 )
 def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], unread: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], unread: set[int]
 ) -> None:
     """Partitions that were added to the topic meanwhile as well."""
     settings = load("local", paths={"run_dir": str(tmp_path)})
@@ -68,13 +71,13 @@ def test_what_is_unread_is_beyond_the_offsets_of_the_last_micro_batch(
         (root / part / "0").write_text(text)
     described = DescribedTopic("id", frozenset(ends), ends)
     monkeypatch.setattr("reliable_channel.transport.kafka_consumer.describe_topic", lambda *_, **__: described)
-    assert has_unread(settings) is unread
+    assert find_unread(settings) == {("waku.envelopes", partition) for partition in unread}
 
 
 def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
     ticked: list[int] = []
-    monkeypatch.setattr(ticks, "has_unread", Answers(False, ValueError("of the client"), False, refused))
+    monkeypatch.setattr(ticks, "find_unread", Answers(NONE, ValueError("of the client"), NONE, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: ticked.append(1))
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
     ticker = make_ticker()
@@ -86,7 +89,7 @@ def test_a_topic_that_was_recreated_ends_the_ticks_and_is_named(monkeypatch: pyt
 def test_a_topic_that_was_recreated_is_named_also_while_records_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new one may soon be longer than the old one was, and is then never idle."""
     refused = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
-    monkeypatch.setattr(ticks, "has_unread", Answers(False, refused))
+    monkeypatch.setattr(ticks, "find_unread", Answers(NONE, refused))
     monkeypatch.setattr(ticks, "advance", lambda *_: pytest.fail("it is not idle"))
     ticker = make_ticker(is_data_available=True)
     ticker.start()
@@ -98,7 +101,7 @@ def make_ticker(is_data_available: bool = False) -> ticks.IdleTicker:
     settings = load("local", pipeline={"clock_interval_ms": 1}, spark={"trigger_interval_ms": 1})
     status = {"isDataAvailable": is_data_available}
     query = SimpleNamespace(lastProgress=SimpleNamespace(batchId=3), isActive=True, status=status)
-    writer = SimpleNamespace(clock=None, lock=threading.Lock())
+    writer = SimpleNamespace(clock=SimpleNamespace(waiting=NONE), lock=threading.Lock())
     return ticks.IdleTicker(settings, writer, query)  # type: ignore[arg-type]
 
 
@@ -115,20 +118,21 @@ def test_a_tick_that_fails_is_a_warning_and_the_next_one_comes(
 
     monkeypatch.setattr(ticks, "advance", advance)
     monkeypatch.setattr(ticks.IdleIntervals, "is_due", lambda *_: True)
-    monkeypatch.setattr(ticks, "has_unread", lambda _: False)
+    monkeypatch.setattr(ticks, "find_unread", lambda _: NONE)
     ticker = make_ticker()
     ticker.start()
     try:
         assert again.wait(120)
     finally:
         ticker.stop()
-    assert "No idle tick: The disk is full writing /tables/clock." in caplog.text
+    assert "The recorded clock stands still: The disk is full writing /tables/clock." in caplog.text
 
 
 def test_there_is_no_tick_while_kafka_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records may wait there. Channels would seem silent, and what is in those records would be called missing."""
+    """Records may wait there. Channels would seem silent, and what is in those records would be called missing. It is
+    said once, not in every interval."""
     asked, ticked, calls = threading.Event(), list[int](), list[int]()
 
     def describe(*_: Any, **__: Any) -> None:
@@ -147,4 +151,30 @@ def test_there_is_no_tick_while_kafka_does_not_answer(
         assert ticked == []
     finally:
         ticker.stop()
-    assert "No idle tick: Kafka at 127.0.0.1:9092 cannot be used (KafkaTimeoutError). Start it with" in caplog.text
+    (said,) = caplog.messages
+    assert said.startswith(
+        "The recorded clock stands still: Kafka at 127.0.0.1:9092 cannot be used (KafkaTimeoutError). "
+    )
+
+
+def test_partitions_with_more_records_are_noted_for_micro_batches_after_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replay advances what its first run did, and knows of no partition that waits."""
+    over = ConfigurationError("The topic t was deleted and recreated, or …: …", "…")
+    for progress, waiting in ((None, NONE), (SimpleNamespace(batchId=3), SOME)):
+        monkeypatch.setattr(ticks, "find_unread", Answers(SOME, over))
+        ticker = make_ticker()
+        ticker._query.lastProgress = progress  # type: ignore[misc]
+        ticker.start()
+        ticker.join(120)
+        assert ticker._clock.waiting == waiting
+
+
+def test_partitions_whose_brokers_are_down_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark then reads nothing of the whole topic, and waits. It was "UnknownBrokerIdError. Check … security."."""
+    led = [{"partition_index": number, "leader_id": leader} for number, leader in enumerate((1, -1, 2, -1))]
+    admin = SimpleNamespace(describe_topics=lambda _: [{"partitions": led}], close=lambda: None)
+    monkeypatch.setattr("reliable_channel.transport.kafka_consumer.KafkaAdminClient", lambda **_: admin)
+    with pytest.raises(EnvironmentFault, match="has no leader for its partitions 1, 3"):
+        find_unread(load("local", paths={"run_dir": str(tmp_path)}))

@@ -171,6 +171,11 @@ SENTENCES = (
         "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [waku.envelopes]",
     ),
     (
+        pattern_of("A partition without a leader"),
+        "[STREAM_FAILED] Query [id = 6f] terminated with exception: org.apache.kafka.common.errors.TimeoutException:"
+        " Call(callName=listOffsets(api=METADATA), deadlineMs=1796031124073, tries=139419) timed out SQLSTATE: XXKST",
+    ),
+    (
         pattern_of("A Python worker that was killed"),
         "org.apache.spark.SparkException: EOFException occurred while reading the port number from"
         " reliable_channel.pipeline.worker_daemon's stdout and terminated with code: 137..",
