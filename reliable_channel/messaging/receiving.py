@@ -72,7 +72,7 @@ class MessageReceiver:
 
         def call(listener: SubscriptionListener = listener) -> None:
             # Unsubscribed meanwhile: it MUST NOT receive any further messages.
-            if subscription_id in self._subscriptions.ids():
+            if subscription_id in self._subscriptions:
                 result = listener(record)
                 if asyncio.iscoroutine(result):
                     _run(result)

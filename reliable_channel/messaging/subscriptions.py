@@ -52,7 +52,8 @@ class Subscriptions:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._active: dict[SubscriptionId, Subscription] = {}
+        self._active: dict[str, Subscription] = {}
+        self._listening: dict[TopicPair, list[Subscription]] = {}
         self._lock = threading.Lock()
 
     def add(self, subscription: Subscription) -> frozenset[str]:
@@ -60,22 +61,34 @@ class Subscriptions:
 
         Raises :class:`SubscriptionLimitError`."""
         with self._lock:
-            if len(self._active) >= self._limit and subscription.subscription_id not in self._active:
+            if len(self._active) >= self._limit:
                 raise SubscriptionLimitError(f"{self._limit} subscriptions are active.", "End some first.")
             before = self._list_topics()
             self._active[subscription.subscription_id] = subscription
+            for pair in subscription.topics if subscription.listens else ():
+                self._listening.setdefault(pair, []).append(subscription)
             return self._list_topics() - before
 
     def remove(self, subscription_id: str) -> frozenset[str]:
         """Remove a subscription; returns the content topics that have no listener any more. Empty for unknown ids."""
         with self._lock:
+            subscription = self._active.pop(subscription_id, None)
+            if subscription is None or not subscription.listens:
+                return frozenset()
             before = self._list_topics()
-            self._active.pop(SubscriptionId(subscription_id), None)
+            for pair in subscription.topics:
+                self._listening[pair].remove(subscription)
+                if not self._listening[pair]:
+                    del self._listening[pair]
             return before - self._list_topics()
 
     def ids(self) -> list[SubscriptionId]:
         """The ids of all active subscriptions that are listed."""
         return [one.subscription_id for one in self._list_active() if one.listed]
+
+    def __contains__(self, subscription_id: object) -> bool:
+        """Whether a subscription is active."""
+        return subscription_id in self._active
 
     def _list_active(self) -> tuple[Subscription, ...]:
         """All active subscriptions."""
@@ -84,8 +97,8 @@ class Subscriptions:
 
     def find_by_topic(self, pubsub_topic: str, content_topic: str) -> list[Subscription]:
         """The subscriptions that receive messages of this pair from the network."""
-        pair = (pubsub_topic, content_topic)
-        return [one for one in self._list_active() if one.listens and pair in one.topics]
+        with self._lock:
+            return [*self._listening.get((pubsub_topic, content_topic), ())]
 
     def list_topics_to_confirm(self) -> dict[TopicPair, int]:
         """The pairs that the recurring store query asks for, each since the earliest of its subscriptions (Unix ms)."""
@@ -101,6 +114,4 @@ class Subscriptions:
             return self._list_topics()
 
     def _list_topics(self) -> frozenset[str]:
-        return frozenset(
-            decoder.content_topic for one in self._active.values() if one.listens for decoder in one.decoders
-        )
+        return frozenset(content_topic for _, content_topic in self._listening)

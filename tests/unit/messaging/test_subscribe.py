@@ -33,6 +33,10 @@ def test_a_subscription_has_a_guid_and_calls_its_listener_with_each_new_record(w
     message = world.arrives()
     assert [record.message for record in heard] == [message]
     assert world.node.get_by_subscription_id(subscription_id) == heard
+    unlisted: list[MessageRecord] = []
+    world.node.subscribe(PlainDecoder(PUBSUB, CONTENT), unlisted.append, listed=False)
+    world.arrives(b"again")
+    assert unlisted == heard[1:] != []
     assert (heard[0].received, heard[0].sending, heard[0].sent, heard[0].request_id) == (True, False, False, None)
 
 
