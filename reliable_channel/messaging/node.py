@@ -6,6 +6,7 @@ Assembles the parts; each rule is in the module named after it. Usable without t
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.rate_limit import Traffic
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.messaging.codec import Decoder, Encoder, Message
@@ -56,6 +58,8 @@ from reliable_channel.transport.health import Health
 from reliable_channel.transport.threads import TurnLock
 from reliable_channel.transport.waku_json import hash_from_hex
 
+_log = logging.getLogger(__name__)
+
 
 class MessagingNode:
     """The Messaging API. ``transport`` carries envelopes; ``database`` is the SQLite file of the records, or
@@ -98,6 +102,7 @@ class MessagingNode:
         self._started = False
         self._must_stop = False
         self._must_close = False
+        self._is_failing = False
         background = make_background_subscription(config, self.pubsub_topic_for, self._ledger.now())
         if background is not None:
             self._add_subscription(background)
@@ -406,6 +411,15 @@ class MessagingNode:
             self._sender.dispatch_due()
 
     def _on_transport(self, event: NodeEvent) -> None:
+        try:
+            self._follow(event)
+            self._is_failing = False
+        except EnvironmentFault as fault:
+            if not self._is_failing:  # a full disk stays full for many events
+                _log.error("events of the transport are not recorded: %s", fault)
+            self._is_failing = True
+
+    def _follow(self, event: NodeEvent) -> None:
         match event:
             case Queued() | SendDelayed() | Sent() | SendFailed():
                 if isinstance(event, Sent):

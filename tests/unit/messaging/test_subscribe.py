@@ -311,7 +311,9 @@ def test_who_subscribes_while_the_last_other_one_leaves_receives(world: World) -
     assert len(world.node.get_by_subscription_id(others[0])) == 1
 
 
-def test_a_channel_receives_what_cannot_be_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_receives_what_cannot_be_recorded_and_the_log_says_it_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(_: object) -> bool:
         raise EnvironmentFault("The disk is full.")
 
@@ -319,8 +321,11 @@ def test_a_channel_receives_what_cannot_be_recorded(world: World, monkeypatch: p
     world.node.port.subscribe([CONTENT])
     world.node.port.add_listener(heard.append)
     monkeypatch.setattr(world.node._receiver, "on_envelope", fail)
-    message = world.arrives()
-    assert [event.envelope.message for event in heard if isinstance(event, Received)] == [message]
+    messages = [world.arrives(text) for text in (b"one", b"two", b"three")]
+    assert [event.envelope.message for event in heard if isinstance(event, Received)] == messages
+    assert [record.getMessage() for record in caplog.records] == [
+        "events of the transport are not recorded: The disk is full."
+    ]
 
 
 @pytest.mark.parametrize("topic", ["half a pair \ud800", "", 5])
