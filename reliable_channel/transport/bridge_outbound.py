@@ -373,9 +373,11 @@ class Outbound:
                 self._bridge.count("failed", 1)
                 return message, outcome
             batch.write()
-            if batch.stopping.wait(backoff.next_wait(outcome.retry_after_s)):
+            wait_s, before_ms = backoff.next_wait(outcome.retry_after_s), self._bridge.now_ms()
+            if batch.stopping.wait(wait_s):
                 self._bridge.recent.release(envelope_hash)
                 return message, None
+            begun_ms += max(0, self._bridge.now_ms() - before_ms - round(wait_s * 1000))  # a machine that slept
             fresh = self._renew_stamp(message)
             if fresh is not message:
                 self._bridge.recent.release(envelope_hash)  # should it be out after all, it is an envelope of its own

@@ -129,7 +129,7 @@ class SqlitePersistence:
                 _log.error("the channel database %s cannot be written: %s", self.path, error)
                 raise EnvironmentFault(
                     f"The channel database cannot be written: {error}.",
-                    "Free space, close what locks it, or restore it; then open the channel again.",
+                    "Free space, close what locks it, or restore it; then close the channel, and open it again.",
                 ) from error
 
     def acquire(self, sender_id: str, key: ChannelKey | None = None) -> Callable[[], None]:

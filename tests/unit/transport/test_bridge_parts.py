@@ -303,6 +303,23 @@ def test_an_envelope_that_no_node_takes_is_given_up_although_the_clock_was_set_b
     assert [one.status for one in results(bridge)] == ["failed"]
 
 
+def test_an_envelope_that_waited_while_the_machine_slept_is_not_given_up_for_that(parts: Callable[..., Parts]) -> None:
+    bridge = parts()
+    bridge.inbound.step()
+    answers = [Published(FailureReason.NO_PEERS, "nobody")] * 2
+
+    class Asleep(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            bridge.clock.advance(86_400_000)
+            return False
+
+    def publish(_topic: str, message: WakuMessage) -> Published:
+        return answers.pop() if answers else Published()
+
+    Outbound(publish, bridge.context).dispatch([asked(b"x")], Asleep())
+    assert [one.status for one in results(bridge)] == ["accepted"]
+
+
 def test_what_a_store_gave_first_is_not_doubled_when_the_relay_brings_it(parts: Callable[..., Parts]) -> None:
     bridge = parts()
     bridge.inbound.step()
