@@ -58,6 +58,7 @@ class SdsSender:
         ids = [sds_message_id(me, first, content) for content in contents]
         if len(set(ids)) < len(ids):
             raise LocalError("Two contents of one send are equal.", "They would have one id: send them one by one.")
+        leaves_now = self._leaves_now()
         segments = []
         for index, content in enumerate(contents):
             message = self._wrap(ids[index], first + index, content, now, events)
@@ -73,7 +74,8 @@ class SdsSender:
         self._forget_old_sends()
         for message_id in ids:
             self._remove_missing(message_id, now, events)
-        self._spoke(now)
+        if leaves_now:
+            self._spoke(now)
 
     def observe_sent(self, arrival: IncomingMessage) -> bool:
         """Process an own message seen on the wire; returns whether it is new here and owns its id."""
@@ -187,7 +189,9 @@ class SdsSender:
         """Build a message with clock, history, filter and due repair requests."""
         state = self._state
         state.clock = lamport  # the filter stays as it was before the message (docs/spec/sds.md, *Send*)
-        requests: list[HistoryEntry] = state.repair.due_requests(now) if state.repair is not None else []
+        requests: list[HistoryEntry] = []
+        if state.repair is not None and (not content or self._leaves_now()):
+            requests = state.repair.due_requests(now)
         requests = limit_to_room(requests, room_for(state.config.max_repair_requests_per_message, self._participant()))
         events.extend([RepairRequested(now, entry.message_id, message_id) for entry in requests])
         # Content names no more than the usual history: its segment fills the envelope.
@@ -204,6 +208,11 @@ class SdsSender:
             repair_request=tuple(requests),
             content=content,
         )
+
+    def _leaves_now(self) -> bool:
+        """Whether content that is wrapped now leaves at once. Behind other content that waits for a rate limit it says
+        too late what is missing, and when it leaves the next sync message may be overdue."""
+        return self._state.outgoing.has_left(self._state.last_own)
 
     def owes(self) -> bool:
         """Whether content exists that a sync message would acknowledge by naming it."""

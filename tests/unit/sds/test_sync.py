@@ -81,6 +81,24 @@ def test_a_sync_names_no_segment_that_never_had_to_leave() -> None:
     assert spare in names(alice.send_sync(T0 + 30))
 
 
+def test_content_that_waits_puts_off_no_request_and_no_sync_message() -> None:
+    """Who sent more than a rate limit allows asked for nothing: the requests were in what left an hour later."""
+    alice = opened(wait_for_sent=True, **HALF)
+    alice.receive(message("b2", lamport=T0 + 2, history=("b1",)), T0 + 2)
+    alice.send(b"waits for the rate limit", T0 + 10)
+    requests, syncs = [], []
+    for now in range(T0 + 1_000, T0 + 200_000, 1_000):
+        step = alice.tick(now)
+        syncs += [outgoing.message for outgoing in step.outgoing if outgoing.reason is OutgoingReason.SYNC]
+        for outgoing in step.outgoing:
+            alice.record_sent(outgoing.message.message_id, now)
+        (waiting,) = alice.send(b"%d" % now, now).outgoing
+        requests += waiting.message.repair_request
+    assert requests == []
+    assert len(syncs) >= 3
+    assert {entry.message_id for sync in syncs for entry in sync.repair_request} == {"b1"}
+
+
 @given(st.lists(st.sampled_from(("send", "send", "leave", "hear", "acknowledge", "restart", "sync")), max_size=40))
 @settings(max_examples=examples(60), deadline=None)
 def test_whatever_happens_a_sync_names_what_others_can_have(actions: list[str]) -> None:
