@@ -40,18 +40,19 @@ ATTEMPTS = 20
 
 
 class TableFile(NamedTuple):
-    """A data file that belongs to a table: its path inside the table's directory, and its size in bytes."""
+    """A data file that belongs to a table: its path inside the table's directory, its size in bytes, and its rows."""
 
     path: str
     bytes: int
+    rows: int = 0
 
 
 def data_files(table: DeltaTable) -> dict[str, TableFile]:
     """The data files of a table at the version at which it was opened, by their paths on disk: in the log, and so in
     :class:`TableFile`, paths are URL-encoded."""
     adds = pa.table(table.get_add_actions(flatten=True))
-    files = zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True)
-    return {unquote(path): TableFile(path, size) for path, size in files}
+    columns = [adds[name].to_pylist() for name in ("path", "size_bytes", "num_records")]
+    return {unquote(path): TableFile(path, size, rows or 0) for path, size, rows in zip(*columns, strict=True)}
 
 
 def append_files(table: DeltaTable, files: Sequence[WrittenFile], batch: tuple[str, int] | None = None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -23,20 +23,6 @@ from reliable_channel.lake.tables import Table
 ROWS_AT_ONCE, LONG_ROWS = 10_000, 128
 """The number of rows that are read at a time; of rows with the bytes of undecodable records, the number of these. A
 whole column of a compacted file can take a hundred times the file's size: causal histories compress well."""
-
-
-class AddedFile(NamedTuple):
-    """A data file: its path inside the table, and its number of rows."""
-
-    path: str
-    rows: int
-
-
-def list_files(opened: DeltaTable) -> list[AddedFile]:
-    """All files of a table at the version at which it was ``opened``."""
-    adds = pa.table(opened.get_add_actions(flatten=True))
-    files = zip(adds["path"].to_pylist(), adds["num_records"].to_pylist(), strict=True)
-    return [AddedFile(unquote(path), rows or 0) for path, rows in files]
 
 
 def list_files_since(opened: DeltaTable, column: str, since_us: int) -> list[str]:
@@ -77,19 +63,20 @@ def _decode_paths(adds: pa.Table) -> list[str]:
 _LARGEST = {"kafka_partition": 2**31 - 1, "kafka_offset": 2**63 - 1}
 
 
-def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> list[AddedFile] | None:
-    """The files that commits after ``version`` appended, up to the version at which the table was ``opened``.
+def list_added_files(paths: PathSettings, table: Table, opened: DeltaTable, version: int) -> dict[str, int] | None:
+    """The files that commits after ``version`` appended, up to the version at which the table was ``opened``: their
+    paths, and how many rows each has.
 
     ``None`` if they are not the whole difference: rows were changed or deleted, or a commit is no longer in the log.
     Compaction changes no rows; the deletion of the oldest rows by retention does not count either."""
     files, root = filesystem(paths.table(table.name))
-    added: list[AddedFile] = []
+    added: dict[str, int] = {}
     for number in range(version + 1, opened.version() + 1):
         actions = _read_commit(files, root, number)
         appended = None if actions is None else _list_appended(table, actions)
         if appended is None:
             return None
-        added += appended
+        added |= appended
     return added if version <= opened.version() else None
 
 
@@ -98,7 +85,7 @@ def list_next_files(paths: PathSettings, table: Table, opened: DeltaTable, versi
     files, root = filesystem(paths.table(table.name))
     for number in range(version, opened.version() + 1):
         if appended := _list_appended(table, _read_commit(files, root, number) or []):
-            return [file.path for file in appended]
+            return [*appended]
     return []
 
 
@@ -176,17 +163,15 @@ def _read_commit(files: Any, root: str, version: int) -> list[dict[str, Any]] | 
     return None if commit is None else [json.loads(line) for line in commit.splitlines() if line]
 
 
-def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> list[AddedFile] | None:
-    """The files that a commit with these actions appended; ``None`` if it changed or deleted rows."""
+def _list_appended(table: Table, actions: Sequence[dict[str, Any]]) -> dict[str, int] | None:
+    """The files that a commit with these actions appended, and their rows; ``None`` if it changed or deleted rows."""
     adds = [action["add"] for action in actions if action.get("add", {}).get("dataChange")]
     if not any(action.get("remove", {}).get("dataChange") for action in actions):
-        return [
-            AddedFile(unquote(add["path"]), json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in adds
-        ]
+        return {unquote(add["path"]): json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds}
     about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     parameters, metrics = about.get("operationParameters", {}), about.get("operationMetrics", {})
     deletes = about.get("operation") == "DELETE" or (
         parameters.get("mode") == "Overwrite" and metrics.get("num_added_rows") == 0
     )
     expired = str(parameters.get("predicate", "")).startswith(f"{table.retention_column} < ")
-    return [] if deletes and expired else None
+    return {} if deletes and expired else None

@@ -149,11 +149,6 @@ def holds_rows(paths: PathSettings, table: Table) -> bool:
     return there is not None and len(there.file_uris()) > 0
 
 
-def rows_in(table: DeltaTable) -> int:
-    """The number of rows of a table, from the statistics of its files."""
-    return sum(rows or 0 for rows in table.get_add_actions(flatten=True).column("num_records").to_pylist())
-
-
 def open_tables(paths: PathSettings) -> dict[str, DeltaTable]:
     """The existing tables by name, in the order of the data flow."""
 

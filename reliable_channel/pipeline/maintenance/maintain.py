@@ -25,7 +25,7 @@ from reliable_channel.lake.checkpoints import filesystem
 from reliable_channel.lake.commit import delete_rows
 from reliable_channel.lake.follow import LONG_ROWS
 from reliable_channel.lake.live import record_outcome
-from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_table, rows_in
+from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline.maintenance.alone import hold_lease
@@ -151,7 +151,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
     compaction count as small, because a z-order itself leaves files below its target size."""
     opened = open_table(paths, table)
     files = pa.table(opened.get_add_actions(flatten=True))
-    sizes = files["size_bytes"].to_pylist()
+    sizes, rows = files["size_bytes"].to_pylist(), filter(None, files["num_records"].to_pylist())
     last = next((int(c["timestamp"]) for c in opened.history(_COMMITS_READ) if c["operation"] == "OPTIMIZE"), 0)
     written = zip(sizes, files["modification_time"].to_pylist(), strict=True)
     if sum(size < SMALL_FILE_BYTES and at > last for size, at in written) < 2:
@@ -160,7 +160,7 @@ def _optimize(paths: PathSettings, table: Table) -> None:
         compression="ZSTD",
         compression_level=4,
         write_batch_size=LONG_ROWS,  # a page has at least as many rows, and is decompressed as a whole
-        max_row_group_size=max(1, ROW_GROUP_BYTES * rows_in(opened) // max(1, sum(sizes))),
+        max_row_group_size=max(1, ROW_GROUP_BYTES * sum(rows) // max(1, sum(sizes))),
     )
     if table.z_order_by and sum(sizes) <= Z_ORDER_BYTES:
         try:

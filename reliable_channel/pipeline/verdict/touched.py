@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake import tables
-from reliable_channel.lake.follow import AddedFile, iterate_rows, list_added_files, list_files
+from reliable_channel.lake.commit import data_files
+from reliable_channel.lake.follow import iterate_rows, list_added_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 from reliable_channel.pipeline.lookup import ids_within
@@ -111,11 +112,11 @@ def read_touched(
 ) -> Touched | None:
     """The subjects of the rows added since ``position``, or of all rows without one; ``None`` if unknown, or for more
     than :data:`MAX_NEW_ROWS` rows."""
-    files: dict[Table, Sequence[AddedFile]] = {}
+    files: dict[Table, dict[str, int]] = {}
     for table in COLUMNS:
-        added: Sequence[AddedFile] | None
+        added: dict[str, int] | None
         if position is None:
-            added = list_files(opened[table])
+            added = {path: file.rows for path, file in data_files(opened[table]).items()}
         else:
             table_id, version = position.read.get(table.name, ("", 0))
             if table_id != str(opened[table].metadata().id):
@@ -124,12 +125,12 @@ def read_touched(
         if added is None:
             return None
         files[table] = added
-    if sum(file.rows for added in files.values() for file in added) > MAX_NEW_ROWS:
+    if sum(rows for added in files.values() for rows in added.values()) > MAX_NEW_ROWS:
         return None
     touched = Touched()
     for table, added in files.items():
         try:
-            for rows in iterate_rows(paths, table, [file.path for file in added], COLUMNS[table]):
+            for rows in iterate_rows(paths, table, added, COLUMNS[table]):
                 touched.take(table, rows.to_pylist())
         except FileNotFoundError:  # VACUUM has removed it since; Spark reads the tables anew
             return None

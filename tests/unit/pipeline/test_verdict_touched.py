@@ -178,5 +178,5 @@ def test_files_that_vacuum_removed_ask_for_all(settings: Settings) -> None:
     append(settings, tables.ACKS, {"sds_id": "a"})
     opened = open_table(settings.paths, tables.ACKS)
     (file,) = list_added_files(settings.paths, tables.ACKS, opened, 0) or []
-    (Path(settings.paths.table("acks")) / file.path).unlink()
+    (Path(settings.paths.table("acks")) / file).unlink()
     assert since(settings, position) is None
