@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 
 from bench.registry import SIZES, Result, bench
 from bench.report import make_tables
-from reliable_channel.analysis.report.snapshot import create_views, names_in
+from reliable_channel.analysis.report.snapshot import create_views, find_names
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import dataset_of, open_table, public_dataset
 from reliable_channel.lake.tables import BY_NAME, TABLES, Table
@@ -122,7 +122,7 @@ class _CountedFiles(ds.FileSystemDataset):  # type: ignore[misc]
 def _answer(paths: PathSettings, sql: str, counted: bool = False) -> None:
     """Open the tables that ``sql`` names and run it in DuckDB, as the dashboard and ``reliable-channel sql`` do."""
     with duckdb.connect(config={"threads": 2}) as connection:
-        names, views = names_in(sql)
+        names, views = find_names(sql)
         for name in names:
             table = open_table(paths, BY_NAME[name])
             rows = dataset_of(table) if counted else public_dataset(table)

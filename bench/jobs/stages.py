@@ -79,9 +79,9 @@ def on_topic(settings: Settings, topic: str, run_dir: Path) -> Settings:
 
 def floor(spark: SparkSession, settings: Settings) -> StreamingQuery:
     """Copy Kafka → Delta without Python: the best that the same Spark can do with the same records."""
-    from reliable_channel.pipeline.ingest.stream import kafka_records
+    from reliable_channel.pipeline.ingest.stream import read_kafka_records
 
-    records = kafka_records(spark, settings.kafka, settings.pipeline, settings.spark.max_offsets_per_trigger)
+    records = read_kafka_records(spark, settings.kafka, settings.pipeline, settings.spark.max_offsets_per_trigger)
     return (
         records.select("topic", "partition", "offset", "timestamp", "value")
         .writeStream.format("delta")

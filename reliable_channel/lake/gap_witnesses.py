@@ -44,7 +44,7 @@ class ReadRows(Protocol):
     def __call__(self, table: Table, columns: Sequence[str], where: pc.Expression | None = None, /) -> pa.Table: ...
 
 
-def last_rows(read: ReadRows) -> list[dict[str, Any]]:
+def read_last_rows(read: ReadRows) -> list[dict[str, Any]]:
     """The last row of each gap in ``source_gaps``."""
     rows = in_our_time(read(SOURCE_GAPS, [*SOURCE_GAPS.names()]).sort_by("ingest_time"))
     return [*{row["name"]: row for row in rows.to_pylist()}.values()]
@@ -54,9 +54,9 @@ def count_lacking(gaps: Iterable[Gap], read: ReadRows) -> dict[str, int]:
     """The number of envelopes that speak against the store that filled a gap, by the gap's name; gaps with none are
     left out.
 
-    ``gaps``: their :func:`last_rows`; ``read`` is called if one of them can be compared. The same rows of the tables
-    give the same result, in whatever order they came. The tables are read once for each bridge that has gaps, not for
-    each gap, and once more for every further :data:`ROWS_AT_ONCE` sightings in them."""
+    ``gaps``: their :func:`read_last_rows`; ``read`` is called if one of them can be compared. The same rows of the
+    tables give the same result, in whatever order they came. The tables are read once for each bridge that has gaps,
+    not for each gap, and once more for every further :data:`ROWS_AT_ONCE` sightings in them."""
     by_vantage = operator.itemgetter("vantage")
     counts: dict[str, int] = {}
     for vantage, some in groupby(sorted(filter(_can_be_audited, gaps), key=by_vantage), by_vantage):

@@ -105,7 +105,7 @@ def read_progress(paths: PathSettings, where: str = "true") -> dict[TopicPartiti
     }
 
 
-def last_batch(paths: PathSettings) -> tuple[str, int] | None:
+def find_last_batch(paths: PathSettings) -> tuple[str, int] | None:
     """The query and micro-batch recorded last, or ``None``."""
     last = select(
         "SELECT query_id, batch_id FROM clock ORDER BY recorded_at DESC, batch_id DESC LIMIT 1",

@@ -110,10 +110,10 @@ class Lookup:
 
     def _read_values(self, file: str) -> Iterator[pa.Array]:
         for rows in iterate_rows(self._paths, self._table, [file], INDEXED[self._table]):
-            yield values_in(rows, self._table)
+            yield list_values(rows, self._table)
 
 
-def values_in(rows: pa.Table, table: Table) -> pa.Array:
+def list_values(rows: pa.Table, table: Table) -> pa.Array:
     """The values by which rows of a table, with its columns ``INDEXED``, are looked up."""
     values: list[pa.Array] = []
     if table is tables.SIGHTINGS:
@@ -125,14 +125,14 @@ def values_in(rows: pa.Table, table: Table) -> pa.Array:
         elif name == "raw":
             values.append(pa.array(list_suspected(rows), pa.string()).cast(pa.binary()))
         elif name == "causal_history":
-            values.append(ids_in(column).cast(pa.binary()))
+            values.append(list_named_ids(column).cast(pa.binary()))
         elif name not in ("stage", "source"):
             flat = pc.list_flatten(column) if pa.types.is_list(column.type) else column
             values.append(flat.cast(pa.binary()))
     return pa.concat_arrays(values)
 
 
-def ids_in(histories: pa.Array) -> pa.Array:
+def list_named_ids(histories: pa.Array) -> pa.Array:
     """The SDS ids in causal histories, in order."""
     return pc.struct_field(pc.list_flatten(histories), "sds_id")
 
@@ -144,17 +144,17 @@ NAMING = ("sds_id", "causal_history")
 def list_naming(rows: pa.Table, ids: Set[str]) -> set[str]:
     """The SDS ids of the messages among ``rows`` whose causal histories name one of ``ids``."""
     histories = rows["causal_history"].combine_chunks()
-    named = pc.is_in(ids_in(histories), pa.array(sorted(ids), pa.string()))
+    named = pc.is_in(list_named_ids(histories), pa.array(sorted(ids), pa.string()))
     at = pc.list_parent_indices(histories).filter(named)
     return {*rows["sds_id"].combine_chunks().take(at).drop_null().to_pylist()}
 
 
 def list_suspected(rows: pa.Table | pa.RecordBatch) -> list[str]:
-    """The different :func:`ids_within` rows of ``quarantine`` with the columns ``stage`` and ``raw``, in order."""
-    return sorted(set().union(*map(ids_within, rows["stage"].to_pylist(), rows["raw"].to_pylist())))
+    """The different :func:`search_ids` rows of ``quarantine`` with the columns ``stage`` and ``raw``, in order."""
+    return sorted(set().union(*map(search_ids, rows["stage"].to_pylist(), rows["raw"].to_pylist())))
 
 
-def ids_within(stage: str, raw: bytes | None) -> set[str]:
+def search_ids(stage: str, raw: bytes | None) -> set[str]:
     """The SDS ids that a record of ``quarantine`` seems to contain as its own, if it could not be decoded.
 
     These are the texts (up to 127 bytes) where a message has its id: behind the first :data:`MOST_TAGS` tags in the

@@ -22,7 +22,7 @@ from reliable_channel.pipeline.delta import each_batch, read_table
 from reliable_channel.pipeline.ingest import requeue as requeueing
 from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.requeue import requeue
-from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, records_of
+from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, select_records
 from reliable_channel.pipeline.rewrite import insert_missing
 
 from .chain import assert_same_rows
@@ -51,7 +51,7 @@ def run_ingest(
     create_tables(settings.paths, (*TABLES_WRITTEN, tables.CLOCK))
     query = (
         log.stream()
-        .transform(records_of(settings.pipeline))
+        .transform(select_records(settings.pipeline))
         .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or IngestWriter(settings, assume_lost)))
         .option("checkpointLocation", settings.paths.checkpoint("ingest"))
         .trigger(availableNow=True)

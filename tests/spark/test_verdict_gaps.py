@@ -107,8 +107,8 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
     ):
         append_rows(settings.paths, table, as_arrow(rows, table))
     as_of = dt.datetime.fromtimestamp(at(7_200) / 1_000_000, dt.UTC)
-    judged = verdicts.statuses(
-        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
+    judged = verdicts.compute_verdicts(
+        spark, settings, as_of, verdicts.read_silence(settings.paths, verdicts.open_evidence(settings.paths))
     ).collect()
     found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
     assert {name: said for name, said in found.items() if name.startswith("lost")} == {

@@ -257,8 +257,8 @@ def times_of_files(settings: Settings) -> list[tuple[dt.datetime, dt.datetime]]:
 
 def all_at_once(spark: SparkSession, settings: Settings, now_s: float) -> list[Row]:
     as_of = dt.datetime.fromtimestamp(BEGIN_US / 1_000_000 + now_s, dt.UTC)
-    judged = verdicts.statuses(
-        spark, settings, as_of, verdicts.when_silent(settings.paths, verdicts.open_evidence(settings.paths))
+    judged = verdicts.compute_verdicts(
+        spark, settings, as_of, verdicts.read_silence(settings.paths, verdicts.open_evidence(settings.paths))
     )
     return without_as_of(
         [

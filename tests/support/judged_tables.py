@@ -14,7 +14,7 @@ from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings, lo
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import BY_NAME, CHANNEL_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.lookup import ids_within
+from reliable_channel.pipeline.lookup import search_ids
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message
 from reliable_channel.pipeline.verdict.touched import COLUMNS
@@ -97,7 +97,7 @@ def _judge(settings: Settings, rows: Rows, end_ms: int) -> list[dict[str, Any]]:
     names = (*CHANNEL_KEY, "sds_id")
     about = {tuple(row.get(name) for name in names) for table in COLUMNS for row in rows[table] if row.get("sds_id")}
     ids = pa.Table.from_pylist([dict(zip(names, each, strict=True)) for each in sorted(about)])
-    suspected = {name for row in rows[tables.QUARANTINE] for name in ids_within(row["stage"], row["raw"])}
+    suspected = {name for row in rows[tables.QUARANTINE] for name in search_ids(row["stage"], row["raw"])}
     evidence = {table: read_table(settings.paths.data_dir, table.name) for table in COLUMNS}
     as_of, settle_ms = dt.datetime.fromtimestamp(end_ms / 1000, dt.UTC), settings.pipeline.settle_delay_ms
     return [

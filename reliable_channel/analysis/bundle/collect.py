@@ -27,11 +27,11 @@ from reliable_channel.lake.follow import LONG_ROWS, iterate_rows
 from reliable_channel.lake.read import in_our_time, public_dataset
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
-from reliable_channel.pipeline.lookup import NAMING, UNDECODED, ids_in, ids_within, is_among, list_naming
-from reliable_channel.pipeline.verdict.gaps import Span, find_silence, open_gaps
+from reliable_channel.pipeline.lookup import NAMING, UNDECODED, is_among, list_named_ids, list_naming, search_ids
+from reliable_channel.pipeline.verdict.gaps import Span, find_silence, read_open_gaps
 from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
-from reliable_channel.pipeline.verdict.position import last_position
+from reliable_channel.pipeline.verdict.position import find_position
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.touched import REMEMBERED_MS
 
@@ -81,7 +81,7 @@ def _open_round(lake: TableSnapshot) -> TableSnapshot:
     """The tables at the versions from which the last round of verdicts was derived. Raises ``EnvironmentFault`` if one
     is gone."""
     status = lake.table(tables.DELIVERY_STATUS.name)
-    position = None if status is None else last_position(status)
+    position = None if status is None else find_position(status)
     for name, (table_id, version) in position.read.items() if position else ():
         opened = lake.table(name)
         if opened is not None and str(opened.metadata().id) == table_id and opened.version() > version:
@@ -108,7 +108,7 @@ def _find_status(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
 
 def _find_silence(settings: Settings, lake: TableSnapshot, topic: tuple[str, str]) -> list[Span]:
     """The times in which no bridge listened to the topic."""
-    silence = find_silence(open_gaps(settings.paths), lambda sql: lake.select(rewrite(sql)))
+    silence = find_silence(read_open_gaps(settings.paths), lambda sql: lake.select(rewrite(sql)))
     return silence.by_topic.get(topic, [gap.span for gap in silence.gaps])
 
 
@@ -170,7 +170,7 @@ def _read_rows(paths: PathSettings, lake: TableSnapshot, status: Mapping[str, An
         *_list_values(rows_by_table[tables.ACKS], "evidence_sds_id"),
         *ids,
     }
-    chain |= {*ids_in(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
+    chain |= {*list_named_ids(rows_by_table[tables.SDS_MESSAGES]["causal_history"].combine_chunks()).to_pylist()}
     if in_gaps:
         namers = {*_list_values(rows_by_table[tables.LOST_DEPENDENCIES], "needed_by")}
         order = iterate_messages(("sds_id", "sds_kind", "sender_id", "lamport_timestamp", *CHANNEL_KEY))
@@ -207,7 +207,7 @@ def _read_refused(lake: TableSnapshot, hashes: Set[bytes], ids: Set[str]) -> pa.
             columns = [batch[name].to_pylist() for name in ("message_hash", "stage", "raw")]
             suspects = ids if len(kept) < ENOUGH_UNDECODABLE else frozenset()
             of_message = [
-                digest in hashes or not suspects.isdisjoint(ids_within(stage, raw))
+                digest in hashes or not suspects.isdisjoint(search_ids(stage, raw))
                 for digest, stage, raw in zip(*columns, strict=True)
             ]
             kept += in_our_time(batch.filter(pa.array(of_message, pa.bool_()))).to_pylist()

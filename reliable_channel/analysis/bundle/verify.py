@@ -33,7 +33,7 @@ from reliable_channel.core.wire.waku import decode_waku_message, message_hash
 from reliable_channel.lake import tables
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
 from reliable_channel.pipeline.ingest.decode import Decoded, RecordDecoder
-from reliable_channel.pipeline.lookup import ids_within
+from reliable_channel.pipeline.lookup import search_ids
 from reliable_channel.pipeline.reassembly.set_results import Message
 from reliable_channel.pipeline.reassembly.sets import HashSets, SegmentDecryptor, SegmentRow
 from reliable_channel.pipeline.verdict.gaps import Span
@@ -316,7 +316,7 @@ class _Verification:
         what = f"verdict {_describe_verdict(status)}"
         if why := self._explain_forgotten():
             return _make_unknown(what, why)
-        suspected = {name for row in self._rows(tables.QUARANTINE) for name in ids_within(row["stage"], row["raw"])}
+        suspected = {name for row in self._rows(tables.QUARANTINE) for name in search_ids(row["stage"], row["raw"])}
         silent = [Span(*map(dt.datetime.fromisoformat, span)) for span in self._observer["silent"]]
         values = {"suspected": sorted(suspected), "ids": sorted(self._ids), **{n: status[n] for n in CHANNEL_KEY}}
         rows = [

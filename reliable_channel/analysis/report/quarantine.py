@@ -22,7 +22,7 @@ import pandas as pd
 
 from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.source import TableWindow
-from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
+from reliable_channel.lake.gap_witnesses import count_lacking, read_last_rows
 from reliable_channel.lake.tables import latest_send_time
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
@@ -101,7 +101,7 @@ def source_gaps(source: TableWindow) -> pd.DataFrame:
         return pd.DataFrame(columns=[*_GAP_COLUMNS])
     source = _look_around(source)
     # the envelopes that speak against the store that filled a gap, by its name; as verdicts see it, in no window
-    lacking = count_lacking(last_rows(source.read_whole), source.read_whole)
+    lacking = count_lacking(read_last_rows(source.read_whole), source.read_whole)
     gaps = source.query(
         """WITH gaps AS (
                SELECT name, cause, kafka_topic, kafka_partition, first_offset, last_offset,

@@ -83,7 +83,7 @@ _UNKNOWN_NAME = re.compile("^Catalog Error: Table|^Binder Error: Referenced (?:c
 """How DuckDB begins to say that there is no such table or column."""
 
 
-def names_in(sql: str) -> tuple[list[str], list[View]]:
+def find_names(sql: str) -> tuple[list[str], list[View]]:
     """The tables that ``sql`` reads, also through views, and the views that it names; rather too many than too few."""
     views = [VIEWS[name] for name in sorted({name.lower() for name in _VIEWS.findall(sql)})]
     return sorted({*_NAMES.findall(sql), *(table.name for view in views for table in view.tables)}), views
@@ -217,7 +217,7 @@ class TableSnapshot:
     def arrow(self, sql: str, parameters: Mapping[str, Any] | None = None, *, with_catalog: bool = False) -> pa.Table:
         """As :meth:`select`, as an Arrow table. Times are cut to what Python and pandas can hold. ``with_catalog``: the
         names and columns of all tables are known, too."""
-        names, views = names_in(sql)
+        names, views = find_names(sql)
         try:
             sources = {name: self._source(name) for name in names}
             if with_catalog:

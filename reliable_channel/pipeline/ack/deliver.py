@@ -29,7 +29,7 @@ CHUNK_BYTES = 16 * 1024 * 1024
 _RENAMED = {"causal_lamport": "first_lamport_timestamp", "causal_sds_id": "first_sds_id"}
 
 
-def messages_of(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Table, pa.Table]]:
+def make_messages(deliveries: pa.Table, paths: PathSettings) -> Iterator[tuple[Table, pa.Table]]:
     """The rows of ``delivered_messages`` for rows of ``deliveries``, in chunks of bounded size: the application
     messages among them, with their payloads."""
     now_us = time.time_ns() // 1_000

@@ -36,7 +36,7 @@ from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.buckets import Buckets, Update
 from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
-from reliable_channel.pipeline.ack.deliver import messages_of
+from reliable_channel.pipeline.ack.deliver import make_messages
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, load_fields, row_of
 from reliable_channel.pipeline.delta import running
@@ -222,6 +222,6 @@ def _sort_rows(given: Sequence[_Given]) -> list[_Ordered]:
 def write_batch(rows: DataFrame, sink: BatchSink) -> None:
     """Write the results of one micro-batch."""
     sink.open_ahead(DELIVERIES, DELIVERED_MESSAGES, ACKS)
-    results = write_results(rows, sink, {DELIVERIES.name: messages_of})
+    results = write_results(rows, sink, {DELIVERIES.name: make_messages})
     # Side by side, because none of these tables leads its readers to another one.
     sink.together(*(partial(sink.add_files, table, results.files) for table in TABLES_WRITTEN))

@@ -32,8 +32,8 @@ from reliable_channel.pipeline.ingest.quotas import (
     QuotaUsage,
     Refused,
     Topics,
-    costs_of,
-    groups_of,
+    compute_costs,
+    sum_by_sender,
 )
 
 
@@ -86,7 +86,7 @@ class QuotaGate:
         for rows in iterate_rows(paths, SDS_MESSAGES, files, (*ADMISSION_COLUMNS, "sds_kind")):
             for batch in rows.filter(wanted).select(ADMISSION_COLUMNS).to_batches():
                 messages = dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True))
-                for group in groups_of(messages, self._quotas, uncounted):
+                for group in sum_by_sender(messages, self._quotas, uncounted):
                     if group[:2] in windows:
                         self._spent.add(*group)
 
@@ -99,7 +99,7 @@ class QuotaGate:
         return self._spent.judge(groups, candidates)
 
 
-def candidates_in(
+def read_candidates(
     files: Iterable[WrittenFile], paths: PathSettings, quotas: QuotaSettings, topics: Topics
 ) -> Iterator[Candidate]:
     """Read the SDS messages of some content topics from the uncommitted ``files`` for ``sds_messages``. One file has
@@ -109,15 +109,15 @@ def candidates_in(
         if file.table == SDS_MESSAGES.name:
             with pq.ParquetFile(f"{root}/{file.path}", filesystem=there) as opened:
                 for batch in opened.iter_batches(columns=list(ADMISSION_COLUMNS)):
-                    for one in candidates_of(batch, quotas):
+                    for one in make_candidates(batch, quotas):
                         if (one.topic_partition, one.sender[:2]) in topics:
                             yield one
 
 
-def candidates_of(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[Candidate]:
+def make_candidates(segments: pa.RecordBatch, quotas: QuotaSettings) -> Iterator[Candidate]:
     """Convert rows of ``sds_messages``, with the columns ``ADMISSION_COLUMNS``, to candidates for admission."""
     times = segments.column("event_time").cast(pa.int64()).to_pylist()
-    costs = costs_of({name: segments.column(name) for name in COSTING})
+    costs = compute_costs({name: segments.column(name) for name in COSTING})
     names = segments.select([*RECORD_KEY, *SENDER]).to_pylist()
     for row, time, *cost in zip(names, times, *(costs[name].to_pylist() for name in Cost._fields), strict=True):
         yield Candidate(

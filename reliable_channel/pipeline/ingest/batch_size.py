@@ -24,7 +24,7 @@ SAMPLING_SECONDS = 5.0
 _LOG = logging.getLogger(__name__)
 
 
-def records_per_trigger(settings: Settings) -> int:
+def limit_records(settings: Settings) -> int:
     """Return ``spark.max_offsets_per_trigger``, or fewer if that many records, at the average size of the newest ones,
     exceed ``spark.max_bytes_per_trigger``. If Kafka does not answer, no size is known; the query reports that.
 
@@ -41,23 +41,23 @@ def records_per_trigger(settings: Settings) -> int:
             topic = settings.kafka.topics.envelopes
             described = describe_topic(settings.kafka.clients(), topic)
             refuse_recreated_topic(consumer, described.id, settings)
-            sizes = newest_sizes(consumer, topic)
+            sizes = sample_sizes(consumer, topic)
     except KafkaError:
         sizes = []
-    limit = records_within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
+    limit = count_records_within(sizes, settings.spark.max_offsets_per_trigger, settings.spark.max_bytes_per_trigger)
     if limit < settings.spark.max_offsets_per_trigger:
         _LOG.info("A micro-batch reads at most %d records, because recent records are large.", limit)
     return limit
 
 
-def records_within(sizes: list[int], max_records: int, max_bytes: int) -> int:
+def count_records_within(sizes: list[int], max_records: int, max_bytes: int) -> int:
     """How many records of the average size in ``sizes`` (bytes) are within both limits; at least one."""
     if not any(sizes):
         return max_records
     return max(1, min(max_records, max_bytes * len(sizes) // sum(sizes)))
 
 
-def newest_sizes(consumer: Any, topic: str) -> list[int]:
+def sample_sizes(consumer: Any, topic: str) -> list[int]:
     """The value sizes (bytes) of the newest records of every partition that arrive within :data:`SAMPLING_SECONDS`."""
     from kafka import TopicPartition
 

@@ -101,7 +101,7 @@ def _fetch_log_starts(
     return starts, {topic for topic in topics if "compact" in str(of_topics.get(topic, {}))}
 
 
-def gap_rows(
+def make_gap_rows(
     lost: Mapping[TopicPartition, list[LostRange]], parts: Mapping[TopicPartition, PartitionSummary]
 ) -> pa.Table:
     """The lost ranges of a micro-batch as rows of ``source_gaps``."""

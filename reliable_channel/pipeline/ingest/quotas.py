@@ -62,7 +62,7 @@ ADMISSION_COLUMNS = (*RECORD_KEY, "event_time", *CHANNEL_KEY, *COSTING)
 """The columns of ``sds_messages`` that admission reads."""
 
 
-def costs_of(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+def compute_costs(messages: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """The cost of each SDS message, under the names of :class:`Cost`. ``messages`` has the columns ``COSTING``.
 
     Bytes are those of the content, and of every id, hint and sender id that the message contains, because keyed state
@@ -102,14 +102,14 @@ Group = tuple[TopicPartition, int, Sender, Cost]
 """The cost of one sender's messages in one window of a Kafka partition. A window is event time div ``window_ms``."""
 
 
-def groups_of(
+def sum_by_sender(
     messages: Mapping[str, pa.Array], quotas: QuotaSettings, uncounted: pa.Table | None = None
 ) -> Iterator[Group]:
     """Sum up the cost of SDS messages. ``messages`` has the columns ``ADMISSION_COLUMNS``; ``uncounted``: the Kafka
     coordinates of messages that do not count."""
     window = pc.divide(messages["event_time"].cast(pa.int64()), quotas.window_ms * 1000)
     kept = {name: messages[name] for name in (*RECORD_KEY, *SENDER)}
-    rows = pa.table({**kept, "window": window, **costs_of(messages)})
+    rows = pa.table({**kept, "window": window, **compute_costs(messages)})
     if uncounted is not None:
         rows = rows.join(uncounted, [*RECORD_KEY], join_type="left anti")
     sums = rows.group_by([*RECORD_KEY[:2], "window", *SENDER]).aggregate([(name, "sum") for name in Cost._fields])

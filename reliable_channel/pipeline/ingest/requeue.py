@@ -18,9 +18,9 @@ from reliable_channel.config import PathSettings, Settings
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_MESSAGES, Table
 from reliable_channel.pipeline.delta import read_table
-from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_of
-from reliable_channel.pipeline.ingest.quotas import ADMISSION_COLUMNS, Refused, groups_of
-from reliable_channel.pipeline.ingest.stream import decode_records, kafka_coordinates, records_of
+from reliable_channel.pipeline.ingest.admission import QuotaGate, make_candidates
+from reliable_channel.pipeline.ingest.quotas import ADMISSION_COLUMNS, Refused, sum_by_sender
+from reliable_channel.pipeline.ingest.stream import decode_records, select_coordinates, select_records
 from reliable_channel.pipeline.ingest.task import date_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
 
@@ -51,9 +51,9 @@ def requeue(spark: SparkSession, settings: Settings, reasons: Sequence[str] = ()
 
 def _read_records(spark: SparkSession, settings: Settings, reasons: Sequence[str]) -> DataFrame:
     """The dropped records with their event times, computed once, because the run changes the tables they come from."""
-    times = read_table(spark, settings.paths, QUARANTINE).select(*kafka_coordinates(), "event_time")
+    times = read_table(spark, settings.paths, QUARANTINE).select(*select_coordinates(), "event_time")
     position = ["topic", "partition", "offset"]
-    records = read_dropped(spark, settings, reasons).transform(records_of(settings.pipeline))
+    records = read_dropped(spark, settings, reasons).transform(select_records(settings.pipeline))
     # Not cached: what a cache drops would be computed again, from tables that this run has changed.
     return records.join(times.dropDuplicates(position), position).localCheckpoint()
 
@@ -74,11 +74,11 @@ def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:
     """The records that still exceed a quota, beside all messages that were admitted in their windows."""
     asking = _decode_rows(records, settings, SDS_MESSAGES, {}).select(*ADMISSION_COLUMNS).toArrow()
     batches = asking.to_batches()
-    candidates = sorted(one for batch in batches for one in candidates_of(batch, settings.quotas))
+    candidates = sorted(one for batch in batches for one in make_candidates(batch, settings.quotas))
     groups = [
         g
         for batch in batches
-        for g in groups_of(dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True)), settings.quotas)
+        for g in sum_by_sender(dict(zip(ADMISSION_COLUMNS, batch.columns, strict=True)), settings.quotas)
     ]
     admission = QuotaGate(settings.quotas, settings.channels)
     admission.restore_for(settings.paths, groups)
@@ -116,7 +116,7 @@ def read_dropped(spark: SparkSession, settings: Settings, reasons: Sequence[str]
         return F.struct(F.lit(name).alias("key"), F.encode(F.col(name), "UTF-8").alias("value"))
 
     return whole.select(
-        *kafka_coordinates(),
+        *select_coordinates(),
         F.col("record_time").alias("timestamp"),
         F.coalesce("value", kept).alias("value"),
         F.array(header("pubsub_topic"), header("source")).alias("headers"),

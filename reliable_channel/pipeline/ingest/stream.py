@@ -1,7 +1,7 @@
 """The ingest query: Kafka records to ``envelopes``, ``sds_messages``, ``quarantine``, ``source_gaps`` and ``clock``.
 
-``kafka_records`` reads, ``records_of`` selects columns, ``IngestWriter`` decodes and writes a micro-batch exactly once,
-in one Spark job (:mod:`.task`).
+``read_kafka_records`` reads, ``select_records`` selects columns, ``IngestWriter`` decodes and writes a micro-batch
+exactly once, in one Spark job (:mod:`.task`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress
 from reliable_channel.pipeline.delta import task_results
 from reliable_channel.pipeline.functions import decode_record
-from reliable_channel.pipeline.ingest.admission import QuotaGate, candidates_in
-from reliable_channel.pipeline.ingest.lost_offsets import FindLost, gap_rows
+from reliable_channel.pipeline.ingest.admission import QuotaGate, read_candidates
+from reliable_channel.pipeline.ingest.lost_offsets import FindLost, make_gap_rows
 from reliable_channel.pipeline.ingest.quotas import Refused
 from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, find_missing_offsets
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 
 
-def kafka_records(
+def read_kafka_records(
     spark: SparkSession, kafka: KafkaSettings, pipeline: PipelineSettings, max_offsets_per_trigger: int
 ) -> DataFrame:
     """Read the envelopes topic as a stream."""
@@ -60,7 +60,7 @@ def kafka_records(
     return records.coalesce(context.defaultParallelism) if (context.master or "").startswith("local") else records
 
 
-def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
+def select_records(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     """Select from Kafka records the columns that tasks decode: coordinates, ``record_time``, ``ingest_time``,
     ``time_us``, ``value`` and the two headers.
 
@@ -68,7 +68,7 @@ def records_of(pipeline: PipelineSettings) -> Callable[[DataFrame], DataFrame]:
     checkpoint before it runs the batch, so a replay computes the same rows."""
 
     def transform(records: DataFrame) -> DataFrame:
-        now = batch_time()
+        now = read_batch_time()
         time = F.unix_micros(limit_record_time(F.col("timestamp"), now, pipeline))
         return records.select(
             "topic",
@@ -96,19 +96,19 @@ def limit_record_time(record_time: Column, ingest_time: Column, pipeline: Pipeli
 
 def decode_records(records: DataFrame, settings: Settings) -> DataFrame:
     """Add the column ``decoded`` (:func:`~reliable_channel.pipeline.functions.decode_record`) to records
-    (:func:`records_of`)."""
+    (:func:`select_records`)."""
     decode = decode_record(settings.channels)
     return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
         "pubsub_header", "source_header"
     )
 
 
-def kafka_coordinates() -> list[Column]:
+def select_coordinates() -> list[Column]:
     """The Kafka coordinates of a table, under the names of Spark's Kafka source."""
     return [F.col(name).alias(name.removeprefix("kafka_")) for name in RECORD_KEY]
 
 
-def batch_time() -> Column:
+def read_batch_time() -> Column:
     """The micro-batch's timestamp."""
     # Spark makes a literal of current_timestamp in every micro-batch (SPARK-18339). Alone it would be part of the
     # generated code, which would be compiled again each time; the result of a lambda function is not part of the code.
@@ -153,7 +153,7 @@ class IngestWriter:
                 reached |= self.clock.find_quiet(reached, clock_us, self._settings.pipeline.clock_interval_ms * 1000)
             files = [*result.files, *tick_files(sink.paths, reached, clock_us)]
             missing = find_missing_offsets(result.parts, self.clock.reached, self._read_starts(sink, result))
-            gaps = gap_rows(self._find_lost(missing), result.parts)
+            gaps = make_gap_rows(self._find_lost(missing), result.parts)
             sink.together(
                 *(partial(sink.add_files, table, files) for table in (ENVELOPES, SDS_MESSAGES, QUARANTINE)),
                 partial(sink.append_small, gaps, SOURCE_GAPS),
@@ -174,8 +174,8 @@ class IngestWriter:
 def admit(
     records: DataFrame, settings: Settings, paths: PathSettings, floors: dict[TopicPartition, int], admission: QuotaGate
 ) -> IngestResult:
-    """Decode ``records`` (:func:`records_of`) into files of the tables under ``paths``; rows that exceed a quota go to
-    ``quarantine``. Nothing is committed."""
+    """Decode ``records`` (:func:`select_records`) into files of the tables under ``paths``; rows that exceed a quota go
+    to ``quarantine``. Nothing is committed."""
 
     def run(refused: Refused) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
@@ -183,7 +183,7 @@ def admit(
         return IngestResult.of(task_results(decode_records(records, settings), task))
 
     result = run({})
-    refused = admission.find_refused(result.groups, partial(candidates_in, result.files, paths, settings.quotas))
+    refused = admission.find_refused(result.groups, partial(read_candidates, result.files, paths, settings.quotas))
     if not refused:
         return result
     # Whose quota is exceeded is known when all records are counted. That is rare, so the records are decoded twice then

@@ -19,7 +19,7 @@ from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, TopicPartition
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.delta import task_result
-from reliable_channel.pipeline.ingest.quotas import Cost, Group, Refused, groups_of
+from reliable_channel.pipeline.ingest.quotas import Cost, Group, Refused, sum_by_sender
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 
 DECODED = "decoded"
@@ -97,7 +97,7 @@ class IngestTask:
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
                 _note_batch(batch, parts)
                 sds = batch.sds()
-                for *key, cost in groups_of({**sds.decoded, **sds.given}, self.quotas):
+                for *key, cost in sum_by_sender({**sds.decoded, **sds.given}, self.quotas):
                     spent[*key] = spent.get((*key,), Cost()).plus(cost)
             written = files.finish()
         if parts:

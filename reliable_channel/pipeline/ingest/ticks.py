@@ -21,7 +21,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.lake.commit import append_files
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.tables import SDS_MESSAGES
-from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, last_batch, read_progress
+from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, find_last_batch, read_progress
 from reliable_channel.pipeline.ingest.recreated_topic import find_unread
 from reliable_channel.pipeline.ingest.stream import IngestWriter, tick_files
 from reliable_channel.runtime.faults import as_fault
@@ -59,7 +59,7 @@ class SteadyClock:
 
 def advance(paths: PathSettings, clock: IngestClock, kind: str, at_us: int) -> bool:
     """Advance every partition to ``at_us`` (µs) while ingest is idle; returns whether one advanced."""
-    last = last_batch(paths)
+    last = find_last_batch(paths)
     if last is None:
         return False
     moved = clock.record_tick(*last, kind, at_us)

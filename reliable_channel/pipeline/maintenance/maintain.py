@@ -29,7 +29,7 @@ from reliable_channel.lake.read import no_table_fault, no_tables_fault, open_tab
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.pipeline.maintenance.alone import hold_lease
-from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, plans
+from reliable_channel.pipeline.maintenance.maintain_plan import TablePlan, make_plans
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def run(
         raise LocalError(f"There is no table {unknown[0]!r}.", "`reliable-channel tables list` names them.")
     done = []
     with nullcontext() if dry_run or only else record_outcome(settings.paths, "maintain"):
-        every = plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+        every = make_plans(settings, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
         wanted = [plan for plan in every if not only or plan.table.name in only]
         if not wanted:
             for name in only:

@@ -44,7 +44,7 @@ class TablePlan:
     held_by: str | None = None
 
 
-def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
+def make_plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     """A plan for every table that exists, in the order of the data flow. ``now_ms``: Unix ms."""
     checkpoints = read_checkpoints(settings.paths)
     running = min(((c.running_since_ms, c.query) for c in checkpoints if c.running_since_ms is not None), default=None)
@@ -54,7 +54,7 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     by_ms = min([now_ms, *([max(at.event_time_us for at in recorded.values()) // 1000] if recorded else [])])
     for name, opened in tables.items():
         table = BY_NAME[name]
-        needed, reader = slowest_reader(name, opened, checkpoints)
+        needed, reader = find_slowest_reader(name, opened, checkpoints)
         if running is not None and (needed is None or running[0] < needed):
             needed, reader = running  # the files of its micro-batch are not committed yet, and look like replaced ones
         keep = settings.pipeline.vacuum_retention_ms
@@ -64,7 +64,9 @@ def plans(settings: Settings, now_ms: int) -> list[TablePlan]:
     return made
 
 
-def slowest_reader(name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]) -> tuple[int | None, str | None]:
+def find_slowest_reader(
+    name: str, table: DeltaTable, checkpoints: Iterable[Checkpoint]
+) -> tuple[int | None, str | None]:
     """When the oldest commit that a stream has yet to read was written (Unix ms), and the query of that stream.
 
     (``None``, ``None``) if every reader has read everything."""
@@ -83,11 +85,11 @@ def _delete_before(table: Table, opened: DeltaTable, by_ms: int) -> dt.datetime 
     cut = dt.datetime.fromtimestamp((by_ms - table.retention_ms) / 1000, dt.UTC)
     if table is not CLOCK:
         return cut
-    needed = clock_needed_from(dataset_of(opened).to_table(columns=_OF_BATCH))
+    needed = find_needed_clock(dataset_of(opened).to_table(columns=_OF_BATCH))
     return cut if needed is None else min(cut, needed)
 
 
-def clock_needed_from(rows: pa.Table) -> dt.datetime | None:
+def find_needed_clock(rows: pa.Table) -> dt.datetime | None:
     """``recorded_at`` of the oldest row of ``clock`` that ingest needs, because it must never lose its position.
 
     The last two micro-batches of every partition stay: the last one may be replayed, and then reads the position before

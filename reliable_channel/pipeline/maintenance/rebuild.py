@@ -31,7 +31,7 @@ from reliable_channel.lake.read import exists, open_table
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.delta import append_frame, conform, read_table, write_rows
 from reliable_channel.pipeline.ingest.admission import QuotaGate
-from reliable_channel.pipeline.ingest.stream import admit, kafka_coordinates, limit_record_time
+from reliable_channel.pipeline.ingest.stream import admit, limit_record_time, select_coordinates
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, start
 from reliable_channel.pipeline.runner.run import wait_for
 from reliable_channel.pipeline.runner.settings_guard import refuse_other_copies
@@ -76,7 +76,7 @@ def rebuild(
     object store. Raises ``EnvironmentFault`` if there is nothing to rebuild from, if ingest was interrupted, or if it
     ran in the meantime."""
     paths = settings.paths
-    beside = target or staging(paths)
+    beside = target or choose_staging(paths)
     version = _fit_to_rebuild(paths)
     if target is None:
         for directory in (beside.data_dir, beside.checkpoint_dir):  # left by an unfinished rebuild
@@ -121,7 +121,7 @@ def find_tables(paths: PathSettings, say: Callable[[str], None]) -> dict[Table, 
     return is_readable
 
 
-def staging(paths: PathSettings) -> PathSettings:
+def choose_staging(paths: PathSettings) -> PathSettings:
     """The paths for the new tables and checkpoints, beside the old ones. Raises ``LocalError`` if they are not local,
     or the roots of file systems, which cannot be renamed."""
     for directory in (paths.data_dir, paths.checkpoint_dir):
@@ -246,7 +246,7 @@ def _make_records(settings: Settings, envelopes: DataFrame) -> DataFrame:
     """Envelopes in the form of the records that ingest reads from Kafka, with the recorded times."""
     time = limit_record_time(F.col("record_time"), F.col("ingest_time"), settings.pipeline)
     records = envelopes.select(
-        *kafka_coordinates(),
+        *select_coordinates(),
         "record_time",
         "event_time",
         "ingest_time",

@@ -45,7 +45,7 @@ class ReportedSet(NamedTuple):
     fields: dict[str, Any]
 
 
-def results_of_completed(event: MessageCompleted, record: Record, config: SegmentationConfig) -> Iterator[Row]:
+def make_completed_results(event: MessageCompleted, record: Record, config: SegmentationConfig) -> Iterator[Row]:
     """The row of the payload, then the rows of repaired segments, then the completed row."""
     scope, of_record = _name_scope(event.scope), _name_record(record)
     ids = {(s.is_parity, s.index): s.sds_id for s in event.received}
@@ -129,7 +129,7 @@ def _make_repaired_rows(event: MessageCompleted, config: SegmentationConfig) -> 
         }
 
 
-def incomplete_result(
+def make_incomplete_result(
     incomplete: IncompleteSet, status: str, reason: str, at: int, detail: str | None = None
 ) -> ReportedSet:
     """Create the result for a set that is overdue, or was given up, at ``at`` (ms). A set that segments could not
@@ -157,7 +157,7 @@ NAMED_IDS = 16
 """The maximum number of ids named in an event. Each is cut to 64 characters, as ids of this program have."""
 
 
-def mismatch_result(event: HashMismatch, record: Record, now: int) -> Row:
+def make_mismatch_result(event: HashMismatch, record: Record, now: int) -> Row:
     """The event for segments that do not rebuild their message, with the ids that claim the same index."""
     ids = [segment.sds_id[:64] for segment in event.contested or event.held]
     shown = ", ".join(ids[:NAMED_IDS]) + (f" and {len(ids) - NAMED_IDS} more" if len(ids) > NAMED_IDS else "")
@@ -168,13 +168,13 @@ def mismatch_result(event: HashMismatch, record: Record, now: int) -> Row:
     return _make_event("hash_mismatch", event.scope, sds_id, detail, now * 1000, record)
 
 
-def event_result(event: ReceivedSegmentEvent, name: str, detail: str, record: Record, now: int) -> Row:
+def make_event_result(event: ReceivedSegmentEvent, name: str, detail: str, record: Record, now: int) -> Row:
     """The event for a segment that was not accepted, with the reason."""
     segment = f"{'parity' if event.is_parity else 'data'} segment {event.index}"
     return _make_event(name, event.scope, event.sds_id, f"{detail} ({segment})", now * 1000, record)
 
 
-def failure_result(scope: Scope | None, sds_id: str | None, detail: str, event_us: int, record: Record) -> Row:
+def make_failure_result(scope: Scope | None, sds_id: str | None, detail: str, event_us: int, record: Record) -> Row:
     """The event for a row on which the program failed. ``sds_id``: of a segment, ``None`` for a tick."""
     detail = f"{'tick' if sds_id is None else 'segment'} row: {detail}"
     return _make_event(EVENT, scope, sds_id, detail, event_us, record)

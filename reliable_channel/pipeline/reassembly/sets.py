@@ -44,11 +44,11 @@ from reliable_channel.pipeline.reassembly.set_results import (
     OVERDUE,
     Message,
     Record,
-    event_result,
-    failure_result,
-    incomplete_result,
-    mismatch_result,
-    results_of_completed,
+    make_completed_results,
+    make_event_result,
+    make_failure_result,
+    make_incomplete_result,
+    make_mismatch_result,
 )
 
 STATE_VERSION = 3
@@ -250,7 +250,7 @@ class HashSets:
     def _make_results(self, event: SegmentationEvent, record: Record, now: int) -> Iterator[Row]:
         match event:
             case MessageCompleted():
-                made = list(results_of_completed(event, record, self._config))
+                made = list(make_completed_results(event, record, self._config))
                 ids = made[0].sds_ids
                 send = CompletedSend(
                     event.scope,
@@ -271,24 +271,24 @@ class HashSets:
                 self._must_persist = True
             case SetOverdue():
                 self._must_persist = True
-                yield incomplete_result(event.incomplete, OVERDUE, "silent", event.overdue_at)
+                yield make_incomplete_result(event.incomplete, OVERDUE, "silent", event.overdue_at)
             case SetExpired(incomplete, at):
                 self._forget_lost(event.incomplete.scope)
-                yield incomplete_result(incomplete, GIVEN_UP, "expired", at)
+                yield make_incomplete_result(incomplete, GIVEN_UP, "expired", at)
             case SetEvicted(incomplete, why, at):
                 self._forget_lost(event.incomplete.scope)
-                yield incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
+                yield make_incomplete_result(incomplete, GIVEN_UP, "over_limit", at, why.value)
             case HashMismatch():
-                yield mismatch_result(event, record, now)
+                yield make_mismatch_result(event, record, now)
             case SegmentRefused():
-                yield event_result(event, "segment_refused", event.reason.value, record, now)
+                yield make_event_result(event, "segment_refused", event.reason.value, record, now)
             case SegmentConflict():
                 detail = "other bytes under an id that is held"
-                yield event_result(event, "segment_conflict", detail, record, now)
+                yield make_event_result(event, "segment_conflict", detail, record, now)
             case PoisonedSegmentExcluded():
                 self._must_persist = True
                 detail = "not a segment of the payload with this hash"
-                yield event_result(event, "poisoned_segment", detail, record, now)
+                yield make_event_result(event, "poisoned_segment", detail, record, now)
 
 
 def take_rows(
@@ -312,7 +312,7 @@ def take_rows(
 def _make_failure_row(sets: HashSets, row: InputRow, error: Exception) -> Row:
     scope, sds_id = (row.scope, row.sds_id) if isinstance(row, SegmentRow) else (sets.scope(), None)
     record = (row.kafka_topic, row.kafka_partition, row.kafka_offset)
-    return failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, record)
+    return make_failure_result(scope, sds_id, guarded.kind_of(error), row.event_us, record)
 
 
 def _advance(reassembler: Reassembler, now: int) -> Iterator[SegmentationEvent]:

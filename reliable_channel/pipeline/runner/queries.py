@@ -19,7 +19,7 @@ from reliable_channel.pipeline.ack import stream as ack
 from reliable_channel.pipeline.ack.deliver import TABLES_READ as PAYLOADS
 from reliable_channel.pipeline.delta import each_batch, read_stream
 from reliable_channel.pipeline.ingest import stream as ingest
-from reliable_channel.pipeline.ingest.batch_size import records_per_trigger
+from reliable_channel.pipeline.ingest.batch_size import limit_records
 from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.runner import settings_guard
@@ -46,8 +46,8 @@ class Query:
 
 INGEST = Query(
     "ingest",
-    lambda spark, s: ingest.kafka_records(spark, s.kafka, s.pipeline, records_per_trigger(s)),
-    lambda s: ingest.records_of(s.pipeline),
+    lambda spark, s: ingest.read_kafka_records(spark, s.kafka, s.pipeline, limit_records(s)),
+    lambda s: ingest.select_records(s.pipeline),
     lambda s: ingest.IngestWriter(s, ask_broker(s.kafka)),
     (*ingest.TABLES_WRITTEN, CLOCK),
 )

@@ -43,7 +43,7 @@ SPARK_KEYS = (*_IN_SPARK.values(),)
 """The session settings that are compared."""
 
 
-def frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
+def list_frozen_settings(settings: Settings, query: str, spark_conf: Mapping[str, str]) -> dict[str, str]:
     """The settings on which a new checkpoint of ``query`` depends, by configuration key.
 
     ``spark_conf`` has the session's values, which override the configuration under ``spark-submit``."""
@@ -65,7 +65,7 @@ def read_recorded_settings(paths: PathSettings, checkpoint: Checkpoint) -> dict[
     return settings | ({"kafka.topics.envelopes": topics[0]} if topics else {})
 
 
-def disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+def find_disagreement(query: str, stateful: bool, recorded: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
     """The first setting that differs, as one sentence, or ``None``. A setting that was not recorded counts as equal."""
     for key, now in wanted.items():
         if key in (_STATE_VERSION, _TABLES):
@@ -89,7 +89,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
             f"The query ack keeps its state in RocksDB, and {_PROVIDER} is {_format_value(provider)}.",
             "Leave this setting out of Spark's configuration.",
         )
-    wanted = frozen_settings(settings, query, spark_conf)
+    wanted = list_frozen_settings(settings, query, spark_conf)
     wanted[_TABLES] = " ".join(table.name for table in tables)
     checkpoint = read_checkpoint(settings.paths, query)
     recorded: dict[str, str] = {}
@@ -105,7 +105,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
                 f"The checkpoint of {query} was made by another version of this program, whose state it cannot read.",
                 f"Run that version, or {REBUILD}",
             )
-        sentence = disagreement(query, checkpoint.operators > 0, recorded, wanted)
+        sentence = find_disagreement(query, checkpoint.operators > 0, recorded, wanted)
         if sentence is not None:
             raise ConfigurationError(sentence, f"Set it back, or {REBUILD}")
         if checkpoint.committed is not None:

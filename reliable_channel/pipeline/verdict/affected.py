@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from reliable_channel.lake import tables
 from reliable_channel.lake.schema import file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, ids_in, is_among
+from reliable_channel.pipeline.lookup import NAMING, UNSETTLED, Lookup, is_among, list_named_ids
 from reliable_channel.pipeline.verdict.gather import SPAN
 from reliable_channel.pipeline.verdict.related import read_related
 from reliable_channel.pipeline.verdict.rules import Verdict
@@ -135,7 +135,7 @@ def _find_linked(look_up: Lookups, touched: Touched, since_gaps: SinceGaps | Non
         yield from _list_with_channels(look_up[tables.SENDER_EVENTS].rows(columns, new, where))
         # What a message names is witnessed once somebody acknowledges the message.
         messages = look_up[tables.SDS_MESSAGES].rows(NAMING, new, is_among("sds_id", new))
-        named = {*ids_in(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
+        named = {*list_named_ids(messages["causal_history"].combine_chunks()).drop_null().to_pylist()}
         lost = look_up[tables.LOST_DEPENDENCIES].rows(
             (*CHANNEL_KEY, "sds_id"), named | new, is_among("sds_id", named | new)
         )

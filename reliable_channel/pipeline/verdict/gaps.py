@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reliable_channel.config import PathSettings
-from reliable_channel.lake.gap_witnesses import count_lacking, last_rows
+from reliable_channel.lake.gap_witnesses import count_lacking, read_last_rows
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table, TopicPartition
 
@@ -98,13 +98,13 @@ def find_silence(gaps: list[Gap], run: Callable[[str], list[dict[str, Any]]]) ->
     return Silence(gaps, rest({*received, *placed}, placed), rest(received, {}))
 
 
-def open_gaps(paths: PathSettings) -> list[Gap]:
+def read_open_gaps(paths: PathSettings) -> list[Gap]:
     """The gaps that no store has filled, by the last row of each, or only one that lacks what another bridge saw."""
 
     def read(table: Table, columns: Sequence[str], where: pc.Expression | None = None) -> pa.Table:
         return dataset_of(open_table(paths, table)).to_table(columns=columns, filter=where)
 
-    rows = last_rows(read)
+    rows = read_last_rows(read)
     lacking = count_lacking(rows, read)
     return [
         Gap(

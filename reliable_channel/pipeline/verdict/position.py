@@ -48,7 +48,7 @@ class RoundPosition:
         return json.dumps(asdict(self))
 
 
-def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, silence: Silence) -> RoundPosition:
+def make_position(opened: Mapping[Table, DeltaTable], settings: Settings, silence: Silence) -> RoundPosition:
     """The position of a round over these tables."""
     settings_used = (
         __version__,
@@ -67,9 +67,9 @@ def position_of(opened: Mapping[Table, DeltaTable], settings: Settings, silence:
 
 
 def read_last_position(paths: PathSettings) -> RoundPosition | None:
-    """As :func:`last_position`, of the table at its place; ``None`` if there is none."""
+    """As :func:`find_position`, of the table at its place; ``None`` if there is none."""
     status = open_at(paths.table(DELIVERY_STATUS.name))
-    return None if status is None else last_position(status)
+    return None if status is None else find_position(status)
 
 
 def refuse_older_tables(
@@ -93,7 +93,7 @@ def _compute_digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def last_position(status: DeltaTable) -> RoundPosition | None:
+def find_position(status: DeltaTable) -> RoundPosition | None:
     """The position of the round that last wrote verdicts; ``None`` if :data:`_COMMITS_READ` commits have none.
     ``status``: the table of verdicts."""
     for commit in status.history(_COMMITS_READ):

@@ -54,16 +54,16 @@ def replace_verdicts(
     or on a message first seen before ``since``. ``look_up`` looks up rows in ``to``, the table as it was opened.
 
     Raises ``CommitFailedError`` if another writer (compaction, another round) committed since the table was opened."""
-    new = by_key(judged)
-    old = by_key(before)
+    new = index_by_key(judged)
+    old = index_by_key(before)
     missing = {key[-1] for key in new.keys() - old.keys() if key[-1] is not None}
-    known = by_key(look_up.rows(_NAMES, missing, is_among("message_key", missing)))
+    known = index_by_key(look_up.rows(_NAMES, missing, is_among("message_key", missing)))
     old |= {key: row for key, row in known.items() if key in new}
-    gone, changed = changes(old, new, since)
+    gone, changed = find_changes(old, new, since)
     removed = gone | (changed & old.keys())
     texts = {key[-1] for key in removed}
     there = data_files(to)
-    kept, dirty = [judged.filter(pa.array([key in changed for key in keys_of(judged)], pa.bool_()))], []
+    kept, dirty = [judged.filter(pa.array([key in changed for key in list_keys(judged)], pa.bool_()))], []
     for path in look_up.files_with(texts):
         rows = read_files(paths, DELIVERY_STATUS, [path], _NAMES)
         stays = drop_keys(rows, removed, texts)
@@ -128,7 +128,9 @@ def _commit(
     write_log_checkpoint(paths, DELIVERY_STATUS, to.version())
 
 
-def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.datetime) -> tuple[set[Key], set[Key]]:
+def find_changes(
+    old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.datetime
+) -> tuple[set[Key], set[Key]]:
     """The keys of old verdicts to delete, and of new verdicts to write."""
     gone = {
         k for k, row in old.items() if k not in new and row["verdict"] != "delivered" and row["first_seen"] >= since
@@ -141,13 +143,13 @@ def changes(old: Mapping[Key, Verdict], new: Mapping[Key, Verdict], since: dt.da
     return gone, changed
 
 
-def by_key(rows: pa.Table) -> dict[Key, Verdict]:
+def index_by_key(rows: pa.Table) -> dict[Key, Verdict]:
     """Map the key of each verdict to the verdict."""
     verdicts: Iterable[Verdict] = in_our_time(rows).to_pylist()
     return {tuple(row[name] for name in KEY): row for row in verdicts}
 
 
-def keys_of(rows: pa.Table) -> Iterable[Key]:
+def list_keys(rows: pa.Table) -> Iterable[Key]:
     """The key of each row."""
     return zip(*(rows[name].to_pylist() for name in KEY), strict=True)
 
@@ -156,7 +158,7 @@ def drop_keys(rows: pa.Table, keys: set[Key], texts: set[str]) -> pa.Table:
     """``rows`` without those of ``keys``; ``texts`` are the message keys among them, without their channels."""
     may_be = pc.is_in(rows["message_key"], pa.array(sorted(texts), pa.string()))
     numbers = pc.indices_nonzero(may_be)
-    dropped = [at for at, key in zip(numbers.to_pylist(), keys_of(rows.take(numbers)), strict=True) if key in keys]
+    dropped = [at for at, key in zip(numbers.to_pylist(), list_keys(rows.take(numbers)), strict=True) if key in keys]
     return rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), pa.array(dropped, pa.int64()))))
 
 

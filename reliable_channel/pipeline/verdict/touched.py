@@ -18,7 +18,7 @@ from reliable_channel.lake.commit import data_files
 from reliable_channel.lake.follow import iterate_rows, list_added_files
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
-from reliable_channel.pipeline.lookup import ids_within
+from reliable_channel.pipeline.lookup import search_ids
 from reliable_channel.pipeline.verdict.gather import SPAN
 from reliable_channel.pipeline.verdict.position import RoundPosition
 
@@ -82,7 +82,7 @@ class Touched:
         for row in rows:
             if table is tables.QUARANTINE:
                 self.envelopes.update(filter(None, [row["message_hash"]]))
-                self.texts |= ids_within(row["stage"], row["raw"])
+                self.texts |= search_ids(row["stage"], row["raw"])
                 continue
             if table is tables.SIGHTINGS:
                 if row["source"] not in BRIDGE_SOURCES:

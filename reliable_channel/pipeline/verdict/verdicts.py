@@ -30,11 +30,11 @@ from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import count_undelivered, find_affected
 from reliable_channel.pipeline.verdict.as_of import find_as_of
-from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_silence, open_gaps
+from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_silence, read_open_gaps
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
-from reliable_channel.pipeline.verdict.position import USER_METADATA, last_position, position_of, refuse_older_tables
+from reliable_channel.pipeline.verdict.position import USER_METADATA, find_position, make_position, refuse_older_tables
 from reliable_channel.pipeline.verdict.replace import replace_all_verdicts, replace_verdicts
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 from reliable_channel.pipeline.verdict.touched import COLUMNS, REMEMBERED_MS, read_touched
@@ -64,17 +64,17 @@ def run(spark: SparkSession, settings: Settings) -> int:
     remembered = dt.timedelta(milliseconds=REMEMBERED_MS)
     since = as_of - remembered
     opened = open_evidence(paths)  # before anything is read: rows that come later are new in the next round
-    silence = when_silent(paths, opened)
+    silence = read_silence(paths, opened)
     since_gaps = SinceGaps(opened, silence.gaps) if silence.gaps else None
     noted = {**opened, tables.ENVELOPES: open_table(paths, tables.ENVELOPES)}  # from which a rebuild derives the others
-    position = position_of(noted, settings, silence)
+    position = make_position(noted, settings, silence)
     metadata = {USER_METADATA: position.text()}
     status = open_table(paths, tables.DELIVERY_STATUS)
     look_up = {
         table: Lookup(paths, table, data_files(there))
         for table, there in {**opened, tables.DELIVERY_STATUS: status}.items()
     }
-    before = last_position(status)
+    before = find_position(status)
     refuse_older_tables(paths, before, noted)
     touched = None
     # Where no verdict exists yet, all evidence is new. If it is little, Spark need not open a Delta table.
@@ -86,7 +86,7 @@ def run(spark: SparkSession, settings: Settings) -> int:
             touched = None
     if touched is None:
         with set_meanwhile(spark, WITHOUT_FILE_SKIPPING):
-            judged = statuses(spark, settings, as_of, silence)
+            judged = compute_verdicts(spark, settings, as_of, silence)
             judged = judged.where(F.col("first_seen") >= F.lit(since)).localCheckpoint()
             replace_all_verdicts(spark, paths, status, judged, since, metadata)
             return judged.count()
@@ -107,13 +107,13 @@ def open_evidence(paths: PathSettings) -> dict[Table, DeltaTable]:
     return {table: open_table(paths, table) for table in COLUMNS}
 
 
-def when_silent(paths: PathSettings, opened: Mapping[Table, DeltaTable]) -> Silence:
+def read_silence(paths: PathSettings, opened: Mapping[Table, DeltaTable]) -> Silence:
     """The times in which no bridge listened, from the tables with evidence."""
-    gaps = open_gaps(paths)
+    gaps = read_open_gaps(paths)
     return find_silence(gaps, SinceGaps(opened, gaps).select) if gaps else NO_SILENCE
 
 
-def statuses(spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence) -> DataFrame:
+def compute_verdicts(spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence) -> DataFrame:
     """Compute the rows of ``delivery_status`` from all evidence, at a time of the recorded clock."""
     for table in COLUMNS:
         read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import TopicPartition
 
-from reliable_channel.pipeline.ingest.batch_size import SAMPLED_RECORDS, newest_sizes, records_within
+from reliable_channel.pipeline.ingest.batch_size import SAMPLED_RECORDS, count_records_within, sample_sizes
 
 
 @given(st.lists(st.integers(0, 16 * 2**20), max_size=50), st.integers(1, 10**6), st.integers(1, 2**32))
 def test_neither_limit_is_passed_by_records_of_the_mean_size(sizes: list[int], records: int, size: int) -> None:
-    limit = records_within(sizes, records, size)
+    limit = count_records_within(sizes, records, size)
     assert 1 <= limit <= records
     if limit > 1 and sizes:
         assert limit * sum(sizes) <= size * len(sizes)
@@ -24,12 +24,12 @@ def test_neither_limit_is_passed_by_records_of_the_mean_size(sizes: list[int], r
 
 def test_an_empty_topic_and_small_records_take_nothing_away() -> None:
     assert (
-        records_within([], 50_000, 2**30)
-        == records_within([0, 0], 50_000, 2**30)
-        == records_within([450] * 9, 50_000, 2**30)
+        count_records_within([], 50_000, 2**30)
+        == count_records_within([0, 0], 50_000, 2**30)
+        == count_records_within([450] * 9, 50_000, 2**30)
         == 50_000
     )
-    assert records_within([150_000], 50_000, 2**30) == 7_158
+    assert count_records_within([150_000], 50_000, 2**30) == 7_158
 
 
 class Log:
@@ -70,8 +70,8 @@ class Log:
 
 
 def test_the_newest_records_of_every_partition_are_looked_at() -> None:
-    assert newest_sizes(Log(), "there") == [0 if n % 2 else n for n in range(1_000 - SAMPLED_RECORDS, 1_000)]
-    assert newest_sizes(Log(), "not there") == []
+    assert sample_sizes(Log(), "there") == [0 if n % 2 else n for n in range(1_000 - SAMPLED_RECORDS, 1_000)]
+    assert sample_sizes(Log(), "not there") == []
 
 
 class Undecodable(Log):
@@ -85,4 +85,4 @@ class Undecodable(Log):
 
 
 def test_a_record_that_only_spark_can_decode_is_left_out() -> None:
-    assert len(newest_sizes(Undecodable(), "there")) == 180
+    assert len(sample_sizes(Undecodable(), "there")) == 180

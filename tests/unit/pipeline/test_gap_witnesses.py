@@ -22,7 +22,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.gap_witnesses import count_lacking
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES, SIGHTINGS, Table
-from reliable_channel.pipeline.verdict.gaps import open_gaps
+from reliable_channel.pipeline.verdict.gaps import read_open_gaps
 from reliable_channel.transport.base import Source
 from reliable_channel.transport.bridge_state import BridgeGap
 from reliable_channel.transport.evidence import gap_record, sightings_record
@@ -82,7 +82,7 @@ class Observed:
     def gaps(self) -> list[str | None]:
         """The bridges with gaps that count."""
         self.write()
-        return [gap.vantage for gap in open_gaps(self.paths)]
+        return [gap.vantage for gap in read_open_gaps(self.paths)]
 
 
 def append(paths: PathSettings, table: Table, rows: list[dict[str, Any]]) -> None:
@@ -199,7 +199,7 @@ def test_the_order_in_which_evidence_comes_does_not_matter(tmp_path: Path) -> No
             if numbers and draw.random() < 0.5:
                 append(observed.paths, tables.ENVELOPES, [envelope(numbers.pop())])
         append(observed.paths, tables.ENVELOPES, [envelope(number) for number in numbers])
-        results.add(tuple(gap.vantage for gap in open_gaps(observed.paths)))
+        results.add(tuple(gap.vantage for gap in read_open_gaps(observed.paths)))
     assert results == {("north",)}
 
 

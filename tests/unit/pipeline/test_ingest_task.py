@@ -19,7 +19,7 @@ from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
 from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.handover import deserialize
-from reliable_channel.pipeline.ingest.admission import candidates_in
+from reliable_channel.pipeline.ingest.admission import read_candidates
 from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.pipeline.ingest.task import (
     DECODED,
@@ -104,7 +104,7 @@ def run(
             file.table: pq.read_table(Path(paths.table(file.table)) / file.path).to_pylist() for file in result.files
         }
         topics = {(group[0], group[2][:2]) for group in result.groups}
-        asked = [*candidates_in(result.files, paths, quotas, topics)]
+        asked = [*read_candidates(result.files, paths, quotas, topics)]
     assert sum(one.cost.messages for one in asked) == sum(group[3].messages for group in result.groups)
     assert [one.offset for one in asked] == [row["kafka_offset"] for row in rows.get("sds_messages", [])]
     return result, rows

@@ -16,7 +16,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, CLOCK, DAY_MS
-from reliable_channel.pipeline.maintenance.maintain_plan import CLOCK_SKEW_MS, clock_needed_from, plans
+from reliable_channel.pipeline.maintenance.maintain_plan import CLOCK_SKEW_MS, find_needed_clock, make_plans
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -46,7 +46,7 @@ def reads(table: DeltaTable, version: int) -> dict[str, Any]:
 
 
 def kept_ms(settings: Settings, table: str, now_ms: int) -> tuple[int, str | None]:
-    (plan,) = [plan for plan in plans(settings, now_ms) if plan.table.name == table]
+    (plan,) = [plan for plan in make_plans(settings, now_ms) if plan.table.name == table]
     return plan.keep_files_ms, plan.held_by
 
 
@@ -94,7 +94,7 @@ def test_every_table_keeps_what_its_definition_says(settings: Settings) -> None:
     commits(settings, "sds_messages", 1)
     commits(settings, "delivery_status", 1)
     now = int(NOON.timestamp() * 1000) + 100 * DAY_MS
-    cuts = {plan.table.name: plan.delete_before for plan in plans(settings, now)}
+    cuts = {plan.table.name: plan.delete_before for plan in make_plans(settings, now)}
     kept = {name: BY_NAME[name].retention_ms or 0 for name in ("sds_messages", "delivery_status")}
     assert cuts == {name: dt.datetime.fromtimestamp((now - ms) / 1000, dt.UTC) for name, ms in kept.items()}
 
@@ -109,7 +109,7 @@ def test_a_wall_clock_that_is_wrong_deletes_nothing_that_is_young(
     row = {**reached, "kind": "batch", "event_time": NOON, "recorded_at": NOON}
     append_rows(settings.paths, CLOCK, as_arrow([row], CLOCK))
     recorded_ms = int(NOON.timestamp() * 1000)
-    cuts = {plan.table.name: plan.delete_before for plan in plans(settings, recorded_ms + ahead_ms)}
+    cuts = {plan.table.name: plan.delete_before for plan in make_plans(settings, recorded_ms + ahead_ms)}
     kept_ms = BY_NAME["sds_messages"].retention_ms or 0
     assert cuts["sds_messages"] == dt.datetime.fromtimestamp((recorded_ms + by_ms - kept_ms) / 1000, dt.UTC)
 
@@ -127,6 +127,6 @@ def clock(*rows: tuple[int, int, int]) -> pa.Table:
 
 def test_the_clock_of_a_silent_partition_is_never_forgotten() -> None:
     rows = clock((0, 1, 0), (0, 2, 1), (1, 2, 1), (1, 3, 2), (1, 3, 3), (1, 4, 4))
-    assert clock_needed_from(rows) == NOON, "partition 0 has its last two micro-batches there"
-    assert clock_needed_from(rows.filter(pa.compute.equal(rows["kafka_partition"], 1))) == NOON + dt.timedelta(hours=2)
-    assert clock_needed_from(rows.slice(0, 0)) is None
+    assert find_needed_clock(rows) == NOON, "partition 0 has its last two micro-batches there"
+    assert find_needed_clock(rows.filter(pa.compute.equal(rows["kafka_partition"], 1))) == NOON + dt.timedelta(hours=2)
+    assert find_needed_clock(rows.slice(0, 0)) is None

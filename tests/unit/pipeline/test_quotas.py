@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliable_channel.config import Quota, QuotaSettings
-from reliable_channel.pipeline.ingest.quotas import COSTING, Candidate, Cost, QuotaUsage, Refused, costs_of
+from reliable_channel.pipeline.ingest.quotas import COSTING, Candidate, Cost, QuotaUsage, Refused, compute_costs
 
 PLENTY = Quota(messages=10**9, bytes=10**9, segments=10**9, named_ids=10**9)
 FEW = PLENTY.model_copy(update={"messages": 3})
@@ -243,7 +243,7 @@ def plain_cost(row: dict[str, Any]) -> Cost:
 @given(st.lists(rows, max_size=8), st.integers(0, 3))
 def test_a_message_takes_the_bytes_of_all_that_it_names(messages: list[dict[str, Any]], skipped: int) -> None:
     batch = pa.RecordBatch.from_pylist(messages, schema=SCHEMA).slice(min(skipped, len(messages)))
-    found = costs_of({name: batch.column(name) for name in COSTING})
+    found = compute_costs({name: batch.column(name) for name in COSTING})
     costs = [Cost(*cost) for cost in zip(*(found[name].to_pylist() for name in Cost._fields), strict=True)]
     assert costs == [plain_cost(row) for row in messages[skipped:]]
 
@@ -252,5 +252,5 @@ def test_a_sync_message_full_of_ids_is_not_free() -> None:
     named = [{"sds_id": "i" * 1_024, "retrieval_hint": bytes(256), "sender_id": "s" * 1_024}] * 60
     sync = dict.fromkeys(SCHEMA.names) | {"sds_id": "sync", "sender_id": "mallory", "causal_history": named}
     batch = pa.RecordBatch.from_pylist([sync], schema=SCHEMA)
-    found = costs_of({name: batch.column(name) for name in COSTING})
+    found = compute_costs({name: batch.column(name) for name in COSTING})
     assert found["bytes"].to_pylist() == [60 * (2 * 1_024 + 256) + len("syncmallory")]

@@ -44,12 +44,12 @@ from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult
-from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, copy_transactions, staging
+from reliable_channel.pipeline.maintenance.rebuild import _fit_to_rebuild, choose_staging, copy_transactions
 from reliable_channel.pipeline.runner.queries import ACK, CHAIN, INGEST, REASSEMBLY, Query
-from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, frozen_settings
+from reliable_channel.pipeline.runner.settings_guard import _WRITES, check, list_frozen_settings
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
-from reliable_channel.pipeline.verdict.position import USER_METADATA, position_of
+from reliable_channel.pipeline.verdict.position import USER_METADATA, make_position
 from tests.support import error_page
 
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -83,7 +83,7 @@ def write(settings: Settings, query: str, offsets: list[str], commits: int, oper
     for part in ("offsets", "commits", *(f"state/{number}" for number in range(operators))):
         (root / part).mkdir(parents=True, exist_ok=True)
     (root / "metadata").write_text('{"id":"b6cfcac8"}')
-    version = frozen_settings(settings, query, {}).get("state_version")
+    version = list_frozen_settings(settings, query, {}).get("state_version")
     if version is not None and not (root / RECORD).exists():
         (root / RECORD).write_text(json.dumps({"state_version": version}))
     for number, text in enumerate(offsets):
@@ -284,7 +284,7 @@ def test_a_table_that_was_restored_alone_is_refused_if_verdicts_were_given_on_it
     shutil.copytree(place, tmp_path / "older")
     append_batch(settings, DELIVERIES, 0)
     write(settings, "ack", [batch()], 1)
-    position = position_of(verdicts.open_evidence(paths), settings, NO_SILENCE)
+    position = make_position(verdicts.open_evidence(paths), settings, NO_SILENCE)
     properties = CommitProperties(custom_metadata={USER_METADATA: position.text()})
     status, no_rows = open_table(paths, DELIVERY_STATUS), as_arrow([], DELIVERY_STATUS)
     write_deltalake(status, no_rows, mode="append", commit_properties=properties)
@@ -359,7 +359,7 @@ def test_a_rebuild_of_the_root_of_a_file_system_is_refused_before_it_begins(
     root = getattr(settings.paths, name)
     monkeypatch.setattr(os.path, "ismount", lambda directory: directory == root)
     with pytest.raises(LocalError, match=r"cannot be replaced .*--data-dir and --checkpoint-dir"):
-        staging(settings.paths)
+        choose_staging(settings.paths)
 
 
 def test_a_table_that_a_new_version_adds_is_no_deleted_one(settings: Settings) -> None:

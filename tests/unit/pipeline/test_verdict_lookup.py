@@ -20,7 +20,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.file_index import FileIndex
-from reliable_channel.pipeline.lookup import INDEXED, NAMING, UNSETTLED, Lookup, is_among, values_in
+from reliable_channel.pipeline.lookup import INDEXED, NAMING, UNSETTLED, Lookup, is_among, list_values
 
 names = st.text(max_size=3)
 contents = st.dictionaries(st.sampled_from("abcdefgh"), st.sets(names, max_size=5), max_size=8)
@@ -111,7 +111,7 @@ def test_files_without_what_is_asked_for_are_not_read(tmp_path: Path) -> None:
 
 
 def indexed(table: tables.Table, *rows: dict[str, Any]) -> set[bytes]:
-    found = values_in(as_arrow(rows, table).select(INDEXED[table]), table)
+    found = list_values(as_arrow(rows, table).select(INDEXED[table]), table)
     return {value for value in found.to_pylist() if value is not None}
 
 

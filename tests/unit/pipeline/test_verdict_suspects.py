@@ -21,7 +21,7 @@ from reliable_channel.lake.follow import LONG_ROWS, iterate_rows
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import QUARANTINE
-from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SDS_ID_TAG, Lookup, values_in
+from reliable_channel.pipeline.lookup import INDEXED, MOST_TAGS, SDS_ID_TAG, Lookup, list_values
 from reliable_channel.pipeline.verdict.touched import COLUMNS, read_touched
 from reliable_channel.pipeline.verdict.verdicts import _add_suspected
 
@@ -85,7 +85,7 @@ def test_a_stranger_s_records_hold_few_ids_and_little_of_them_is_read(tmp_path: 
     files = [*data_files(open_table(paths, QUARANTINE))]
     pieces = [*iterate_rows(paths, QUARANTINE, files, INDEXED[QUARANTINE])]
     assert max(piece.num_rows for piece in pieces) <= LONG_ROWS
-    assert sum(len(values_in(piece, QUARANTINE)) for piece in pieces) <= (MOST_TAGS + 1) * len(records)
+    assert sum(len(list_values(piece, QUARANTINE)) for piece in pieces) <= (MOST_TAGS + 1) * len(records)
 
 
 @given(st.lists(st.lists(st.sampled_from("abcde"), max_size=4), max_size=4), st.sets(st.sampled_from("abcdefg")))

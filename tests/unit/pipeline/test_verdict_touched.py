@@ -21,7 +21,7 @@ from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import touched
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE
-from reliable_channel.pipeline.verdict.position import RoundPosition, position_of
+from reliable_channel.pipeline.verdict.position import RoundPosition, make_position
 from reliable_channel.pipeline.verdict.touched import COLUMNS, Touched, read_touched
 from tests.support.waiting import WAIT_S
 
@@ -43,7 +43,7 @@ def append(settings: Settings, table: tables.Table, *rows: dict[str, Any]) -> No
 
 
 def here(settings: Settings) -> RoundPosition:
-    return position_of({table: open_table(settings.paths, table) for table in COLUMNS}, settings, NO_SILENCE)
+    return make_position({table: open_table(settings.paths, table) for table in COLUMNS}, settings, NO_SILENCE)
 
 
 def since(settings: Settings, position: RoundPosition) -> Touched | None:
@@ -156,8 +156,8 @@ def test_the_position_is_the_same_in_every_process() -> None:
     asked = (
         "from reliable_channel.config import load\n"
         "from reliable_channel.pipeline.verdict.gaps import NO_SILENCE\n"
-        "from reliable_channel.pipeline.verdict.position import position_of\n"
-        "print(position_of({}, load('local'), NO_SILENCE))"
+        "from reliable_channel.pipeline.verdict.position import make_position\n"
+        "print(make_position({}, load('local'), NO_SILENCE))"
     )
     runs = [
         subprocess.run(

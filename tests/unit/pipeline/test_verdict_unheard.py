@@ -17,7 +17,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import EPOCH, LOST_DEPENDENCIES, SDS_MESSAGES, SIGHTINGS, SOURCE_GAPS, TopicPartition
-from reliable_channel.pipeline.verdict.gaps import Gap, Span, join_gaps, open_gaps, subtract_received
+from reliable_channel.pipeline.verdict.gaps import Gap, Span, join_gaps, read_open_gaps, subtract_received
 from reliable_channel.pipeline.verdict.since_gaps import SinceGaps
 
 
@@ -109,7 +109,7 @@ def test_a_gap_of_a_bridge_that_has_no_name_is_in_no_partition(tmp_path: Path) -
         {**common, "kafka_partition": 3, "name": "of Kafka", "cause": "offset_jump"},
     ]
     append_rows(paths, SOURCE_GAPS, as_arrow(rows, SOURCE_GAPS))
-    assert {gap.topic_partition for gap in open_gaps(paths)} == {None, ("t", 3)}
+    assert {gap.topic_partition for gap in read_open_gaps(paths)} == {None, ("t", 3)}
 
 
 def test_a_missing_message_without_an_id_is_surrounded_by_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ENVELOPES
-from reliable_channel.pipeline.verdict.gaps import open_gaps
+from reliable_channel.pipeline.verdict.gaps import read_open_gaps
 from reliable_channel.transport.base import FailureReason, Source
 from reliable_channel.transport.bridge import Bridge
 from reliable_channel.transport.bridge_context import BridgeContext, BridgeTopics, SharedRecent
@@ -849,7 +849,7 @@ def count_open_gaps(paths: PathSettings, evidence: Sequence[bytes | None], messa
     }
     create_tables(paths, (ENVELOPES,))
     append_rows(paths, ENVELOPES, as_arrow([row], ENVELOPES))
-    return len(open_gaps(paths))
+    return len(read_open_gaps(paths))
 
 
 def test_a_bridge_that_is_stopped_twice_keeps_its_state_until_its_threads_have_ended(tmp_path: Path) -> None:
