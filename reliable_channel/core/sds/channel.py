@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reliable_channel.core.sds.causal_order import CausalOrder
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.sds.conflicts import find_id_owner, find_known
 from reliable_channel.core.sds.events import (
@@ -39,7 +40,8 @@ class SdsChannel:
     def _use(self, state: ChannelState) -> None:
         self._state = state
         self._sender = SdsSender(state)
-        self._receiver = SdsReceiver(state)
+        self._order = CausalOrder(state)
+        self._receiver = SdsReceiver(state, self._order)
 
     @property
     def channel_id(self) -> str:
@@ -73,7 +75,7 @@ class SdsChannel:
         segments = [bytes(contents)] if isinstance(contents, bytes | bytearray | memoryview) else list(contents)
         self._sender.send(segments, required, now, outgoing, events)
         for sent in outgoing:
-            self._receiver.settle([sent.message.message_id], now, events)
+            self._order.settle([sent.message.message_id], now, events)
         return SdsStep(tuple(outgoing), tuple(events))
 
     def send_ephemeral(self, content: bytes, now: int) -> SdsStep:
@@ -176,7 +178,7 @@ class SdsChannel:
             message, now, retrieval_hint, digest=digest, id_verified=id_verified, content_bytes=content_bytes
         )
         if self._sender.observe_sent(arrival):
-            self._receiver.settle([message.message_id], now, arrival.events)
+            self._order.settle([message.message_id], now, arrival.events)
         while (surplus := self._state.unproven.surplus()) is not None:
             self._receiver.end_doubt(surplus, now, arrival.events)
         return SdsStep((), tuple(arrival.events))
@@ -272,7 +274,7 @@ class SdsChannel:
         # In a fixed order, so that a replay gives the same events (docs/sds.md, *Time and timers*).
         self._receiver.end_doubts(now, events)
         if state.incoming.next_due() == now:
-            self._receiver.give_up(state.incoming.sweep(now, events), now, events)
+            self._order.give_up(state.incoming.sweep(now, events), now, events)
         state.outgoing.run(now, outgoing, events)
         if state.repair is not None:
             for message_id, data in state.repair.run(now):

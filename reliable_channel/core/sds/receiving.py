@@ -1,17 +1,15 @@
 """Receives messages in the steps of the SDS specification, *Receive Message*: ignore, refuse, repair bookkeeping,
-acknowledgements, filter, dependencies; then delivers the message and those that waited for it in causal order.
+acknowledgements, filter, dependencies. What depends on nothing that is missing is delivered (:mod:`.causal_order`).
 
 Whether a message is refused depends on the message alone, never on how much of the bounded memory other senders use."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
-import itertools
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from reliable_channel.core.sds.causal_order import CausalOrder
 from reliable_channel.core.sds.conflicts import (
     COPY,
     FURTHER_SEND,
@@ -32,8 +30,6 @@ from reliable_channel.core.sds.events import (
     DependencyFound,
     DuplicateSeen,
     EphemeralReceived,
-    Evicted,
-    Memory,
     MessageRefused,
     MissingDependency,
     RefusalReason,
@@ -42,7 +38,7 @@ from reliable_channel.core.sds.events import (
     RepairScheduled,
     SdsEvent,
 )
-from reliable_channel.core.sds.incoming import Missing, Position, Waiting, position_of
+from reliable_channel.core.sds.incoming import Missing, Waiting
 from reliable_channel.core.sds.keys import SendKey
 from reliable_channel.core.sds.log import LogEntry, keep_history
 from reliable_channel.core.sds.state import ChannelState
@@ -56,9 +52,6 @@ DIGEST_BYTES = 16
 
 MAX_SYNC_SEARCHES = 20
 """Dependencies of one message that are checked for being sync messages."""
-
-_TIES = itertools.count()
-"""Breaks ties in heaps, so that messages themselves are never compared."""
 
 
 def content_digest(content: bytes) -> bytes:
@@ -88,8 +81,8 @@ class IncomingMessage:
 class SdsReceiver:
     """Applies messages of other participants to a channel's state."""
 
-    def __init__(self, state: ChannelState) -> None:
-        self._state = state
+    def __init__(self, state: ChannelState, order: CausalOrder) -> None:
+        self._state, self._order = state, order
 
     def receive(self, arrival: IncomingMessage) -> list[SdsEvent]:
         """Process one message in the order of the specification: ignore, refuse, then what its kind asks for."""
@@ -152,7 +145,7 @@ class SdsReceiver:
                 self._refuse(message, RefusalReason.OLDER_THAN_LOG, "", now, events)
                 self._remove_missing(message_id, arrival.repaired, now, events)
                 # It may have been delivered before, so nothing may wait for it (docs/sds.md, *Decisions*).
-                self.settle([message_id], now, events, past=True)
+                self._order.settle([message_id], now, events, past=True)
                 return
             if self._deliver_in_order(arrival, lamport, digest):
                 return
@@ -219,8 +212,8 @@ class SdsReceiver:
             )
         )
         if state.incoming.waiting:
-            self.settle([message_id], now, events)
-            self._make_room({}, now, events)
+            self._order.settle([message_id], now, events)
+            self._order.make_room({}, now, events)
         if state.sync is not None:
             self._update_sync_timer(message, now, owed=True)
         return True
@@ -281,17 +274,18 @@ class SdsReceiver:
             events.append(
                 Buffered(now, message_id, waiting.sender_id, tuple(dependencies.unmet), waiting.digest, further)
             )
-            self.settle([message_id], now, events)  # a message that names it and is not later does not wait for it
+            # A message that names it and is not later does not wait for it.
+            self._order.settle([message_id], now, events)
         else:
-            self._deliver(waiting, now, events)
+            self._order.deliver(waiting, now, events)
         if missing is not None:
             state.review.record_arrival(missing, now, events)
         if incoming.waiting and (unproven or state.log.holds(message_id)):
-            self.settle([message_id], now, events)
+            self._order.settle([message_id], now, events)
         while unproven and (surplus := state.unproven.surplus()) is not None:
             self.end_doubt(surplus, now, events)
         if given_up or incoming.waiting:
-            self._make_room(given_up, now, events)
+            self._order.make_room(given_up, now, events)
         self._update_sync_timer(message, now, owed=missing is None or set(missing.reached) <= {message.sender_id})
 
     def _receive_sync(self, arrival: IncomingMessage, lamport: int, first: bool) -> None:
@@ -302,7 +296,7 @@ class SdsReceiver:
         dependencies = review_dependencies(state, message, lamport, now, first=first)
         self._repair_bookkeeping(message, now, events)
         state.review.review(message, now, events)
-        self._make_room(self._report(message, dependencies, now, events), now, events)
+        self._order.make_room(self._report(message, dependencies, now, events), now, events)
         if arrival.id_verified is not False:  # the id is no digest of a content, so dependencies on it are met
             self.note_sync(message.message_id, message.sender_id, now, events)
             if state.repair is not None and state.config.wire_family is WireFamily.NIM:  # its peers ask for syncs too
@@ -337,7 +331,7 @@ class SdsReceiver:
         state.incoming.lost.add(message.message_id, message.sender_id)
         if state.incoming.remove_missing(message.message_id) is not None and state.repair is not None:
             state.repair.unwant(message.message_id)
-        self.settle([message.message_id], now, events)
+        self._order.settle([message.message_id], now, events)
         if state.sync is not None:
             state.sync.remove_named(message.causal_history, message.sender_id)
 
@@ -352,7 +346,7 @@ class SdsReceiver:
             events.append(MissingDependency(now, message_id, via, sender_id, None, sender_id))
             if state.repair is not None:
                 state.repair.want(message_id, sender_id, now)
-        self._make_room(self._drop_surplus_missing(sender_id, now, events), now, events)
+        self._order.make_room(self._drop_surplus_missing(sender_id, now, events), now, events)
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
         """Record a received or sent sync message, because nim-sds peers name them in histories."""
@@ -360,7 +354,7 @@ class SdsReceiver:
         incoming.syncs.add(message_id, sender_id)
         incoming.discard(message_id)
         if self._remove_missing(message_id, False, now, events) is not None:
-            self.settle([message_id], now, events)
+            self._order.settle([message_id], now, events)
 
     def _receive_again(self, arrival: IncomingMessage, known: LogEntry | Waiting | None, digest: bytes) -> None:
         """Process a copy: only its new acknowledgements count, and its envelope hash as the newest. It also answers an
@@ -398,10 +392,10 @@ class SdsReceiver:
             state.repair.forget(waiting.sds_id)
             self._keep_for_answers(arrival)
         if is_ready:
-            self._deliver(state.incoming.take(waiting.key), now, events)
-            self.settle([waiting.sds_id], now, events)
+            self._order.deliver(state.incoming.take(waiting.key), now, events)
+            self._order.settle([waiting.sds_id], now, events)
         elif len(waiting.unmet) < before:  # what is left may have come while it watched for what is gone
-            self.settle([waiting.unmet[-1]], now, events)
+            self._order.settle([waiting.unmet[-1]], now, events)
 
     def _add_history(self, arrival: IncomingMessage, known: LogEntry | Waiting) -> None:
         """Process the history of a message that was rebuilt before it arrived, or of which a copy named others: unknown
@@ -416,7 +410,7 @@ class SdsReceiver:
                 log.add(known, now)
         dependencies = review_dependencies(self._state, message, known.lamport, now)
         if dependencies is not NONE:
-            self._make_room(self._report(message, dependencies, now, events), now, events)
+            self._order.make_room(self._report(message, dependencies, now, events), now, events)
 
     def _keep_for_answers(self, arrival: IncomingMessage) -> None:
         """Keep the original bytes of a message for answers to repair requests. Of a rebuilt one there are none: without
@@ -518,107 +512,7 @@ class SdsReceiver:
                 state.repair.unwant(message_id)
         return given_up
 
-    # ---- delivery ------------------------------------------------------------------------------------------------
-
-    def _deliver(self, waiting: Waiting, now: int, events: list[SdsEvent]) -> None:
-        state, in_log = self._state, self._state.log.holds
-        if waiting.lamport > (state.clock or 0):
-            state.follow(waiting.lamport, now)
-        state.sequence += 1
-        if state.sync is not None:
-            state.sync.await_acknowledgement(waiting.sds_id, now)
-        self._add_to_log(waiting, now)
-        if state.repair is not None:
-            state.repair.renew(waiting.sds_id)
-        events.append(
-            Delivered(
-                now,
-                waiting.sds_id,
-                waiting.sender_id,
-                waiting.lamport,
-                state.sequence,
-                waiting.received_at,
-                waiting.content,
-                waiting.hint,
-                # It may have waited on, and they have come meanwhile.
-                tuple(each for each in waiting.lost if not in_log(each)),
-                tuple(each for each in waiting.before_observation if not in_log(each)),
-                waiting.late,
-                waiting.repaired,
-                waiting.replaces,
-                waiting.digest,
-                waiting.is_further_send,
-            )
-        )
-
-    def _add_to_log(self, waiting: Waiting, now: int) -> None:
-        """Put a message into the log. The log holds the latest of several sends of one id; the others are
-        remembered."""
-        state = self._state
-        message_id = waiting.sds_id
-        entry = LogEntry(
-            message_id,
-            waiting.lamport,
-            waiting.sender_id,
-            waiting.history,
-            waiting.digest,
-            waiting.hint,
-            waiting.past,
-        )
-        entry.verified, entry.won = waiting.verified, waiting.won
-        doubted = message_id in state.unproven.doubts
-        if waiting.unproven and doubted:
-            state.unproven.record_delivery(message_id, entry)
-            return
-        if waiting.unproven or doubted:  # it, or the message it repeats, never owns the id
-            state.repeats.add((waiting.lamport, message_id, waiting.sender_id), now)
-            return
-        before = state.log.get(message_id) if state.log.holds(message_id) else None
-        if before is not None:
-            # Not by arrival: participants and rebuilds see sends in other orders (docs/decisions.md, *Batch cuts do
-            # not matter*).
-            other = min((entry, before), key=lambda each: (each.lamport, each.sender_id))
-            state.repeats.add((other.lamport, message_id, other.sender_id), now)
-            if other is entry:
-                return
-            entry.verified, entry.won = entry.verified or before.verified, entry.won or before.won
-            state.log.remove(message_id)
-        state.log.add(entry, now)
-
-    def settle(self, message_ids: Iterable[str], now: int, events: list[SdsEvent], *, past: bool = False) -> None:
-        """Deliver, in causal order, the messages that wait for nothing else now that these ids are in the log, held, or
-        declared lost. ``past``: the ids count as met although they are not in the log."""
-        incoming = self._state.incoming
-        if not incoming.waiting:
-            return
-        heap: list[tuple[Position, int, Waiting]] = []
-        for message_id in message_ids:
-            self._release_watchers(message_id, heap, now, events, past=past)
-        # Each stays in the buffer until its turn, and a held dependency counts only if its Lamport timestamp is lower:
-        # with forged references in a cycle no message waits for itself, and none is looked up after it has left.
-        while heap:
-            waiting = incoming.take(heapq.heappop(heap)[-1].key)
-            self._deliver(waiting, now, events)
-            self._release_watchers(waiting.sds_id, heap, now, events)
-
-    def _release_watchers(
-        self,
-        message_id: str,
-        heap: list[tuple[Position, int, Waiting]],
-        now: int,
-        events: list[SdsEvent],
-        *,
-        past: bool = False,
-    ) -> None:
-        """Put the messages that waited for nothing but this id into the heap; report dependencies that are not
-        causal."""
-        state = self._state
-        ready, not_causal = state.incoming.settle(message_id, state.log, state.unproven.meets, past=past)
-        for waiting, dependency in not_causal:
-            reason = RefusalReason.NOT_CAUSAL
-            events.append(MessageRefused(now, waiting.sds_id, waiting.sender_id, reason, dependency))
-        for waiting in ready:
-            heapq.heappush(heap, (position_of(waiting), next(_TIES), waiting))
+    # ---- doubts -----------------------------------------------------------------------------------------------------
 
     def end_doubts(self, now: int, events: list[SdsEvent]) -> None:
         """Accept the unproven messages whose time is up as the owners of their ids."""
@@ -652,40 +546,7 @@ class SdsReceiver:
         missing = self._remove_missing(message_id, False, now, events)
         if missing is not None:
             state.review.record_arrival(missing, now, events)
-        self.settle([message_id], now, events)
-
-    def give_up(self, lost: list[str], now: int, events: list[SdsEvent]) -> None:
-        """Deliver the messages that waited for lost ids, or too long, with what they still waited for listed as
-        lost."""
-        repair = self._state.repair
-        if repair is not None:
-            for message_id in lost:
-                repair.unwant(message_id)
-        self.settle(lost, now, events)
-        incoming = self._state.incoming
-        for key in incoming.list_overdue(now):
-            if key in incoming.waiting:  # else one before it was what it waited for
-                waiting = incoming.take_without_rest(key)
-                self._deliver(waiting, now, events)
-                self.settle([waiting.sds_id], now, events)
-
-    def _make_room(self, given_up: dict[str, str], now: int, events: list[SdsEvent]) -> None:
-        """Bring the incoming buffer back within its bounds, by delivering messages of the senders that use most of
-        it."""
-        incoming = self._state.incoming
-        if not given_up and not incoming.is_full():
-            return
-        if given_up:
-            # Sorted: a replay reports the same events in the same order.
-            owners = Counter(given_up.values())
-            events.extend([Evicted(now, Memory.MISSING, owner, count) for owner, count in sorted(owners.items())])
-            self.settle(given_up, now, events)
-        evicted: Counter[str] = Counter()
-        while (waiting := incoming.take_surplus()) is not None:
-            evicted[waiting.sender_id] += 1
-            self._deliver(waiting, now, events)
-            self.settle([waiting.sds_id], now, events)
-        events.extend([Evicted(now, Memory.WAITING, owner, count) for owner, count in sorted(evicted.items())])
+        self._order.settle([message_id], now, events)
 
     @staticmethod
     def _refuse(message: SdsMessage, reason: RefusalReason, detail: str, now: int, events: list[SdsEvent]) -> None:
