@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,10 +12,12 @@ from kafka import KafkaProducer
 from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from reliable_channel.core.errors import EnvironmentFault
+from reliable_channel.transport.backoff import Backoff
 from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.kafka_clients import BOOTSTRAP_MS
 from reliable_channel.transport.kafka_records import OutRecord
+from reliable_channel.transport.threads import join
 
 BUFFER_BYTES = 32 * 1024 * 1024
 """Bytes of records that Kafka has not acknowledged; a further one waits for room."""
@@ -46,7 +49,12 @@ class EnvelopeProducer:
         self._max_block_s = max_block_s
         self._numbers = itertools.count()
         self._open: dict[int, Done] = {}
-        all_options: dict[str, Any] = {
+        self._topics: set[str] = set()
+        """Those whose partitions are known."""
+        self._changed = threading.Condition()
+        self._renewing: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._options: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
             "bootstrap_timeout_ms": BOOTSTRAP_MS,
@@ -59,13 +67,15 @@ class EnvelopeProducer:
             **options,
         }
         with translate_errors():
-            self._producer = KafkaProducer(**all_options)
+            self._producer = KafkaProducer(**self._options)
 
     def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
         """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
         ``max_block_s`` where that is ``None``."""
         size = len(record.key) + len(record.value) + RECORD_OVERHEAD
-        self._budget.take(size, self._max_block_s if max_wait_s is None else max_wait_s)
+        wait_s = self._max_block_s if max_wait_s is None else max_wait_s
+        producer = self._await_producer(wait_s)
+        self._budget.take(size, wait_s)
 
         number = next(self._numbers)
 
@@ -76,7 +86,7 @@ class EnvelopeProducer:
 
         self._open[number] = on_settled
         try:
-            future = self._producer.send(record.topic, value=record.value, key=record.key, headers=list(record.headers))
+            future = producer.send(record.topic, value=record.value, key=record.key, headers=list(record.headers))
         except MessageSizeTooLargeError:
             on_settled(FailureReason.TOO_LARGE, f"a record of {size} bytes is over the producer's limit")
             return
@@ -87,14 +97,53 @@ class EnvelopeProducer:
                 f"Kafka does not take records ({type(error).__name__}).",
                 "Check that the brokers and the topic are there.",
             ) from None
+
+        def on_error(error: BaseException) -> None:
+            self._renew_if_failed(producer)
+            on_settled(reason_of(error), type(error).__name__)
+
         future.add_callback(lambda _metadata: on_settled(None, ""))
-        future.add_errback(lambda error: on_settled(reason_of(error), type(error).__name__))
+        future.add_errback(on_error)
+
+    def _await_producer(self, wait_s: float) -> KafkaProducer:
+        """The producer, once it is renewed after a refusal."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._renewing is None, wait_s):
+                raise SendBufferFull("Kafka refused a record, and cannot be reached again.", "Try again later.")
+            return self._producer
+
+    def _renew_if_failed(self, producer: KafkaProducer) -> None:
+        """Replace a producer that takes nothing any more. To kafka-python every error that a repetition does not mend
+        ends an idempotent producer for good, also when one record was too large, or rights were granted since."""
+        transactions = producer._transaction_manager  # none if the configuration wants no idempotence
+        if transactions is None or not transactions.has_fatal_error():
+            return
+        with self._changed:
+            if producer is self._producer and self._renewing is None and not self._closed.is_set():
+                self._renewing = threading.Thread(target=self._renew, name="kafka-producer-renewal", daemon=True)
+                self._renewing.start()
+
+    def _renew(self) -> None:
+        failed, backoff = self._producer, Backoff(0.1, 10.0)
+        while self._producer is failed and not self._closed.is_set():
+            try:
+                self._producer = KafkaProducer(**self._options)
+            except KafkaError:  # Kafka does not answer
+                self._closed.wait(backoff.next_wait())
+        for topic in self._topics:
+            with suppress(KafkaError):
+                self._producer.partitions_for(topic)
+        _end(failed, 1.0)
+        with self._changed:
+            self._renewing = None
+            self._changed.notify_all()
 
     def fetch_partitions(self, topic: str) -> None:
         """Fetch the topic's partitions now, since kafka-python would otherwise wait for them at the first record.
         Raises ``EnvironmentFault``."""
         with translate_errors():
             self._producer.partitions_for(topic)
+        self._topics.add(topic)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything queued is settled. Raises ``EnvironmentFault`` when it is not in time."""
@@ -103,17 +152,26 @@ class EnvelopeProducer:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Flush within the time-out and end; remaining records fail. Closing twice does nothing."""
-        try:
-            self._producer.close(timeout=timeout_s)
-        except KafkaError:
-            # kafka-python gives up at the flush, and leaves its thread running and its futures open.
-            sender = self._producer._sender
-            sender.force_close()
-            sender.join(timeout_s)
-            with suppress(KafkaError):
-                self._producer.close(timeout=1.0)
+        self._closed.set()
+        with self._changed:
+            renewing = self._renewing
+        if renewing is not None:
+            join(renewing, timeout_s)
+        _end(self._producer, timeout_s)
         for settle in list(self._open.values()):
             settle(FailureReason.STOPPED, "the producer was closed before Kafka answered")
+
+
+def _end(producer: KafkaProducer, timeout_s: float) -> None:
+    try:
+        producer.close(timeout=timeout_s)
+    except KafkaError:
+        # kafka-python gives up at the flush, and leaves its thread running and its futures open.
+        sender = producer._sender
+        sender.force_close()
+        sender.join(timeout_s)
+        with suppress(KafkaError):
+            producer.close(timeout=1.0)
 
 
 def reason_of(error: BaseException) -> FailureReason:

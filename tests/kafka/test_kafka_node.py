@@ -30,6 +30,7 @@ from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.odd_topics import configure
 from tests.support.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.kafka
@@ -70,6 +71,9 @@ class Participant:
 
     def __exit__(self, *_: object) -> None:
         self.node.stop()
+
+    def failures(self) -> list[SendFailed]:
+        return [event for event in self.events if isinstance(event, SendFailed)]
 
     def payloads(self) -> list[bytes]:
         return [e.envelope.message.payload for e in self.events if isinstance(e, Received)]
@@ -119,6 +123,19 @@ def test_records_that_are_no_envelopes_are_passed_over(broker: Settings, topic: 
         until(lambda: b"last" in one.payloads())
     producer.close()
     assert one.payloads() == [b"good", b"last"]
+
+
+def test_after_a_record_that_the_broker_refuses_the_next_ones_are_taken(broker: Settings, topic: str) -> None:
+    """kafka-python's idempotent producer takes nothing any more after a refusal."""
+    configure(broker, topic, max_message_bytes="10000")
+    with Participant(broker, topic) as one:
+        for number in range(3):
+            one.node.send(WakuMessage(os.urandom(50_000), TOPIC))
+            until(lambda number=number: len(one.failures()) > number)  # type: ignore[misc]
+            one.node.send(WakuMessage(b"%d" % number, TOPIC))
+        until(lambda: len(one.payloads()) == 3)
+    assert one.payloads() == [b"0", b"1", b"2"]
+    assert [event.reason for event in one.failures()[:3]] == [FailureReason.TOO_LARGE] * 3
 
 
 def test_stopping_settles_every_send_and_leaves_no_thread(broker: Settings, topic: str) -> None:

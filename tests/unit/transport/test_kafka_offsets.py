@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+from kafka.future import Future
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -18,13 +21,14 @@ from reliable_channel.channel import (
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport import kafka_consumer, kafka_producer
+from reliable_channel.transport.base import FailureReason, SendBufferFull
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
 from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
-from reliable_channel.transport.kafka_records import envelope_record
+from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.sharding import NamedTopic
-from tests.support.waiting import WAIT_S
+from tests.support.waiting import WAIT_S, until
 from tests.unit.channel.channel_world import quick
 
 PUBSUB, TOPIC = "/waku/2/rs/0/0", "/app/1/x/proto"
@@ -147,3 +151,50 @@ def test_clients_wait_ten_seconds_for_a_broker_unless_the_configuration_says_oth
         with pytest.raises(EnvironmentFault):
             OffsetReader(KafkaClients(given, given, given), "topic", None)
     assert asked == [10_000, 10_000, 45_000, 45_000]
+
+
+class Refusing:
+    """A producer of kafka-python that has failed for good once its first record has."""
+
+    made: ClassVar[list[Refusing]] = []
+    kafka_answers = True
+
+    def __init__(self, **_: object) -> None:
+        if not Refusing.kafka_answers:
+            raise KafkaTimeoutError
+        self.made.append(self)
+        self.closed = False
+        self.sent: list[Future] = []
+        self._transaction_manager = SimpleNamespace(has_fatal_error=lambda: self.sent and self.sent[0].failed())
+
+    def send(self, *_: object, **__: object) -> Future:
+        self.sent.append(Future())
+        return self.sent[-1]
+
+    def close(self, timeout: float) -> None:
+        self.closed = True
+
+
+def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", Refusing)
+    producer, told = EnvelopeProducer({}), list[FailureReason | None]()
+    record = OutRecord("topic", b"key", b"value")
+
+    def send() -> None:
+        producer.send(record, lambda reason, _: told.append(reason), max_wait_s=0)
+
+    send()
+    (first,) = Refusing.made
+    monkeypatch.setattr(Refusing, "kafka_answers", False)
+    first.sent[0].failure(TopicAuthorizationFailedError("topic"))
+    assert told == [FailureReason.REFUSED]
+    with pytest.raises(SendBufferFull):
+        send()
+    monkeypatch.setattr(Refusing, "kafka_answers", True)
+    until(lambda: len(Refusing.made) == 2 and first.closed)
+    until(lambda: producer._renewing is None)
+    send()
+    Refusing.made[1].sent[0].success(None)
+    assert told == [FailureReason.REFUSED, None]
+    producer.close()
+    assert Refusing.made[1].closed
