@@ -19,6 +19,7 @@ from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, S
 from reliable_channel.core.sds.sending import SdsSender
 from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.sds.state import ChannelState
+from reliable_channel.core.sds.sync import CATCH_UP_MS
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 
@@ -230,7 +231,8 @@ class SdsChannel:
         if state.sync is not None:
             state.open(now)
             state.sync.skip_to(now)
-        state.incoming.skip_to(now)
+            if (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
+                self.wake(now)
         due = self.next_due()
         if due is None or due > now:
             return _NOTHING

@@ -33,9 +33,6 @@ MAX_HELD_TIMES = 4
 """A message is held at most this many times as long as an id may be missing. Each message that a stranger sends in time
 may name another one that never existed, so the time of each id alone would not end the wait."""
 
-CATCH_UP_MS = 3_600_000
-"""After a longer sleep than this, a participant skips the requests that were due meanwhile, and waits anew."""
-
 MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
 """Remembered sync messages: peers name only the last ones, if any."""
 
@@ -151,7 +148,6 @@ class IncomingBuffer:
         timeout = config.timeout_for_lost_messages_ms
         # Longer than a request and its answer may take.
         usual = max(OBSERVER_LOST_MS, 2 * config.repair_t_max_ms + OBSERVER_LOST_MARGIN_MS) if observer else 0
-        self._observer = observer
         self._lost_after = (usual if timeout is None else timeout) or PARTICIPANT_LOST_MS
         self._awake_since = 0
         self.waiting: OrderedDict[Key, Waiting] = OrderedDict()
@@ -402,11 +398,6 @@ class IncomingBuffer:
                 return due
             heapq.heappop(timers)
         return None
-
-    def skip_to(self, now: int) -> None:
-        """Wake up if a participant slept long."""
-        if not self._observer and (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
-            self.wake(now)
 
     def wake(self, now: int) -> None:
         """After a sleep, request each missing id once instead of repeating each request that was due, and wait anew:
