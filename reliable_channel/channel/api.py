@@ -227,7 +227,7 @@ def inspect_channel(key: ChannelKey, config: ReliableChannelConfig, persistence:
 def _check_names(**names: str) -> None:
     for name, value in names.items():
         if not isinstance(value, str) or not value:
-            raise LocalError(f"{name} is empty.", "Give a text.")
+            raise LocalError(f"{name} is empty, or no text.", "Give a text.")
         try:
             value.encode()
         except UnicodeEncodeError:

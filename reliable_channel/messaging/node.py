@@ -394,6 +394,7 @@ class MessagingNode:
 
     def _add_subscription(self, subscription: Subscription) -> None:
         self._ledger.records.owner.refuse_fork()
+        self._ledger.records.refuse_closed()
         with self._topics:
             new = self._subscriptions.add(subscription)
             try:

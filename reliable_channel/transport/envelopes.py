@@ -25,15 +25,18 @@ def check_envelope(message: WakuMessage, pubsub_topic: str | None) -> None:
 
     Raises ``LocalError`` and ``MessageTooLarge``."""
     if not message.content_topic:
-        raise LocalError("An envelope needs a content topic.")
+        raise LocalError("An envelope needs a content topic.", "Give one, such as /my-app/1/chat/proto.")
     try:
         memoryview(message.payload)
         encode_waku_message(replace(message, payload=b""))
         (pubsub_topic or "").encode()
     except (TypeError, ValueError, AttributeError) as error:  # where it is sent, it would end the thread
-        raise LocalError(f"This is no envelope: {type(error).__name__} in one of its fields.") from None
+        raise LocalError(
+            f"This is no envelope: {type(error).__name__} in one of its fields.",
+            "Payload and meta are bytes, topics are texts, the timestamp is an integer.",
+        ) from None
     if message.meta is not None and len(message.meta) > MAX_META_BYTES:
-        raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.")
+        raise LocalError(f"meta is {len(message.meta)} bytes, at most {MAX_META_BYTES} are allowed.", "Shorten it.")
     # Far from the limit the fields' lengths are enough (UTF-8 has four bytes a character at most), and a segment is not
     # encoded twice.
     size = len(message.payload) + len(message.content_topic) * 4 + _FIELDS_BYTES + len(message.rate_limit_proof or b"")

@@ -546,9 +546,17 @@ def test_the_segment_size_is_what_header_and_declared_overhead_leave(world: Worl
     assert max(len(message.payload) for _, message in world.on_wire) < 150_000
 
 
-@pytest.mark.parametrize("names", [("", TOPIC, "a"), (CHANNEL, "", "a"), (CHANNEL, TOPIC, "x" * 1025)])
-def test_empty_and_overlong_names_are_refused(world: World, names: tuple[str, str, str]) -> None:
-    with pytest.raises(LocalError):
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("", TOPIC, "a"), "channel_id is empty, or no text. Give a text."),
+        ((5, TOPIC, "a"), "channel_id is empty, or no text. Give a text."),
+        ((CHANNEL, "", "a"), "content_topic is empty"),
+        ((CHANNEL, TOPIC, "x" * 1025), "sender_id is longer"),
+    ],
+)
+def test_empty_and_overlong_names_are_refused(world: World, names: tuple[Any, Any, Any], said: str) -> None:
+    with pytest.raises(LocalError, match=said):
         create_reliable_channel(world.node("alice"), *names, threaded=False)
 
 

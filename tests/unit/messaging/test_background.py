@@ -123,6 +123,8 @@ def test_a_closed_node_is_not_started_and_starts_no_thread(site: Site) -> None:
     before = set(threading.enumerate())
     with pytest.raises(NodeClosedError):
         site.node.start()
+    with pytest.raises(NodeClosedError):
+        site.subscribe()
     assert set(threading.enumerate()) == before
 
 

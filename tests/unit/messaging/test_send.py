@@ -49,6 +49,14 @@ def test_send_returns_a_guid_and_the_record_goes_from_sending_to_sent(world: Wor
     assert world.transport.sent == [record.message]
 
 
+@pytest.mark.parametrize(
+    ("message", "said"), [(Message("text"), "Payload and meta are bytes"), (Message(b"x", bytes(65)), "Shorten it")]
+)  # type: ignore[arg-type]
+def test_what_no_envelope_can_hold_is_refused_with_a_remedy(world: World, message: Message, said: str) -> None:
+    with pytest.raises(LocalError, match=said):
+        world.node.send(PlainEncoder(PUBSUB, CONTENT), message)
+
+
 @pytest.mark.parametrize("asleep_ms", [600_000, 86_400_000])
 def test_an_attempt_under_way_when_the_machine_slept_is_not_made_again(world: World, asleep_ms: int) -> None:
     """It would go out under a new timestamp, as another message: gossip no longer knows the old one."""
