@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_a_number_that_json_does_not_have_is_null(capsys: pytest.CaptureFixture[
     assert json.loads(out, parse_constant=pytest.fail) == [{"none": None, "list": [None, 1.0], "some": 0.5}]
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", get_args(Form))
 def test_a_date_that_python_does_not_have_is_a_wrong_question(
     capsys: pytest.CaptureFixture[str], sample_tables: Path, form: Form
 ) -> None:
@@ -247,7 +247,7 @@ def test_the_prompt_goes_on_after_a_fault(
     capsys: pytest.CaptureFixture[str], sample_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\\d acks\nSELEC;\nSELECT 40 +\n2 AS answer;\nSELECT 7 AS last"))
-    prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables))), Form.CSV)
+    prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables))), "csv")
     out, err = capsys.readouterr()
     assert "acknowledged_by" in out
     assert "answer\n42" in out
@@ -310,7 +310,7 @@ def test_ctrl_c_gives_up_the_query_and_not_the_prompt(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{ENDLESS};\nSELECT 7 AS last;\n"))
     with interrupted_while_querying(monkeypatch, signal.SIGINT):
-        prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables)), patience_s=PATIENCE_S), Form.CSV)
+        prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables)), patience_s=PATIENCE_S), "csv")
     out, err = capsys.readouterr()
     assert out == "last\n7\n"
     assert err == "Stopped.\n"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,12 +18,8 @@ HELP = "End a question with ;  Tab completes, \\d lists the tables, \\d NAME the
 KEYWORDS = ("DESCRIBE", "FROM", "GROUP BY", "HAVING", "JOIN", "LIMIT", "ORDER BY", "SELECT", "SHOW TABLES", "WHERE")
 
 
-class Form(StrEnum):
-    """How the rows are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
+Form = Literal["table", "json", "csv"]
+"""How the rows are printed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +29,7 @@ def register(app: typer.Typer) -> None:
         question: Annotated[
             str | None, typer.Argument(metavar="[SELECT]", help="The query; without it, a prompt with a history.")
         ] = None,
-        form: Annotated[Form, typer.Option("--format", help="How the rows are printed.")] = Form.TABLE,
+        form: Annotated[Form, typer.Option("--format", help="How the rows are printed.")] = "table",
         as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
         max_seconds: Annotated[float, typer.Option(min=0.1, max=1e6, metavar="SECONDS", help="Time limit.")] = 60.0,
         tables: TablesOption = None,
@@ -50,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
         lake = TableSnapshot(read_settings(context, tables).paths, max_seconds)
         lake.require_any()
-        form = Form.JSON if as_json else form
+        form = "json" if as_json else form
         if question is not None:
             answer(lake, question, form)
         else:
@@ -80,11 +75,11 @@ def answer(lake: TableSnapshot, question: str, form: Form) -> None:
 
 def format_rows(rows: pa.Table, form: Form) -> str:
     """The rows as text. Strings from the network are shown as text, never as control sequences."""
-    if form is Form.JSON:
+    if form == "json":
         import json
 
         return json.dumps([{k: plain(v) for k, v in row.items()} for row in rows.to_pylist()], indent=1)
-    if form is Form.CSV:
+    if form == "csv":
         import csv
         import io
 
