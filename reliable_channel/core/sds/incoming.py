@@ -33,6 +33,9 @@ MAX_HELD_TIMES = 4
 """A message is held at most this many times as long as an id may be missing. Each message that a stranger sends in time
 may name another one that never existed, so the time of each id alone would not end the wait."""
 
+STUCK_PART = 4
+"""A message is stuck that has waited for one part in this many of the time after which a missing id is lost."""
+
 MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
 """Remembered sync messages: peers name only the last ones, if any."""
 
@@ -214,6 +217,12 @@ class IncomingBuffer:
     def is_full(self) -> bool:
         """Whether the buffer is over its bound."""
         return self._waiting_shares.is_over()
+
+    def find_stuck(self, message_id: str, now: int) -> Waiting | None:
+        """The message of an id, if it has waited for long: what it waits for may be irretrievable, and nobody else may
+        have it."""
+        waiting = self.waiting.get(message_id)
+        return waiting if waiting is not None and now - waiting.received_at >= self._lost_after // STUCK_PART else None
 
     def take_surplus(self) -> Waiting | None:
         """:meth:`take_without_rest` of a message of the sender that uses most of the buffer: the first in causal order,

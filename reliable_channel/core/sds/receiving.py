@@ -439,7 +439,7 @@ class SdsReceiver:
         state = self._state
         repair = state.repair
         for entry in message.repair_request[: state.config.max_history_entries]:
-            wanted = state.log.get(entry.message_id)
+            wanted: LogEntry | Waiting | None = state.log.get(entry.message_id)
             by, via = message.sender_id, message.message_id
             events.append(RepairRequestSeen(now, entry.message_id, by, via, wanted is not None))
             if repair is None:
@@ -447,6 +447,7 @@ class SdsReceiver:
             # Postponing the own request is not enough (docs/spec/sds.md, *Repair*).
             if repair.cancel_request(entry.message_id, now):
                 events.append(RepairCancelled(now, entry.message_id, "requested"))
+            wanted = wanted or state.incoming.find_stuck(entry.message_id, now)
             sender_id = wanted.sender_id if wanted is not None else state.incoming.syncs.owners.get(entry.message_id)
             # What waits for its turn leaves anyway, and not before others of this sender as control traffic.
             if sender_id is not None and not state.outgoing.is_queued(entry.message_id):
