@@ -166,7 +166,11 @@ class KafkaSettings(Section):
                 options |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": s.ssl_certificate_file}
             if s.ssl_key_password is not None:
                 options["ssl.key.password"] = s.ssl_key_password.get_secret_value()
-        options |= {key: value.get_secret_value() for key, value in self.spark.items()}
+        given = {key: value.get_secret_value() for key, value in self.spark.items()}
+        # Where a broker dies, Spark asks anew only after this time where the topic ends. By default, after a minute.
+        if not given.keys() & {"default.api.timeout.ms", "request.timeout.ms"}:
+            options |= {"default.api.timeout.ms": "20000", "request.timeout.ms": "20000"}
+        options |= given
         return {f"kafka.{key}": value for key, value in options.items()}
 
 

@@ -19,6 +19,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
+    KafkaTimeoutError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -275,12 +276,12 @@ class OffsetReader:
     def _add(self, partitions: set[TopicPartition], new_from: Literal["latest", "earliest"]) -> None:
         """Assign ``partitions``, some of which are new to this reader."""
         new = partitions - self._assigned
+        stored = {tp: self._fetch_committed(tp) for tp in new} if self._keeps else {}
+        marker = self._fetch_committed(self._marker) if self._keeps and self._marker else None
         positions = {tp: self._consumer.position(tp) for tp in self._assigned}
         self._consumer.assign(sorted(partitions))
         for tp, position in positions.items():
             self._consumer.seek(tp, position)
-        stored = {tp: self._consumer.committed(tp, metadata=True) for tp in new} if self._keeps else {}
-        marker = self._consumer.committed(self._marker, metadata=True) if self._keeps and self._marker else None
         is_known = bool(self._assigned) or marker is not None or any(stored.values())
         recreated = marker is not None and bool(marker.metadata) and marker.metadata != self._topic_id
         for tp, begin in self._find_begins(new).items():
@@ -296,6 +297,16 @@ class OffsetReader:
             else:
                 self._consumer.seek(tp, self._find_ends([tp])[tp])
         self._assigned = partitions
+
+    def _fetch_committed(self, tp: TopicPartition) -> OffsetAndMetadata | None:
+        try:
+            return self._consumer.committed(tp, metadata=True, timeout_ms=BOOTSTRAP_MS)  # without: for ever
+        except KafkaTimeoutError:
+            raise EnvironmentFault(
+                f"Kafka does not say where the group {self._options['group_id']} stopped.",
+                "Check that all brokers run, and that there are as many as their offsets.topic.replication.factor"
+                " says (3 by default).",
+            ) from None
 
     def _continue(self, tp: TopicPartition, kept: OffsetAndMetadata) -> None:
         """Continue at a stored offset if it is of this topic and still there."""

@@ -35,6 +35,7 @@ ELSEWHERE = (
     ),
     *(SPARK_TESTS.parent / "kafka" / f"test_{name}.py" for name in ("unreadable", "cluster_id", "odd_topics")),
     SPARK_TESTS.parent / "unit" / "runtime" / "test_errors_of_spark.py",
+    SPARK_TESTS.parent / "unit" / "transport" / "test_kafka_offsets.py",
 )
 QUICK = '{"bootstrap_timeout_ms": 300, "request_timeout_ms": 300}'
 

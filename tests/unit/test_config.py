@@ -287,6 +287,8 @@ def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
         "kafka.bootstrap.servers": "one:9093,two:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.isolation.level": "read_committed",
+        "kafka.default.api.timeout.ms": "20000",
+        "kafka.request.timeout.ms": "20000",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": "/etc/ca.pem",
@@ -296,6 +298,13 @@ def test_tls_and_sasl_reach_spark(tmp_path: Path) -> None:
         "kafka.ssl.endpoint.identification.algorithm": "",
         "kafka.max.poll.records": "77",
     }
+
+
+@pytest.mark.parametrize("name", ["request.timeout.ms", "default.api.timeout.ms"])
+def test_who_gives_spark_one_of_kafkas_timeouts_gets_kafkas_other_one(name: str) -> None:
+    """Kafka's client refuses a request.timeout.ms above default.api.timeout.ms."""
+    options = load(None, kafka={"spark": {name: "40000"}}).kafka.spark_options()
+    assert {key: value for key, value in options.items() if "timeout" in key} == {f"kafka.{name}": "40000"}
 
 
 def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,21 +42,11 @@ def register(app: typer.Typer) -> None:
 
 
 def newest_offsets(settings: Settings, topic: str) -> Mapping[int, int]:
-    """Partition → the offset that its next record will get. Raises what the Kafka client raises."""
-    from kafka import KafkaConsumer, TopicPartition
-
+    """Partition → the offset that its next record will get. Raises as :func:`describe_topic`."""
     from reliable_channel.runtime.logs import quiet_kafka_client
     from reliable_channel.runtime.own_broker import check_kafka
+    from reliable_channel.transport.kafka_consumer import describe_topic
 
     check_kafka(settings)
-    with (
-        quiet_kafka_client(),
-        closing(KafkaConsumer(**settings.kafka.clients().consumer, enable_auto_commit=False)) as consumer,
-    ):
-        topic_partitions = [
-            TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic) or ()
-        ]
-        return {
-            topic_partition.partition: offset
-            for topic_partition, offset in consumer.end_offsets(topic_partitions).items()
-        }
+    with quiet_kafka_client():
+        return describe_topic(settings.kafka.clients(), topic, with_ends=True).ends

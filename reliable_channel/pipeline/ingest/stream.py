@@ -50,6 +50,7 @@ def read_kafka_records(
         .option("subscribe", kafka.topics.envelopes)
         .option("startingOffsets", pipeline.starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
+        .option("fetchOffset.numRetries", 9)  # three minutes, with the time-outs of these clients
         .option("failOnDataLoss", "false")  # offsets that Kafka has deleted are recorded in source_gaps instead
         .option("includeHeaders", "true")  # the pubsub topic and the source, which an envelope does not name
         .load()

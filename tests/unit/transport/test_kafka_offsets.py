@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 from kafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
@@ -28,6 +29,7 @@ from reliable_channel.transport.kafka_consumer import OffsetReader
 from reliable_channel.transport.kafka_producer import EnvelopeProducer
 from reliable_channel.transport.kafka_records import OutRecord, envelope_record
 from reliable_channel.transport.sharding import NamedTopic
+from tests.support.error_page import pattern_of
 from tests.support.waiting import WAIT_S, until
 from tests.unit.channel.channel_world import quick
 
@@ -198,3 +200,20 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     assert told == [FailureReason.REFUSED, None]
     producer.close()
     assert Refusing.made[1].closed
+
+
+def _time_out(*_: object, timeout_ms: int, **__: object) -> None:
+    raise KafkaTimeoutError(timeout_ms)
+
+
+def test_a_group_without_a_coordinator_is_named_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are fewer brokers than offsets.topic.replication.factor, `listen` waited for ever, without a word."""
+    consumer = Mock()
+    consumer.committed.side_effect = _time_out
+    monkeypatch.setattr(kafka_consumer, "KafkaConsumer", lambda **_: consumer)
+    described = kafka_consumer.DescribedTopic("id", frozenset({0}), {})
+    monkeypatch.setattr(kafka_consumer, "describe_topic", lambda *_: described)
+    with pytest.raises(EnvironmentFault) as fault:
+        OffsetReader(KafkaClients({}, {}, {}), TOPIC, "g")
+    assert pattern_of("A group without a coordinator").fullmatch(f"reliable-channel: {fault.value}")
+    consumer.close.assert_called_once()
