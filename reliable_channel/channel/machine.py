@@ -433,7 +433,7 @@ class ChannelMachine:
     def _tick(self, now: int) -> list[Effect]:
         due = self.sds.next_due()
         if due is not None and due < now - SLEPT_MS:
-            self.sds.wake(now)
+            self.sds.wake(now, now - due)
         step = self.sds.tick(now)
         effects = self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)

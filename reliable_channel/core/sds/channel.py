@@ -14,12 +14,12 @@ from reliable_channel.core.sds.events import (
     SdsEvent,
     SdsStep,
 )
+from reliable_channel.core.sds.incoming import CATCH_UP_MS
 from reliable_channel.core.sds.log import LogEntry
 from reliable_channel.core.sds.receiving import DIGEST_BYTES, IncomingMessage, SdsReceiver
 from reliable_channel.core.sds.sending import SdsSender
 from reliable_channel.core.sds.snapshot import read_snapshot, write_snapshot
 from reliable_channel.core.sds.state import ChannelState
-from reliable_channel.core.sds.sync import CATCH_UP_MS
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsMessage, decode_sds_message
 
@@ -115,11 +115,11 @@ class SdsChannel:
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
 
-    def wake(self, now: int) -> None:
+    def wake(self, now: int, slept_ms: int) -> None:
         """Continue after a sleep: nothing was received in it, so no send has failed and nothing was lost by its time.
         Call it before :meth:`tick`."""
         self._state.outgoing.renew_last_waits(now)
-        self._state.incoming.wake(now)
+        self._state.incoming.wake(now, slept_ms)
 
     def record_queued(self, message_id: str, now: int) -> None:
         """Record that a retransmission waits to be dispatched since ``now``, if later than its timer was due."""
@@ -232,7 +232,7 @@ class SdsChannel:
             state.open(now)
             state.sync.skip_to(now)
             if (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
-                self.wake(now)
+                self.wake(now, now - due)
         due = self.next_due()
         if due is None or due > now:
             return _NOTHING

@@ -36,6 +36,13 @@ may name another one that never existed, so the time of each id alone would not 
 STUCK_PART = 4
 """A message is stuck that has waited for one part in this many of the time after which a missing id is lost."""
 
+CATCH_UP_MS = 3_600_000
+"""A participant that slept longer than this (ms) does not send the sync messages that were due meanwhile, and holds
+messages as if they had come when it woke up."""
+
+AWAKE_MS = 60_000
+"""How long a participant that wakes up waits at least for what it missed."""
+
 MAX_SYNCS, MAX_SYNCS_BYTES = 256, 32 * 1024
 """Remembered sync messages: peers name only the last ones, if any."""
 
@@ -299,7 +306,7 @@ class IncomingBuffer:
             entry.retrieval_hint or None,
             now,
             self._next_sweep(now + 1),  # the sweep at ``now`` is over: timers run before messages
-            self._choose_loss_time(now),
+            self._choose_loss_time(now + self._lost_after),
             named_by_sender,
         )
         self.restore_missing(missing)
@@ -408,14 +415,16 @@ class IncomingBuffer:
             heapq.heappop(timers)
         return None
 
-    def wake(self, now: int) -> None:
-        """After a sleep, request each missing id once instead of repeating each request that was due, and wait anew:
-        nobody could answer while the participant slept."""
-        self._awake_since = now
+    def wake(self, now: int, slept_ms: int) -> None:
+        """After a sleep, request each missing id once instead of repeating each request that was due, and wait longer
+        by its length: nobody could answer while the participant slept. Not anew, or one that sleeps often would wait
+        for ever."""
+        if slept_ms > CATCH_UP_MS:
+            self._awake_since = now
         for missing in self.missing.values():
             missing.due = max(missing.due, self._next_sweep(now))
             self._stop_counting(missing.lost_at)
-            missing.lost_at = self._choose_loss_time(now)
+            missing.lost_at = self._choose_loss_time(max(missing.lost_at + slept_ms, now + AWAKE_MS))
             self._ending[missing.lost_at] += 1
         self._timers = [(self._find_due(missing), missing.message_id) for missing in self.missing.values()]
         heapq.heapify(self._timers)
@@ -446,10 +455,9 @@ class IncomingBuffer:
             heapq.heappush(self._timers, (self._find_due(missing), missing.message_id))
         return lost
 
-    def _choose_loss_time(self, now: int) -> int:
-        """When an id that is missing since ``now`` is declared lost: in the first sweep after the time-out that has
-        room."""
-        at = self._next_sweep(now + self._lost_after)
+    def _choose_loss_time(self, at: int) -> int:
+        """When an id that is to be found by ``at`` is declared lost: in the first sweep from then on that has room."""
+        at = self._next_sweep(at)
         while self._ending[at] >= MAX_LOST_PER_SWEEP:
             at += self._config.sweep_in_buf_interval_ms
         return at

@@ -213,9 +213,11 @@ class OutgoingBuffer:
                 segment.queued_at = now
 
     def renew_last_waits(self, now: int) -> None:
-        """Let the last waits that ended before ``now`` begin anew: nobody ran, so nobody heard an acknowledgement."""
+        """Let the last waits that ended before ``now`` begin anew, once: nobody ran, so nobody heard an
+        acknowledgement."""
         for segment in self.open_segments():
-            if segment.attempts >= self._config.max_retransmissions and segment.due is not None and segment.due < now:
+            if segment.attempts == self._config.max_retransmissions and segment.due is not None and segment.due < now:
+                segment.attempts += 1
                 self._restart(segment, now)
 
     def open_segments(self) -> Iterator[OwnSegment]:

@@ -14,11 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from reliable_channel.core.sds.config import SdsParameters
+from reliable_channel.core.sds.incoming import CATCH_UP_MS
 from reliable_channel.core.sds.repair import Repair
 from reliable_channel.core.wire.sds import HistoryEntry
-
-CATCH_UP_MS = 3_600_000
-"""A participant that slept longer than this (ms) does not send the sync messages that were due meanwhile."""
 
 MAX_OWED = 200
 """Maximum number of ids that one sync message acknowledges by naming them: js-waku's causal history size, about 22

@@ -273,3 +273,33 @@ def test_after_a_sleep_what_is_missing_is_asked_for_before_it_is_given_up(
     assert [event for event in told + bob.events if isinstance(event, MissingMessage)]
     assert bob.of(IrretrievableMessage) == []
     assert bob.payloads[-2:] == [b"first", b"second"]
+
+
+def test_a_participant_that_sleeps_often_gives_up_what_never_existed_all_the_same() -> None:
+    world = World(lambda _sender, _receiver, message: () if b"first" in message.payload else (0.0,))
+    world.network.store_keeps = lambda _: False
+    alice, bob = world.join("alice"), world.join("bob")
+    alice.channel.send(b"before")
+    world.run(1_000)
+    for text in (b"first", b"second"):
+        alice.channel.send(text)
+        world.run(1_000)
+    alice.channel.close()
+    del world.recorders["alice"]
+    for _ in range(4):
+        world.run(20 * MINUTE_MS, step_ms=10_000)
+        del world.recorders["bob"]
+        world.run(10 * MINUTE_MS, step_ms=10_000)
+        world.recorders["bob"] = bob
+    assert len(bob.of(IrretrievableMessage)) == 1
+    assert bob.payloads[-1] == b"second"
+
+
+def test_a_send_ends_although_its_sender_is_late_again_and_again() -> None:
+    """As a channel is whose callback takes three minutes each time."""
+    world = World()
+    alice = world.join("alice")
+    world.run(1_000)
+    sent = alice.channel.send(b"nobody is there")
+    world.run(DAY_MS, step_ms=181_000)
+    assert [event.request_id for event in alice.of(MessageDeliveryError)] == [sent]
