@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from chispa import assert_df_equality
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, Query, start
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.world import World
@@ -59,16 +57,6 @@ def as_kafka(records: Sequence[ObserverRecord], partitions: int = 2) -> list[Rec
         )
         next_offset[partition] += 1
     return found
-
-
-def contents(spark: SparkSession, settings: Settings, table: Table, without: Sequence[str] = ()) -> DataFrame:
-    """A table's rows as they are now, whatever is written later, without columns that differ between runs."""
-    return read_table(spark, settings.paths, table).drop(*without).localCheckpoint()
-
-
-def assert_same_rows(found: DataFrame, expected: DataFrame) -> None:
-    """The same rows, however often each, in any order."""
-    assert_df_equality(found, expected, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True)
 
 
 def rows(settings: Settings, table: Table, without: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.simulation.presets import small_scenario
 from reliable_channel.simulation.world import World, simulate
 
-from .chain import as_kafka, assert_same_rows, chain_over, configured, contents, rows
+from .chain import as_kafka, chain_over, configured, rows
 from .chain import run_once as one_pass
 from .kafka_log import KafkaLog
 
@@ -95,7 +95,7 @@ def test_any_cut_delivers_the_truth(spark: SparkSession, settings: Settings, wor
         verdicts.run(spark, configuration)
     for table in COMPARED:
         volatile = VOLATILE.get(table.name, [])
-        assert_same_rows(contents(spark, cut, table, volatile), contents(spark, whole, table, volatile))
+        assert rows(cut, table, volatile) == rows(whole, table, volatile), table.name
 
 
 def test_what_a_site_sets_in_spark_changes_no_delivery(
