@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic, load
@@ -61,11 +62,15 @@ def test_one_function_after_the_other_takes_an_envelope_apart(spark: SparkSessio
         [], bytearray(keccak256(WHOLE)), 1, 2, bytearray(WHOLE[14:]), None, None, None,
     )  # fmt: skip
     nothing = (None,) * 13
-    assert found.collect() == [
-        whole,
-        (*nothing, "null_value", "null_value", "null_value"),
-        (*nothing, "malformed_envelope", "null_value", "null_value"),
-    ]
+    expected = spark.createDataFrame(
+        [
+            whole,
+            (*nothing, "null_value", "null_value", "null_value"),
+            (*nothing, "malformed_envelope", "null_value", "null_value"),
+        ],
+        found.schema,
+    )
+    assert_df_equality(found, expected)
 
 
 def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -> None:
@@ -79,8 +84,11 @@ def test_sql_knows_them_after_one_call(spark: SparkSession, values: DataFrame) -
         WHERE e.reason IS NULL
         """
     )
-    assert found.dtypes == [*((name, "string") for name in ("content_topic", "sds_id", "kind")), ("hash", "binary")]
-    assert found.collect() == [(TOPIC, "m2", "data", bytearray(message_hash(PUBSUB, ENVELOPE)))]
+    expected = spark.createDataFrame(
+        [(TOPIC, "m2", "data", bytearray(message_hash(PUBSUB, ENVELOPE)))],
+        "content_topic string, sds_id string, kind string, hash binary",
+    )
+    assert_df_equality(found, expected, ignore_nullable=True)
 
 
 def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
@@ -95,11 +103,15 @@ def test_a_record_of_kafka_is_decoded_in_one_pass(spark: SparkSession) -> None:
     found = records.select(decode("value", "pubsub", "source", "time_us").alias("r")).select(
         "r.kind", "r.sds_id", "r.causal_history", "r.segment_kind", "r.segment_index", "r.encrypted", "r.reason"
     )
-    assert found.collect() == [
-        ("sds", "m2", HISTORY_ROWS, "data", 1, False, None),
-        (None, None, [], None, None, None, "bad_header"),
-        (None, None, [], None, None, None, "null_value"),
-    ]
+    expected = spark.createDataFrame(
+        [
+            ("sds", "m2", HISTORY_ROWS, "data", 1, False, None),
+            (None, None, [], None, None, None, "bad_header"),
+            (None, None, [], None, None, None, "null_value"),
+        ],
+        found.schema,
+    )
+    assert_df_equality(found, expected)
 
 
 def test_the_code_of_the_architecture_page_runs(spark: SparkSession, tmp_path: Path) -> None:
