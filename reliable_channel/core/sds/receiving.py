@@ -403,8 +403,9 @@ class SdsReceiver:
         log, message, now, events = self._state.log, arrival.message, arrival.now, arrival.events
         if not known.history:
             known.set_history(keep_history(message.causal_history))
-            if known.verified:  # rebuilt, and so not kept until now
+            if known.verified:  # rebuilt, and so neither kept until now nor asking
                 self._keep_for_answers(arrival)
+                self._repair_bookkeeping(message, now, events)
             if isinstance(known, LogEntry) and log.get(known.message_id) is known:  # it now counts more bytes
                 log.remove(known.message_id)
                 log.add(known, now)

@@ -171,6 +171,18 @@ def test_what_parity_rebuilt_is_answered_only_once_the_original_bytes_are_here(r
     assert answer.data == encode_sds_message(original)
 
 
+def test_what_a_message_asks_for_that_parity_rebuilt_is_answered() -> None:
+    """Rebuilt, it asks for nothing, and as it came it counted as a copy: its sender asked in vain for an hour."""
+    alice = opened(sync_min_interval_ms=0)
+    alice.receive(message("b0"), T0 + 1)
+    alice.receive(message("c2", "carol", T0 + 3, history=("c1",)), T0 + 3)
+    alice.receive(message("c1", "carol", T0 + 2), T0 + 4, repaired=True, id_verified=True)
+    original = replace(asking("c1", "b0", lamport=T0 + 2), content=b"content", causal_history=(HistoryEntry("b0"),))
+    step = alice.receive(original, T0 + 5, id_verified=True)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == ["b0"]
+    assert of_type(alice.receive(original, T0 + 6, id_verified=True), RepairRequestSeen) == []
+
+
 def test_an_own_message_is_answered_at_once() -> None:
     alice = opened(sync_min_interval_ms=0)
     mine = alice.send(b"mine", T0).outgoing[0]
