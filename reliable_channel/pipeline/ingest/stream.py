@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from reliable_channel.config import KafkaSettings, PathSettings, PipelineSettings, Settings
+from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.lake.append import BatchSink
-from reliable_channel.lake.checkpoints import read_start
+from reliable_channel.lake.checkpoints import read_checkpoint, read_start
 from reliable_channel.lake.commit import discard
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.schema import as_arrow
@@ -127,10 +128,18 @@ class IngestWriter:
 
     ``lock`` is held while a micro-batch is written, so that no tick comes between its event times and its commit."""
 
-    def __init__(self, settings: Settings, find_lost: FindLost) -> None:
-        """``find_lost``: returns the lost records among missing offsets."""
+    def __init__(
+        self,
+        settings: Settings,
+        find_lost: FindLost,
+        find_unread: Callable[[], frozenset[TopicPartition]] = frozenset,
+    ) -> None:
+        """``find_lost``: returns the lost records among missing offsets. ``find_unread``: as that of
+        :mod:`.recreated_topic`, for the first micro-batch; then the ticker asks."""
         self._settings = settings
-        self._find_lost = find_lost
+        self._find_lost, self._find_unread = find_lost, find_unread
+        checkpoint = read_checkpoint(settings.paths, "ingest")
+        self._replayed = checkpoint.planned if checkpoint is not None and checkpoint.interrupted else None
         self._admission = QuotaGate(settings.quotas, settings.channels)
         self.clock = IngestClock(settings.paths)
         self.lock = threading.Lock()
@@ -142,6 +151,8 @@ class IngestWriter:
             # At a start and in a replay, what is in memory is not what had been counted before this micro-batch.
             if self.clock.load(sink.query_id, sink.batch_id):
                 self._admission.restore(sink.paths, self.clock.reached)
+                if sink.batch_id != self._replayed:  # which advances what its first run may have advanced
+                    self.clock.waiting = self._ask_for_unread()
             sink.open_ahead(ENVELOPES, SDS_MESSAGES, CLOCK)
             floors = {topic_partition: at.event_time_us for topic_partition, at in self.clock.reached.items()}
             result = admit(records, self._settings, sink.paths, floors, self._admission)
@@ -164,6 +175,13 @@ class IngestWriter:
             )
             quarantined = sum(part.quarantined for part in result.parts.values())
             counters.put(sink.query_id, sink.batch_id, quarantined_rows=quarantined)
+
+    def _ask_for_unread(self) -> frozenset[TopicPartition]:
+        """The partitions that have more records; all if Kafka does not say."""
+        try:
+            return self._find_unread()
+        except EnvironmentFault:
+            return frozenset(self.clock.reached)
 
     def _read_starts(self, sink: BatchSink, result: IngestResult) -> Mapping[str, Mapping[int, int]]:
         """Where the micro-batch begins to read; looked up only if it reads a partition for the first time."""

@@ -21,6 +21,7 @@ from reliable_channel.pipeline.delta import each_batch, read_stream
 from reliable_channel.pipeline.ingest import stream as ingest
 from reliable_channel.pipeline.ingest.batch_size import limit_records
 from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
+from reliable_channel.pipeline.ingest.recreated_topic import find_unread
 from reliable_channel.pipeline.reassembly import stream as reassembly
 from reliable_channel.pipeline.runner import settings_guard
 from reliable_channel.pipeline.runner.turns import Turns
@@ -48,7 +49,7 @@ INGEST = Query(
     "ingest",
     lambda spark, s: ingest.read_kafka_records(spark, s.kafka, s.pipeline, limit_records(s)),
     lambda s: ingest.select_records(s.pipeline),
-    lambda s: ingest.IngestWriter(s, ask_broker(s.kafka)),
+    lambda s: ingest.IngestWriter(s, ask_broker(s.kafka), partial(find_unread, s)),
     (*ingest.TABLES_WRITTEN, CLOCK),
 )
 REASSEMBLY = Query(

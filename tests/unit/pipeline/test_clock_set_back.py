@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import cast
 
 import pytest
+from pyspark.sql import DataFrame
 
 from reliable_channel.config import PathSettings, load
 from reliable_channel.lake.append import BatchSink
@@ -12,8 +15,13 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, Progress, read_progress
+from reliable_channel.pipeline.ingest import stream
 from reliable_channel.pipeline.ingest import ticks as ticks_module
+from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
+from reliable_channel.pipeline.ingest.stream import IngestWriter
+from reliable_channel.pipeline.ingest.task import IngestResult, PartitionSummary
 from reliable_channel.pipeline.ingest.ticks import SteadyClock, advance, close
+from reliable_channel.pipeline.runner.queries import INGEST
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -92,3 +100,27 @@ def test_no_time_passes_in_a_partition_whose_records_kafka_withholds(
     monkeypatch.setattr(ticks_module, "find_unread", lambda _: frozenset({QUIET}))
     assert close(settings, None)
     assert read_progress(paths) == before | {PLACE: Progress(NOW_US - WALL_CLOCK_GRACE_US, 5)}
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_first_micro_batch_asks_for_what_kafka_withholds_unless_it_is_a_replay(
+    paths: PathSettings, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """`run --once` has often no other. What a replay adds may be in a table already, without this partition or with
+    it."""
+    settings = load("local", paths={"data_dir": paths.data_dir, "checkpoint_dir": paths.checkpoint_dir})
+    create_tables(paths, INGEST.tables)
+    before = {PLACE: Progress(NOW_US - HOUR_US, 5), QUIET: Progress(NOW_US - HOUR_US, 7)}
+    IngestClock(paths).record(BatchSink(paths, "query", 0), before)
+    offsets = Path(paths.checkpoint("ingest")) / "offsets"
+    offsets.mkdir(parents=True)
+    for batch in range(1 + interrupted):
+        (offsets / str(batch)).write_text("v1\n{}\n{}")
+    (offsets.parent / "commits").mkdir()
+    (offsets.parent / "commits" / "0").write_text("v1\n{}")
+    part = PartitionSummary(5, 5, NOW_US, NOW_US, NOW_US + WALL_CLOCK_GRACE_US)
+    monkeypatch.setattr(stream, "admit", lambda *_: IngestResult({PLACE: part}, [], []))
+    writer = IngestWriter(settings, assume_lost, lambda: frozenset({QUIET}))
+    writer(cast(DataFrame, None), BatchSink(paths, "query", 1))
+    quiet_us = NOW_US if interrupted else NOW_US - HOUR_US
+    assert read_progress(paths) == {PLACE: Progress(NOW_US, 6), QUIET: Progress(quiet_us, 7)}
