@@ -29,6 +29,7 @@ from reliable_channel.lake.read import open_table, open_tables
 from reliable_channel.lake.tables import ENVELOPES
 from reliable_channel.pipeline.maintenance import maintain
 from reliable_channel.runtime import jars
+from reliable_channel.runtime.java import INTERPRETED
 from reliable_channel.runtime.topics import ensure_topics
 from reliable_channel.simulation.check.promises import check
 from reliable_channel.simulation.check.tables import read_observed
@@ -130,6 +131,7 @@ def start(settings: Settings, place: RunDirectory, records: int = 20, **more: st
         "RELIABLE_CHANNEL__SPARK__SHUFFLE_PARTITIONS": "2",
         "RELIABLE_CHANNEL__SPARK__MAX_OFFSETS_PER_TRIGGER": str(records),
         "RELIABLE_CHANNEL__SPARK__DRIVER_MEMORY": "1g",
+        "RELIABLE_CHANNEL__SPARK__CONF": json.dumps(INTERPRETED),
         "RELIABLE_CHANNEL__SEGMENTATION__MAX_SET_LIFETIME_MS": "3600000",  # what is incomplete is given up at the end
     }
     return subprocess.Popen(
@@ -309,7 +311,7 @@ def stored(conversation: tuple[Settings, Truth], tmp_path_factory: pytest.TempPa
         more = {f"RELIABLE_CHANNEL__PATHS__{name.upper()}": place for name, place in paths.items()}
         elsewhere = {name: f"{place}-2" for name, place in more.items()}
         more["RELIABLE_CHANNEL__SPARK__CONF"] = json.dumps(
-            store.spark_conf() | {"spark.jars": ",".join(map(str, added))}
+            INTERPRETED | store.spark_conf() | {"spark.jars": ",".join(map(str, added))}
         )
 
         def begin(name: str, more: dict[str, str] = more) -> subprocess.Popen[str]:
