@@ -99,8 +99,10 @@ class EnvelopeProducer:
             ) from None
 
         def on_error(error: BaseException) -> None:
-            self._renew_if_failed(producer)
-            on_settled(reason_of(error), type(error).__name__)
+            reason = reason_of(error)
+            if not self._renew_if_failed(producer) and reason is FailureReason.TOO_LARGE:
+                reason = FailureReason.UNREACHABLE  # another record was: what waits behind it fails with its error
+            on_settled(reason, type(error).__name__)
 
         future.add_callback(lambda _metadata: on_settled(None, ""))
         future.add_errback(on_error)
@@ -112,16 +114,19 @@ class EnvelopeProducer:
                 raise SendBufferFull("Kafka refused a record, and cannot be reached again.", "Try again later.")
             return self._producer
 
-    def _renew_if_failed(self, producer: KafkaProducer) -> None:
-        """Replace a producer that takes nothing any more. To kafka-python every error that a repetition does not mend
-        ends an idempotent producer for good, also when one record was too large, or rights were granted since."""
+    def _renew_if_failed(self, producer: KafkaProducer) -> bool:
+        """Replace a producer that takes nothing any more; returns ``False`` if an earlier error has ended it. To
+        kafka-python every error that a repetition does not mend ends an idempotent producer for good, also when one
+        record was too large, or rights were granted since."""
         transactions = producer._transaction_manager  # none if the configuration wants no idempotence
-        if transactions is None or not transactions.has_fatal_error():
-            return
+        if transactions is None:
+            return True
         with self._changed:
-            if producer is self._producer and self._renewing is None and not self._closed.is_set():
+            is_new = producer is self._producer and self._renewing is None and not self._closed.is_set()
+            if is_new and transactions.has_fatal_error():
                 self._renewing = threading.Thread(target=self._renew, name="kafka-producer-renewal", daemon=True)
                 self._renewing.start()
+            return is_new
 
     def _renew(self) -> None:
         failed, backoff = self._producer, Backoff(0.1, 10.0)
