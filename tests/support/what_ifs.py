@@ -53,9 +53,9 @@ OTHER = {
 }
 
 
-def record(folder: Path, plan: ChannelPlan) -> Recording:
+def record(folder: Path, plan: ChannelPlan, seed: int = 3) -> Recording:
     """What the observer of the conversation writes down, read from its tables."""
-    return read_recording(write_simulated(folder, simulate(Scenario(seed=3, channels=(plan,)))), KEY, 300)
+    return read_recording(write_simulated(folder, simulate(Scenario(seed=seed, channels=(plan,)))), KEY, 300)
 
 
 def choose_seeds(settings: WhatIf) -> range:

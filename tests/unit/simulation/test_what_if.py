@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 from click.testing import Result
@@ -112,9 +113,12 @@ def test_the_recording_has_what_was_sent_and_which_link_loses_most(tmp_path: Pat
     assert recording.participants == plan.participants and len(recording.sends) == len(truth)
     for read, size in zip(sorted(send.size for send in recording.sends), sizes, strict=True):
         assert abs(read - size) <= max(64, size // 10)
-    assert recording.losses["alice", "dave"] == max(recording.losses.values()) > 0.3
     assert (recording.history, recording.observer_loss) == (2, 0)
     assert 0.3 < recording.parity <= 0.5
+    losses = [(recording if seed == 3 else record(tmp_path / str(seed), plan, seed)).losses for seed in range(1, 5)]
+    assert all(each["alice", "dave"] == max(each.values()) for each in losses)
+    # A single conversation of eight showed 0.15 to 0.68: repair hides losses from filters, and little is sent.
+    assert 0.35 < mean(each["alice", "dave"] for each in losses) < 0.65
 
 
 def test_links_that_differ_by_chance_are_taken_to_be_alike(fitted: Recording) -> None:
