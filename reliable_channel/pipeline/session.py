@@ -33,12 +33,14 @@ def own_workers(spark: SparkSession, name: str) -> Iterator[None]:
     the session, which seldom has cached the data that the task needs (docs/measurements-history.md, *Many channels*).
     """
     # Not a documented attribute: PySpark copies it into every function that is defined, and has no setting for workers.
-    environment = spark.sparkContext.environment
-    environment[_WORKERS] = name
+    # Replaced, not changed: another query may define a function meanwhile, and its copy would fail.
+    context = spark.sparkContext
+    before = context.environment
+    context.environment = {**before, _WORKERS: name}
     try:
         yield
     finally:
-        del environment[_WORKERS]
+        context.environment = before
 
 
 _WORKERS = "RELIABLE_CHANNEL_WORKERS"

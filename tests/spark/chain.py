@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from reliable_channel.config import ChannelsSettings, ChannelTopic, Settings
 from reliable_channel.lake.read import dataset_of, open_table
 from reliable_channel.lake.tables import Table
+from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
+from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.runner.queries import CHAIN, INGEST, Query, start
 from reliable_channel.simulation.journal import ObserverRecord
 from reliable_channel.simulation.world import World
@@ -28,8 +30,13 @@ def configured(settings: Settings, world: World, run_dir: Path) -> Settings:
 
 
 def chain_over(log: KafkaLog) -> tuple[Query, ...]:
-    """The queries of the chain, ingest reading from ``log``."""
-    return (replace(INGEST, reads=lambda spark, settings: log.stream()), *CHAIN[1:])
+    """The queries of the chain, ingest reading from ``log``. No broker withholds records of it."""
+    ingest = replace(
+        INGEST,
+        reads=lambda spark, settings: log.stream(),
+        writer=lambda settings: IngestWriter(settings, ask_broker(settings.kafka)),
+    )
+    return (ingest, *CHAIN[1:])
 
 
 def run_once(spark: SparkSession, settings: Settings, queries: Sequence[Query]) -> None:

@@ -88,7 +88,8 @@ def test_of_two_drivers_on_one_checkpoint_one_ends_with_a_sentence_and_nothing_i
         (tmp_path / "stop").touch()
         _, said = second.communicate(timeout=WAIT_S)
     one_driver = pattern_of("Two drivers on one checkpoint")
-    assert one_driver.fullmatch(ours or said.strip()), (ours, said)
+    # Before, the second may say that no broker answers its ticker.
+    assert one_driver.fullmatch(ours or said.strip().splitlines()[-1]), (ours, said)
     run_once(spark, here, (ingest,))
     envelopes, quarantine = places(here, tables.ENVELOPES), places(here, tables.QUARANTINE)
     assert set(envelopes.values()) == set(quarantine.values()) == {1}
