@@ -14,7 +14,7 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.pipeline.verdict import verdicts
 from reliable_channel.pipeline.verdict.gather import SENT_SINCE
-from tests.support.verdict_round import CHANNEL, GAP, at, named, said
+from tests.support.verdict_round import CHANNEL, at, make_gap, named, said
 
 pytestmark = pytest.mark.spark
 
@@ -70,19 +70,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         for vantage, source in (("north", "relay"), ("south", "relay" if row["sds_id"][0] == "h" else "store"))
     ]
     sightings.append({**sightings[-1], "vantage": "west", "source": "relay", "seen_at": None})  # no time at all
-    gap = {
-        "kafka_topic": "waku.envelopes",
-        "kafka_partition": -1,
-        "first_offset": 0,
-        "last_offset": 0,
-        "cause": "bridge_restart",
-        "name": "north/gap",
-        "status": "unfilled",
-        "from_time": at(GAP[0]),
-        "to_time": at(GAP[1]),
-        "ingest_time": at(GAP[1]),
-        "vantage": "north",
-    }
+    north = make_gap(status="unfilled")
     # Kafka lost records of another partition, to which no topic here belongs.
     other = {"kafka_partition": 1, "cause": "offset_jump", "name": "waku.envelopes/1/0", "status": "open"}
     times = {"from_time": at(55), "to_time": at(90), "vantage": None}
@@ -99,7 +87,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(spark: Sp
         (tables.SDS_MESSAGES, came),
         (tables.ACKS, acknowledged),
         (tables.LOST_DEPENDENCIES, missed),
-        (tables.SOURCE_GAPS, [gap, {**gap, **other, **times}]),
+        (tables.SOURCE_GAPS, [north, {**north, **other, **times}]),
         (tables.SENDER_EVENTS, [queued]),
         (tables.SIGHTINGS, sightings),
         # Somebody's hint leads to an encrypted envelope, which may be any.

@@ -49,6 +49,23 @@ def named(sds_id: str, needed_by: str, seconds: float) -> dict[str, Any]:
     return {**CHANNEL, "sds_id": sds_id, "status": "lost", "needed_by": needed_by, **times}
 
 
+def make_gap(**columns: Any) -> dict[str, Any]:
+    """What the bridge *north* did not hear while it was restarted; ``columns`` besides."""
+    return {
+        "kafka_topic": "waku.envelopes",
+        "kafka_partition": -1,
+        "first_offset": 0,
+        "last_offset": 0,
+        "cause": "bridge_restart",
+        "name": "north/gap",
+        "from_time": at(GAP[0]),
+        "to_time": at(GAP[1]),
+        "ingest_time": at(GAP[1]),
+        "vantage": "north",
+        **columns,
+    }
+
+
 def judge(
     settings: Settings, evidence: Mapping[tables.Table, Sequence[dict[str, Any]]], now_us: int
 ) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from reliable_channel.config import load
 from reliable_channel.lake import tables
-from tests.support.verdict_round import CHANNEL, GAP, at, judge, named, said
+from tests.support.verdict_round import CHANNEL, at, judge, make_gap, named, said
 
 
 @pytest.mark.parametrize("is_contradicted", [True, False])
@@ -36,20 +36,6 @@ def test_a_gap_that_a_store_filled_hides_losses_if_another_bridge_saw_what_the_s
     envelope |= {"pubsub_topic": other["pubsub_topic"], "content_topic": other["content_topic"], "source": "relay"}
     envelope |= {"record_time": at(30), "ingest_time": at(30), "message_hash": came[4]["envelope_hash"]}
     envelope |= {"sender_timestamp_ns": at(30) * 1_000, "ephemeral": False, "kind": "sds"}
-    gap = {
-        "kafka_topic": "waku.envelopes",
-        "kafka_partition": -1,
-        "first_offset": 0,
-        "last_offset": 0,
-        "cause": "bridge_restart",
-        "name": "north/gap",
-        "status": "filled",
-        "from_time": at(GAP[0]),
-        "to_time": at(GAP[1]),
-        "ingest_time": at(GAP[1]),
-        "vantage": "north",
-        "pubsub_topics": [CHANNEL["pubsub_topic"]],
-    }
     acknowledged = [
         {**CHANNEL, "sds_id": sds_id, "acknowledged_by": "carol", "certainty": "certain"} for sds_id in ("a2", "a3")
     ]
@@ -58,7 +44,7 @@ def test_a_gap_that_a_store_filled_hides_losses_if_another_bridge_saw_what_the_s
         tables.ENVELOPES: [envelope],
         tables.ACKS: acknowledged,
         tables.LOST_DEPENDENCIES: [named("lost-in-gap", "a2", 60), named("lost-later", "a3", 70)],
-        tables.SOURCE_GAPS: [gap],
+        tables.SOURCE_GAPS: [make_gap(status="filled", pubsub_topics=[CHANNEL["pubsub_topic"]])],
         tables.SIGHTINGS: sightings,
     }
     judged = judge(load("local", paths={"run_dir": str(tmp_path)}), evidence, at(7_200))
