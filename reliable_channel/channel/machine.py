@@ -431,10 +431,7 @@ class ChannelMachine:
     # ---- timers --------------------------------------------------------------------------------------------------
 
     def _tick(self, now: int) -> list[Effect]:
-        due = self.sds.next_due()
-        if due is not None and due < now - SLEPT_MS:
-            self.sds.wake(now, now - due)
-        step = self.sds.tick(now)
+        step = self.sds.tick(now, SLEPT_MS)
         effects = self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)
         effects += self.inbox.expire(now)

@@ -115,12 +115,6 @@ class SdsChannel:
         outgoing = self._state.outgoing
         outgoing.restart_queue(now, [segment.message_id for segment in outgoing.open_segments()])
 
-    def wake(self, now: int, slept_ms: int) -> None:
-        """Continue after a sleep: nothing was received in it, so no send has failed and nothing was lost by its time.
-        Call it before :meth:`tick`."""
-        self._state.outgoing.renew_last_waits(now)
-        self._state.incoming.wake(now, slept_ms)
-
     def record_queued(self, message_id: str, now: int) -> None:
         """Record that a retransmission waits to be dispatched since ``now``, if later than its timer was due."""
         self._state.outgoing.restart_queue(now, [message_id])
@@ -225,14 +219,18 @@ class SdsChannel:
 
     # ---- timers --------------------------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> SdsStep:
-        """Run every timer due up to ``now``, in the order of their due times, each at its own due time."""
+    def tick(self, now: int, late_ms: int = CATCH_UP_MS) -> SdsStep:
+        """Run every timer due up to ``now``, in the order of their due times, each at its own due time.
+
+        A participant of which one is over ``late_ms`` late slept: nothing was received meanwhile, so no send has failed
+        and nothing was lost by its time."""
         state = self._state
         if state.sync is not None:
             state.open(now)
             state.sync.skip_to(now)
-            if (due := self.next_due()) is not None and due < now - CATCH_UP_MS:
-                self.wake(now, now - due)
+            if (due := self.next_due()) is not None and due < now - late_ms:
+                state.outgoing.renew_last_waits(now)
+                state.incoming.wake(now, now - due)
         due = self.next_due()
         if due is None or due > now:
             return _NOTHING

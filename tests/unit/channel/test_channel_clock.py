@@ -295,6 +295,24 @@ def test_a_participant_that_sleeps_often_gives_up_what_never_existed_all_the_sam
     assert bob.payloads[-1] == b"second"
 
 
+def test_a_sleep_counts_once_also_if_a_retransmission_was_due_in_it() -> None:
+    world = World(lambda _sender, _receiver, message: () if b"first" in message.payload else (0.0,))
+    world.network.store_keeps = lambda _: False
+    alice, bob = world.join("alice"), world.join("bob")
+    for text in (b"before", b"first", b"second"):
+        alice.channel.send(text)
+        world.run(1_000)
+    alice.channel.close()
+    del world.recorders["alice"]
+    bob.channel.send(b"to nobody")
+    world.run(1_000)
+    del world.recorders["bob"]
+    world.run(600 * MINUTE_MS, step_ms=MINUTE_MS)
+    world.recorders["bob"] = bob
+    world.run(70 * MINUTE_MS, step_ms=10_000)
+    assert len(bob.of(IrretrievableMessage)) == 1
+
+
 def test_a_send_ends_although_its_sender_is_late_again_and_again() -> None:
     """As a channel is whose callback takes three minutes each time."""
     world = World()

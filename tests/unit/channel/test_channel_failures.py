@@ -132,10 +132,10 @@ def test_timers_on_which_it_fails_do_not_spin(monkeypatch: pytest.MonkeyPatch) -
     world.run(1_000)
     calls, since, real = 0, world.now, SdsChannel.tick
 
-    def tick(self: SdsChannel, now: int) -> SdsStep:
+    def tick(self: SdsChannel, now: int, late_ms: int) -> SdsStep:
         nonlocal calls
         if now < since:
-            return real(self, now)
+            return real(self, now, late_ms)
         calls += 1
         raise KeyError
 
