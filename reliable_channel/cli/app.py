@@ -22,7 +22,7 @@ from reliable_channel import __version__
 from reliable_channel.core.errors import LocalError
 from reliable_channel.runtime.faults import UNFORESEEN, is_debugging, run_to_exit_code
 from reliable_channel.runtime.interrupts import end_at_once
-from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
+from reliable_channel.runtime.logs import show_logs
 from reliable_channel.transport.private_files import OWNERS_UMASK
 
 EXIT_CODES = {
@@ -143,11 +143,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     os.umask(os.umask(OWNERS_UMASK) | OWNERS_UMASK)  # Spark and the broker inherit it
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # pydantic would search all installed packages for some
     _prepare_streams()
-    show_own_logs()
-    if debug:
-        tame_kafka()
-    else:
-        silence_libraries()
+    show_logs(debug)
 
     def run_command() -> None:
         _refuse_undecodable(arguments)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from reliable_channel.config import Settings, load
 from reliable_channel.runtime.faults import is_debugging, run_to_exit_code
 from reliable_channel.runtime.interrupts import end_at_once
-from reliable_channel.runtime.logs import show_own_logs, silence_libraries, tame_kafka
+from reliable_channel.runtime.logs import show_logs
 
 
 def make_parser(name: str, about: str | None = None) -> argparse.ArgumentParser:
@@ -27,10 +27,7 @@ def add_modes(parser: argparse.ArgumentParser) -> None:
 
 def run_job(name: str, config: str | None, work: Callable[[Settings], object]) -> int:
     """Call ``work`` with the settings; returns the exit code as :func:`run_to_exit_code` does."""
-    tame_kafka()
-    show_own_logs()
-    if not is_debugging():
-        silence_libraries()
+    show_logs(is_debugging())
 
     def run() -> None:
         with end_at_once():

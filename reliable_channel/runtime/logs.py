@@ -1,8 +1,8 @@
-"""Limits the Kafka client's log messages: while a broker does not answer, the client repeats itself several times a
-second.
+"""Sets up what commands and jobs log, and limits the Kafka client's messages: while a broker does not answer, the
+client repeats itself several times a second.
 
 Our own faults and health events report that it is unreachable and that it is back. The client's messages help to see
-why, so the first of each kind is shown, then one per minute with the number of suppressed ones.
+why, so with ``--debug`` the first of each kind is shown, then one per minute with the number of suppressed ones.
 """
 
 from __future__ import annotations
@@ -52,11 +52,25 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
-def tame_kafka() -> None:
-    """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but not that the client
-    was slow or cancelled a request. Calling it twice has no effect.
+def show_logs(debug: bool) -> None:
+    """Show warnings and errors of this package on standard error, each with its time (UTC), since an operator needs to
+    know when something happened; of libraries, what :func:`tame_kafka` leaves of the Kafka client, only if ``debug``:
+    commands and jobs report in their own words what happened. Calling it twice has no effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    _show("reliable_channel", formatter)
+    root = logging.getLogger()
+    if debug:
+        tame_kafka()
+    elif not root.handlers:
+        root.addHandler(logging.NullHandler())  # without a handler, Python writes warnings to standard error itself
+
+
+def tame_kafka() -> None:
+    """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but not that the client
+    was slow or cancelled a request. Calling it twice has no effect."""
     _show("kafka", logging.Formatter("%(name)s: %(message)s"), _is_fault, OncePerInterval())
 
 
@@ -68,23 +82,6 @@ def _is_fault(record: logging.LogRecord) -> bool:
     # commands need no Kafka client.
     args = record.args if isinstance(record.args, tuple) else ()
     return not any(type(each).__name__ == "Cancelled" for each in args)
-
-
-def silence_libraries() -> None:
-    """Keep log lines of libraries off the terminal: commands report what happened in their own words."""
-    root = logging.getLogger()
-    if not root.handlers:
-        root.addHandler(logging.NullHandler())  # without a handler, Python writes warnings to standard error itself
-
-
-def show_own_logs() -> None:
-    """Show warnings and errors of this package on standard error, each with its time (UTC). Calling it twice has no
-    effect.
-
-    For commands that run until they are stopped, whose operator needs to know when something happened."""
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    _show("reliable_channel", formatter)
 
 
 def _show(

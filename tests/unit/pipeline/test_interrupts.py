@@ -159,12 +159,13 @@ def test_a_signal_ends_a_job_that_processes_what_is_there(
     assert capsys.readouterr().err == "\nStopped.\n"
 
 
-def test_a_job_prints_its_own_warnings_and_no_traces_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    """py4j logs one for each call into a JVM that was killed."""
+def test_a_job_prints_its_own_warnings_and_none_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    """py4j logs one for each call into a JVM that was killed, the Kafka client for each try while a broker is away."""
 
     def work(_: Settings) -> None:
         logging.getLogger("reliable_channel.x").warning("ours")
         logging.getLogger("py4j").error("Exception while sending command.")
+        logging.getLogger("kafka.net.manager").error("Connection failed")
         raise EnvironmentFault("It failed.", "Do this.")
 
     assert run_job("ack", None, work) == 1
