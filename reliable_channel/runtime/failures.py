@@ -135,9 +135,22 @@ _RECORD_TIME = re.compile(
 """The error of Spark's Kafka source for a record time beyond the range of its timestamps. No setting avoids it."""
 
 
-class PythonDidNotStart(EnvironmentFault):
-    """A Python process of the driver did not start within Spark's fixed ten seconds. A busy machine may need longer;
-    nothing was computed yet, so the query may be restarted."""
+_PASSING: tuple[tuple[str, str, str], ...] = (
+    (
+        r"Python worker failed to connect back",
+        "Python did not start within ten seconds.",
+        "Reduce the load on the machine and start again; nothing is lost.",
+    ),
+    (
+        r"Timeout of \d+ms expired before the position for partition|Cannot fetch record for offset \d+ in \d+ millis",
+        "Kafka stopped answering while a task read from it.",
+        "Check its brokers; the next start repeats the interrupted micro-batch, nothing is lost.",
+    ),
+)
+
+
+class PassingFault(EnvironmentFault):
+    """A query failed of what may be over at once, as when a machine is busy or a broker pauses: start it again."""
 
 
 def explain_failure(query: str, error: Exception) -> ReliableChannelError:
@@ -155,11 +168,9 @@ def explain_failure(query: str, error: Exception) -> ReliableChannelError:
         )
     if (fault := explain_known_error(f"The query {query}", text)) is not None:
         return fault
-    if "Python worker failed to connect back" in text:
-        return PythonDidNotStart(
-            f"The query {query} failed: Python did not start within ten seconds.",
-            "Reduce the load on the machine and start again; nothing is lost.",
-        )
+    for pattern, cause, remedy in _PASSING:
+        if re.search(pattern, text):
+            return PassingFault(f"The query {query} failed: {cause}", remedy)
     return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the details.")
 
 

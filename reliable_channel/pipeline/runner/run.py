@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -19,12 +20,14 @@ from reliable_channel.pipeline.ingest import ticks
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.runner.queries import CHAIN, Query, check, start
 from reliable_channel.pipeline.runner.turns import Turns
-from reliable_channel.runtime.failures import PythonDidNotStart, explain_failure
+from reliable_channel.runtime.failures import PassingFault, explain_failure
 from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts
+
+_LOG = logging.getLogger(__name__)
 
 _STOP_PATIENCE_S = 60.0  # for the micro-batches that run
 _STARTS = 3
-"""The maximum number of consecutive starts of a query whose Python workers are slow to start."""
+"""The maximum number of consecutive starts of a query that ends with a `PassingFault`."""
 
 
 def run_chain(
@@ -97,6 +100,8 @@ def run_continuously(
     def begin(query: Query) -> None:
         nonlocal ticker
         writer = query.writer(settings)
+        if ticker is not None and isinstance(writer, IngestWriter):
+            ticker.stop()
         running[query.name] = start(spark, settings, query, once=False, turns=turns, writer=writer)
         if isinstance(writer, IngestWriter):
             ticker = ticks.IdleTicker(settings, writer, running[query.name])
@@ -111,16 +116,13 @@ def run_continuously(
                 raise ticker.refused
             for query in queries:
                 if not running[query.name].isActive:
-                    try:
-                        wait_for(running[query.name])
-                    except PythonDidNotStart:
-                        # Only failures in a row count. This one is the first if the query has made progress since.
-                        starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
-                        if starts[query.name] > _STARTS:
-                            raise
-                        begin(query)
-                        continue
-                    raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
+                    fault = read_passing_fault(running[query.name])
+                    # Only failures in a row count. This one is the first if the query has made progress since.
+                    starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
+                    if starts[query.name] > _STARTS:
+                        raise fault
+                    _LOG.warning("%s It is started again.", fault)
+                    begin(query)
     finally:
         turns.end()  # first, since a query that waits for its turn is inside its micro-batch, and would not stop
         if ticker is not None:
@@ -136,7 +138,7 @@ def run_to_end(
 ) -> None:
     """Run one query over the available rows. Raises ``EnvironmentFault`` if it fails."""
     for _ in range(_STARTS - 1):
-        with suppress(PythonDidNotStart):
+        with suppress(PassingFault):
             wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
             return
     wait_for(start(spark, settings, query, once=True), raise_if_interrupted)
@@ -155,6 +157,15 @@ def wait_for(query: StreamingQuery, raise_if_interrupted: RaiseIfInterrupted = l
     except (KeyboardInterrupt, SystemExit):
         query.stop()
         raise
+
+
+def read_passing_fault(query: StreamingQuery) -> PassingFault:
+    """Why a query that has ended may be started again. Raises ``EnvironmentFault`` if it may not."""
+    try:
+        wait_for(query)
+    except PassingFault as fault:
+        return fault
+    raise EnvironmentFault(f"The query {query.name} stopped by itself.", "Read the Spark log.")
 
 
 def stop_all(queries: Sequence[StreamingQuery]) -> None:
