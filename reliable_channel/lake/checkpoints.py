@@ -82,10 +82,11 @@ def read_checkpoint(paths: PathSettings, query: str) -> Checkpoint | None:
     """Read the checkpoint of a query; ``None`` when it never started."""
     files, root = filesystem(paths.checkpoint(query))
     metadata = read_text(files, f"{root}/metadata")
-    batches = _list_numbers(files, f"{root}/offsets")
-    if metadata is None and not batches:
-        return None
+    # First: a driver at work plans a micro-batch before it commits it.
     committed = max(_list_numbers(files, f"{root}/commits"), default=None)
+    batches = _list_numbers(files, f"{root}/offsets")
+    if metadata is None and not batches and committed is None:
+        return None
     planned = max(batches, default=None)
     plan = Offsets() if planned is None else _read_offsets(files, f"{root}/offsets/{planned}")
     if committed is not None and committed in batches:

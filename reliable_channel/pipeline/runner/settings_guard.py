@@ -96,6 +96,7 @@ def check(settings: Settings, query: str, spark_conf: Mapping[str, str], tables:
     if checkpoint is None:
         _refuse_to_write_again(settings.paths, query)
     else:
+        _refuse_incomplete(checkpoint)
         recorded = read_recorded_settings(settings.paths, checkpoint)
         if not checkpoint.operators:
             recorded.pop(_STATE_VERSION, None)  # of a version that was killed before it wrote state; this one does
@@ -121,9 +122,26 @@ def _refuse_to_write_again(paths: PathSettings, query: str) -> None:
     table = _WRITES.get(query)
     if table is None or not holds_rows(paths, table):
         return
-    remedy = f"Restore it, or {ELSEWHERE if query == 'ingest' else REBUILD}"
+    remedy = f"Restore it, or {_find_remedy(query)}"
     fault = f"The query {query} has no checkpoint, but its table {table.name} has rows"
     raise ConfigurationError(f"{fault}: it would write them all again.", remedy)
+
+
+def _refuse_incomplete(checkpoint: Checkpoint) -> None:
+    """Raise ``ConfigurationError`` if the checkpoint lacks the id of its query, or the plan of its last micro-batch, as
+    when a part of it was deleted. Spark would go on under a new id or number: the tables would take what they have for
+    new, or new rows for a replay."""
+    last = -1 if checkpoint.committed is None else checkpoint.committed
+    lacks = "metadata" if checkpoint.query_id is None else f"offsets/{last}"
+    if checkpoint.query_id is None or last > (-1 if checkpoint.planned is None else checkpoint.planned):
+        raise ConfigurationError(
+            f"The checkpoint of {checkpoint.query} lacks {lacks}: rows would be lost, or written again.",
+            f"Restore it, or {_find_remedy(checkpoint.query)}",
+        )
+
+
+def _find_remedy(query: str) -> str:
+    return ELSEWHERE if query == "ingest" else REBUILD
 
 
 def refuse_other_copies(
@@ -163,8 +181,7 @@ def _refuse_another_time(paths: PathSettings, checkpoint: Checkpoint, table: Tab
         fault = f"The table {table.name} is older than the checkpoint of {query}: rows between them would be missing."
     else:
         return
-    other = ELSEWHERE if query == "ingest" else REBUILD
-    raise ConfigurationError(fault, f"Restore the tables and the checkpoints of one time, or {other}")
+    raise ConfigurationError(fault, f"Restore the tables and the checkpoints of one time, or {_find_remedy(query)}")
 
 
 def _was_never_planned(paths: PathSettings, query: str, batch_id: int) -> bool:

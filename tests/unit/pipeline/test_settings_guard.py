@@ -327,6 +327,22 @@ def test_envelopes_that_were_restored_alone_are_refused_if_verdicts_were_given_s
         assert error_page.pattern_of("Tables that are older than a checkpoint").fullmatch(str(fault.value))
 
 
+@pytest.mark.parametrize("part", ["offsets", "offsets/1", "metadata"])
+@pytest.mark.parametrize("query", ["ingest", "reassembly", "ack"])
+def test_a_checkpoint_of_which_a_part_was_deleted_is_refused(query: str, part: str, settings: Settings) -> None:
+    root = write(settings, query, [batch(), batch()], commits=2)
+    check(settings, query, SESSION)
+    gone = root / part
+    (shutil.rmtree if gone.is_dir() else os.remove)(gone)
+    with pytest.raises(ConfigurationError, match=f"lacks {part}") as fault:
+        check(settings, query, SESSION)
+    assert error_page.pattern_of("A checkpoint of which a part is missing").fullmatch(str(fault.value))
+    if part == "offsets":
+        (root / "metadata").unlink()  # only the commits are left
+        with pytest.raises(ConfigurationError, match="lacks metadata"):
+            check(settings, query, SESSION)
+
+
 @pytest.mark.parametrize("query", CHAIN, ids=lambda query: query.name)
 def test_a_checkpoint_that_was_restored_from_an_older_copy_is_refused(query: Query, settings: Settings) -> None:
     """Its next micro-batches would have numbers that the tables know, and their rows would be dropped as replays."""
