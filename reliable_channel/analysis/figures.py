@@ -146,7 +146,9 @@ class Outcome:
 
 def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
     """The outcome of the last hours by the recorded clock."""
-    (clock,) = lake.select("SELECT max(event_time) AS at, max(recorded_at) AS newest FROM clock")
+    # What is dated later is of a clock that was ahead for a while.
+    newest = "max(recorded_at) FILTER (recorded_at <= now())"
+    (clock,) = lake.select(f"SELECT max(event_time) AS at, {newest} AS newest FROM clock")  # noqa: S608 - constants of our own
     since = {"since": (clock["at"] or dt.datetime.now(dt.UTC)) - dt.timedelta(hours=hours)}
     (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)  # noqa: S608 - constants of our own
     causes = lake.select(

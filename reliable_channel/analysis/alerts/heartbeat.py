@@ -11,12 +11,13 @@ import datetime as dt
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from deltalake import DeltaTable
 
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import open_table, select
-from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS
+from reliable_channel.lake.tables import CLOCK, EPOCH, PIPELINE_METRICS
 from reliable_channel.lake.tables.operations import CONTINUOUS, FAILING
 
 ROUNDS = "verdicts"
@@ -30,19 +31,21 @@ CLOCK_MS = 15 * 60 * 1000
 _IS_START = "batch_id = 0 AND value > 0"
 """The condition for the declaration of a run that starts; the others are of its rounds and its end."""
 
+# What is dated after :now is of a clock that was ahead for a while, and would hide for as long what came since.
 # A run that dies again and again declares at each start that its first round is due in some minutes, and would put that
 # off for ever. So the first start since the last round counts.
 _LAST = f"""
     SELECT at, due_ms FROM (
         SELECT recorded_at AS at, value AS due_ms, batch_id AS number, {_IS_START} AS is_start,
             max(CASE WHEN {_IS_START} THEN NULL ELSE recorded_at END) OVER () AS round
-        FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}'
+        FROM pipeline_metrics WHERE query = '{ROUNDS}' AND metric = '{NEXT_ROUND_MS}' AND recorded_at <= :now
     ) WHERE round IS NULL OR at > round OR (at = round AND NOT is_start)
     ORDER BY is_start DESC, at, number DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
 _IS_LIVE = f"""
-    SELECT value AS is_live FROM pipeline_metrics WHERE query = 'ingest' AND metric = '{CONTINUOUS}'
+    SELECT value AS is_live FROM pipeline_metrics
+    WHERE query = 'ingest' AND metric = '{CONTINUOUS}' AND recorded_at <= :now
     ORDER BY recorded_at DESC, batch_id DESC LIMIT 1
 """  # noqa: S608 - names of our own
 
@@ -53,13 +56,13 @@ _EFFECT_OF_JOB = "It ended, or a micro-batch takes that long. What arrived since
 # Each tick of the clock is a micro-batch of reassembly and of ack. No metric shows their lag when they write none.
 _WRITTEN = f"""
     WITH written AS (
-        SELECT '{_READING}' AS part, max(recorded_at) AS at FROM clock UNION ALL
+        SELECT '{_READING}' AS part, max(recorded_at) AS at FROM clock WHERE recorded_at <= :now UNION ALL
         SELECT 'The job ' || query AS part, max(recorded_at) AS at FROM pipeline_metrics
-        WHERE query IN ('reassembly', 'ack') AND {OF_MICRO_BATCHES} GROUP BY query
+        WHERE query IN ('reassembly', 'ack') AND {OF_MICRO_BATCHES} AND recorded_at <= :now GROUP BY query
     )
     SELECT part, written.at, coalesce(min(started.recorded_at), written.at) AS waited_since
     FROM written LEFT JOIN pipeline_metrics AS started
-    ON started.recorded_at > written.at AND {_IS_START} AND metric = '{CONTINUOUS}'
+    ON started.recorded_at > written.at AND {_IS_START} AND metric = '{CONTINUOUS}' AND started.recorded_at <= :now
     WHERE written.at IS NOT NULL GROUP BY part, written.at ORDER BY part
 """  # noqa: S608 - names of our own
 
@@ -87,8 +90,9 @@ class Heartbeat:
     def start(self, due_ms: float) -> dt.datetime:
         """Record that the run starts, and that its first round ends within ``due_ms``; returns when a round must have
         ended. That is earlier if runs before this one died without a round."""
-        self.record(due_ms)
-        return next(due for _, due in _read_next_round(open_table(self._paths, PIPELINE_METRICS)))
+        now = dt.datetime.now(dt.UTC)
+        self.record(due_ms, now)
+        return next(due for _, due in _read_next_round(open_table(self._paths, PIPELINE_METRICS), now))
 
     def record(self, due_ms: float, now: dt.datetime | None = None) -> None:
         """Record that a round ended, and that the next one ends within ``due_ms``; 0 ends the run."""
@@ -104,9 +108,15 @@ def due_ms(pause_s: float, round_s: float) -> float:
     return 1000 * (pause_s + 2 * round_s + 30)
 
 
-def _read_next_round(metrics: DeltaTable) -> list[tuple[dt.datetime, dt.datetime]]:
+def _select(query: str, now: dt.datetime, **tables: DeltaTable) -> list[dict[str, Any]]:
+    return select(
+        query.replace(":now", f"to_timestamp_micros({(now - EPOCH) // dt.timedelta(microseconds=1)})"), **tables
+    )
+
+
+def _read_next_round(metrics: DeltaTable, now: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
     """Since when no round has ended, and when the next one must have; empty if no run is to go on."""
-    rows = (row for row in select(_LAST, pipeline_metrics=metrics) if row["due_ms"])
+    rows = (row for row in _select(_LAST, now, pipeline_metrics=metrics) if row["due_ms"])
     return [(row["at"], row["at"] + dt.timedelta(milliseconds=row["due_ms"])) for row in rows]
 
 
@@ -118,12 +128,12 @@ def find_stopped(table: Callable[[str], DeltaTable | None], now: dt.datetime | N
     if metrics is None:
         return []
     parts = []
-    for since, due in _read_next_round(metrics):
+    for since, due in _read_next_round(metrics, now):
         if now > due:
             effect = "Since then no verdict was given, and alerts may have been neither raised nor cleared."
             parts.append(StoppedPart("The check of verdicts and alerts", since, effect))
-    is_live = any(row["is_live"] for row in select(_IS_LIVE, pipeline_metrics=metrics))
-    written = select(_WRITTEN, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []
+    is_live = any(row["is_live"] for row in _select(_IS_LIVE, now, pipeline_metrics=metrics))
+    written = _select(_WRITTEN, now, pipeline_metrics=metrics, clock=clocks) if is_live and clocks is not None else []
     read = next((row["at"] for row in written if row["part"] == _READING), None)
     for row in written if read is not None else ():
         end, effect = (now, _EFFECT) if row["part"] == _READING else (read, _EFFECT_OF_JOB)

@@ -224,13 +224,15 @@ def _read_metric(lake: TableSnapshot, rule: Metric, now: dt.datetime) -> list[Re
     # From the statistics of the files: by a time that is known beforehand, older files are not opened.
     files = pa.table(table.get_add_actions(flatten=True))
     newest = files["max.recorded_at"].to_pylist() if "max.recorded_at" in files.column_names else []
-    since = max(filter(None, newest), default=EPOCH) - dt.timedelta(milliseconds=rule.window_ms)
+    # What is dated later is of a clock that was ahead for a while.
+    since = min(max(filter(None, newest), default=EPOCH), now) - dt.timedelta(milliseconds=rule.window_ms)
     if rule.take == "age":  # of a row of any age, or the alert would be cleared when the window has passed
         since = EPOCH
     rows = lake.select(
         f"""
         SELECT query, ({value})::DOUBLE AS value FROM pipeline_metrics
         WHERE metric = $metric AND ($every OR list_contains($queries::VARCHAR[], query)) AND recorded_at > $since
+          AND recorded_at <= $now
         GROUP BY query ORDER BY value DESC, query
         """,  # noqa: S608 - text of our own
         {
@@ -238,6 +240,7 @@ def _read_metric(lake: TableSnapshot, rule: Metric, now: dt.datetime) -> list[Re
             "every": not rule.queries,
             "queries": list(rule.queries),
             "since": since,
+            "now": now,
         },
     )
 
@@ -254,7 +257,7 @@ def _read_metric(lake: TableSnapshot, rule: Metric, now: dt.datetime) -> list[Re
 
 
 def _measure_clock(lake: TableSnapshot, now: dt.datetime) -> list[Reading]:
-    last = lake.select("SELECT max(recorded_at) AS at FROM clock")[0]["at"]
+    last = lake.select("SELECT max(recorded_at) AS at FROM clock WHERE recorded_at <= $now", {"now": now})[0]["at"]
     if last is None:
         return []
     silent_ms = max(0.0, (now - last) / dt.timedelta(milliseconds=1))

@@ -238,6 +238,17 @@ def test_a_stopped_clock_is_measured_by_the_wall_clock(write: Write, measured: A
     assert reading == Reading("pipeline", 180_000.0, "ingest wrote its clock 3 min ago")
 
 
+def test_what_a_clock_wrote_that_was_a_day_ahead_is_not_the_newest(write: Write, measured: Any) -> None:
+    row = {"query_id": "q", "run_id": "r", "query": "ingest", "metric": "lag_offsets"}
+    times = ((0, minutes(-9), 1.0), (1, minutes(1_440), 5.0), (2, minutes(-3), 2.0))
+    write("pipeline_metrics", *({**row, "batch_id": n, "recorded_at": at, "value": lag} for n, at, lag in times))
+    write("clock", *(clock(minutes(-500), recorded_at=at) for _, at, _ in times))
+    (reading,) = measured("kind: clock_stopped, above_ms: 1")
+    assert reading.value == 180_000.0
+    readings = [measured(f"kind: metric, metric: lag_offsets, take: {take}, above: 0") for take in ("newest", "age")]
+    assert [reading.value for (reading,) in readings] == [2.0, 180_000.0]
+
+
 def test_a_subject_of_any_length_is_bounded_and_stays_distinct(write: Write, measured: Any) -> None:
     write("sds_messages", bridge_row(1, minutes(-1), content_topic="x" * 9_000 + "1"))
     write("sds_messages", bridge_row(2, minutes(-1), content_topic="x" * 9_000 + "2"))

@@ -18,6 +18,7 @@ from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, find
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.overview import jobs
 from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report import capacity
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.analysis.report.source import TableWindow
@@ -162,6 +163,29 @@ def test_a_job_is_declared_live_until_it_ends_but_not_ended_by_a_fault(paths: Pa
             if fault is not None:
                 raise fault
         assert last() == 0
+
+
+def test_what_a_clock_wrote_that_was_a_day_ahead_hides_nothing(paths: PathSettings) -> None:
+    """It was set back after some seconds; the run died an hour later, or ended."""
+    day, hour = dt.timedelta(days=1), dt.timedelta(hours=1)
+    heartbeat = Heartbeat(paths)
+    declare(paths, "ingest", "run", True, START)
+    for at in (START, START + day, START + hour):
+        heartbeat.record(60_000, at)
+        write_clock(paths, at)
+        for job in ("reassembly", "ack"):
+            write_metric(paths, job, "run", 0, "lag_commits", 0, at)
+    found = find_stopped(TableSnapshot(paths).table, START + 2 * hour)
+    assert [(part.part, part.since) for part in found] == [
+        ("The check of verdicts and alerts", START + hour),
+        ("Reading Kafka", START + hour),
+    ]
+    heartbeat.record(0, START + 2 * hour)
+    declare(paths, "ingest", "run", False, START + 2 * hour)
+    assert find_stopped(TableSnapshot(paths).table, START + 3 * hour) == []
+    write_clock(paths, dt.datetime.now(dt.UTC) + day)
+    create_tables(paths, TABLES)
+    assert outcome(TableSnapshot(paths)).newest == START + day, "what Prometheus gets"
 
 
 def status_of(*arguments: str) -> int:
