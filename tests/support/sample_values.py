@@ -23,6 +23,8 @@ HOSTILE = (
     "[bold red]rich[/bold red] {{ 7 * 7 }} ${x} %s",
     "'; DROP TABLE acks; --",
     "very long " * 100,
+    "\U0001f600" * 60,
+    "constructor",
 )
 """Strings that break careless output: used as channel ids, senders, SDS ids and content topics."""
 

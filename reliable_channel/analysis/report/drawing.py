@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -21,6 +22,11 @@ overlap. Some room is added for remaining differences."""
 LONGEST = 200
 """Characters that are kept of a text which had to be made printable."""
 
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
+_PROPERTIES = re.compile(
+    "constructor|hasOwnProperty|isPrototypeOf|propertyIsEnumerable|to(Locale)?String|valueOf|__(define|lookup)[GS]etter__"
+)
+"""What every JavaScript object has. Vega looks names up among the properties of one, and fails when it finds these."""
 _drawing = threading.Lock()
 
 
@@ -34,13 +40,17 @@ def svg(chart: alt.TopLevelMixin | dict[str, Any]) -> str:
 
 
 def printable(value: Any) -> Any:
-    """A specification, or a part of one, in which every text is printable."""
+    """A specification, or a part of one, in which every text can be drawn."""
     if isinstance(value, dict):
         return {printable(key): printable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [printable(inner) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if _PROPERTIES.fullmatch(value):
+        return f"{value} "
     # Strangers choose the names in charts, and one control character in a label ends the whole process (seen with
     # vl-convert 1.9).
-    if isinstance(value, str) and not value.isprintable():
-        return text.printable(value, LONGEST)
-    return value
+    words = value if value.isprintable() else text.printable(value, LONGEST)
+    # Vega cuts a long label between the two halves of a character beyond U+FFFF, and vl-convert draws no half.
+    return _BEYOND.sub(lambda found: found[0].encode("unicode_escape").decode(), words)

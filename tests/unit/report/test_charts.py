@@ -121,12 +121,22 @@ def test_widths_of_time_are_words(seconds: int, words: str) -> None:
     assert look.every(seconds) == words
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J", "\x00", "\ud800", "\u202e", "a\nb"])
+@pytest.mark.parametrize(
+    "name",
+    ["\x1b[2J", "\x00", "\ud800", "\u202e", "a\nb", pytest.param("\U0001f600" * 60, id="longer than a label may be")],
+)
 def test_a_chart_draws_any_name_that_nobody_cleaned(name: str) -> None:
     chart = alt.Chart(pd.DataFrame({"name": [name], "n": [1]})).mark_bar().encode(x="n:Q", y="name:N")
     drawn = drawing.svg(chart)
     assert name not in drawn
     assert name.encode("unicode_escape").decode() in drawn
+
+
+@pytest.mark.parametrize("name", ["constructor", "toString", "__lookupGetter__", "__proto__"])
+def test_a_chart_draws_the_names_of_what_every_object_of_javascript_has(name: str) -> None:
+    rows = pd.DataFrame({"name": [name, "another"], "n": [1, 2]})
+    bars = look.stacked_bars(rows, look.title_params("title"), "name", ["another", name], x="n:Q", y="name:N")
+    assert drawing.svg(look.set_size(bars)).count(f">{name}") == 2  # the axis and the legend
 
 
 @given(
