@@ -171,6 +171,7 @@ def test_a_continuous_run_asks_the_stores_at_every_interval_whatever_fails() -> 
 def test_a_job_of_a_run_fails_when_three_rounds_in_a_row_did_and_no_more_after_a_good_one() -> None:
     outcomes = "+--+----++-"
     rounds, recorded, left = Rounds(len(outcomes), 0, [0.0]), list[tuple[int, str, bool]](), iter(outcomes)
+    said = list[str]()
 
     def ask() -> None:
         if next(left) == "-":
@@ -179,8 +180,9 @@ def test_a_job_of_a_run_fails_when_three_rounds_in_a_row_did_and_no_more_after_a
     def record(name: str, is_failing: bool) -> None:
         recorded.append((len(rounds.pauses), name, is_failing))
 
-    run.repeat_until("refetch", ask, 10, cast(threading.Event, rounds), list[str]().append, record)
+    run.repeat_until("refetch", ask, 10, cast(threading.Event, rounds), said.append, record)
     assert recorded == [(1, "refetch", False), (7, "refetch", True), (9, "refetch", False)]
+    assert said == ["refetch: No store answers."] * 3, "once for all rounds between two good ones"
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["by a signal", "by itself"])

@@ -61,20 +61,22 @@ def repeat_until(
     say: Callable[[str], None],
     record_failing: Callable[[str, bool], object],
 ) -> None:
-    """Do this work after every pause until ``stop``; a fault is printed and the next round tries again.
+    """Do this work after every pause until ``stop``; a fault is printed, once while it lasts, and the next round tries
+    again.
 
     ``record_failing`` is called with whether :data:`FAILED_ROUNDS` in a row failed, whenever that changes."""
     from reliable_channel.runtime.faults import as_fault
 
-    failed, recorded = 0, None
+    failed, recorded, said = 0, None, ""
     while not stop.wait(pause_s):
         try:
             work()
-            failed = 0
+            failed, said = 0, ""
         except Exception as fault:  # whatever it is, the pipeline goes on without
             failed += 1
-            if not stop.is_set():
-                say(f"{name}: {as_fault(fault)}")
+            if not stop.is_set() and said != (why := str(as_fault(fault))):
+                say(f"{name}: {why}")
+                said = why
         if failed in (0, FAILED_ROUNDS) and recorded != (failed > 0) and not stop.is_set():
             recorded = failed > 0
             record_failing(name, recorded)
