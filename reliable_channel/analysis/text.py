@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from reliable_channel.core.printable import escape_unprintable
+
 DASH = "–"
 LONGEST = 60
 
@@ -16,8 +18,7 @@ LONGEST = 60
 def printable(text: object, longest: int = 80) -> str:
     """``text`` on one line, printable only (``\\x1b``, ``\\u202e`` for what is not), cut at ``longest`` characters."""
     words = str(text)
-    safe = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in words[:longest])
-    return safe + ("…" if len(words) > longest else "")
+    return escape_unprintable(words[:longest].replace("\\", "\\\\")) + ("…" if len(words) > longest else "")
 
 
 def name(value: Any, longest: int = LONGEST) -> str:

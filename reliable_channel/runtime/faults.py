@@ -20,6 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from reliable_channel.core.errors import EnvironmentFault, LocalError, ReliableChannelError
+from reliable_channel.core.printable import escape_unprintable
 from reliable_channel.runtime.interrupts import handle_signals
 
 UNFORESEEN = 70
@@ -51,9 +52,9 @@ def print_fault(error: Exception, program: str, debug: bool | None = None) -> in
 
     1: a fault of this machine or of a peer; 2: wrong usage or configuration; 70: an unforeseen error."""
     if is_debugging() if debug is None else debug:
-        traceback.print_exception(error)
+        sys.stderr.write(escape_unprintable("".join(traceback.format_exception(error)), kept="\n"))
     fault = as_fault(error)
-    sys.stderr.write(f"{program}: {_escape(str(fault))}\n")
+    sys.stderr.write(f"{program}: {escape_unprintable(str(fault))}\n")
     if isinstance(fault, LocalError):
         return 2
     return UNFORESEEN if isinstance(fault, Unforeseen) else 1
@@ -198,8 +199,3 @@ def _take_first_line(error: Exception) -> str:
 
 def _shorten(text: str) -> str:
     return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…").rstrip(".")
-
-
-def _escape(text: str) -> str:
-    """Escape control characters, which could manipulate a terminal, because errors quote untrusted text."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)

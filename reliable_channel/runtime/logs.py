@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
+
+from reliable_channel.core.printable import escape_unprintable
 
 INTERVAL_S = 60.0
 MAX_KINDS = 1_000
@@ -52,13 +54,24 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
+class _OneLine(logging.Formatter):
+    """One line for a record, whatever strangers wrote into its text; the lines of a traceback are indented, so that
+    none can look like a record."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return escape_unprintable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return "  " + escape_unprintable(super().formatException(ei), kept="\n").replace("\n", "\n  ")
+
+
 def show_logs(debug: bool) -> None:
     """Show warnings and errors of this package on standard error, each with its time (UTC), since an operator needs to
     know when something happened; of libraries, what :func:`tame_kafka` leaves of the Kafka client, only if ``debug``:
     commands and jobs report in their own words what happened. Calling it twice has no effect.
 
     A program that uses this package as a library keeps its own logging: only commands and jobs call this."""
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = _OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     _show("reliable_channel", formatter)
     root = logging.getLogger()
@@ -71,7 +84,7 @@ def show_logs(debug: bool) -> None:
 def tame_kafka() -> None:
     """Show warnings and errors of the Kafka client on standard error, each kind once a minute, but not that the client
     was slow or cancelled a request. Calling it twice has no effect."""
-    _show("kafka", logging.Formatter("%(name)s: %(message)s"), _is_fault, OncePerInterval())
+    _show("kafka", _OneLine("%(name)s: %(message)s"), _is_fault, OncePerInterval())
 
 
 def _is_fault(record: logging.LogRecord) -> bool:

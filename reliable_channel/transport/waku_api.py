@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from reliable_channel.core.printable import escape_unprintable
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import FailureReason
@@ -124,7 +125,7 @@ class WakuApi:
             if response.status == 404 or (response.status == 400 and not isinstance(answer, dict)):
                 pass  # go-waku says 404 to an unknown path, nwaku 400 in text
             elif response.ok:
-                return _read_lightpush(answer)
+                return _read_lightpush(response)
             else:
                 return _read_lightpush_failure(response.status, describe(response), response.retry_after_s)
         response = self.http.post("/lightpush/v1/message", body)
@@ -197,12 +198,12 @@ def segment(topic: str) -> str:
 
 
 def describe(response: HttpResponse) -> str:
-    """The error text, from any of the fields that nodes use."""
+    """The error text, from any of the fields that nodes use, printable: some of it is of other nodes."""
     body = response.json()
     if isinstance(body, dict):
         texts = (body.get(key) for key in ("statusDesc", "status_desc", "error_message", "error"))
-        return next((text[:300] for text in texts if text and isinstance(text, str)), "")
-    return body[:300] if isinstance(body, str) else response.text
+        return next((escape_unprintable(text[:300]) for text in texts if text and isinstance(text, str)), "")
+    return escape_unprintable(body[:300]) if isinstance(body, str) else response.text
 
 
 def _read_refusal(response: HttpResponse) -> CallRefused | None:
@@ -235,8 +236,9 @@ def _read_messages(response: HttpResponse) -> Read:
     )
 
 
-def _read_lightpush(body: Any) -> Published:
+def _read_lightpush(response: HttpResponse) -> Published:
     """lightpush v3, HTTP 200: ``relayPeerCount`` when the service node sent it on."""
+    body = response.json()
     if not isinstance(body, dict):
         return Published()
     peers = body.get("relayPeerCount", body.get("relay_peer_count"))
@@ -244,7 +246,7 @@ def _read_lightpush(body: Any) -> Published:
         return Published(None if peers else FailureReason.NO_PEERS, "" if peers else "relayed to no peer")
     code = body.get("statusCode", body.get("status_code"))
     if isinstance(code, int) and code != 200:
-        return _read_lightpush_failure(code, str(body.get("statusDesc") or ""))
+        return _read_lightpush_failure(code, describe(response))
     return Published()
 
 

@@ -271,9 +271,10 @@ def test_what_nobody_foresaw_is_one_line_that_says_how_to_see_the_rest(
 def test_the_environment_asks_for_stack_traces_as_well(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(monkeypatch, KeyError("x"))
+    failing(monkeypatch, RuntimeError("x\x1b[2J"))
     monkeypatch.setenv("RELIABLE_CHANNEL_DEBUG", "1")
-    assert "Traceback" in run(capsys, "fail")[2]
+    err = run(capsys, "fail")[2]
+    assert "Traceback" in err and "\x1b" not in err
 
 
 def test_a_class_of_a_jar_that_is_not_there_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:

@@ -246,13 +246,17 @@ def test_csv_runs_nothing_in_a_spreadsheet_or_terminal(capsys: pytest.CaptureFix
 def test_the_prompt_goes_on_after_a_fault(
     capsys: pytest.CaptureFixture[str], sample_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\\d acks\nSELEC;\nSELECT 40 +\n2 AS answer;\nSELECT 7 AS last"))
+    hostile = "SELECT channel_id::INT FROM sds_messages WHERE contains(channel_id, chr(27));"
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO(f"\\d acks\nSELEC;\n{hostile}\nSELECT 40 +\n2 AS answer;\nSELECT 7 AS last")
+    )
     prompt(TableSnapshot(PathSettings(data_dir=str(sample_tables))), "csv")
     out, err = capsys.readouterr()
     assert "acknowledged_by" in out
     assert "answer\n42" in out
     assert out.endswith("last\n7\n")
     assert "This is not valid SQL" in err
+    assert "\\x1b[2J" in err and "\x1b" not in err
 
 
 ENDLESS = "SELECT count(*) FROM range(10000000000) a, range(1000) b"

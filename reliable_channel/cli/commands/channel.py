@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from reliable_channel.cli.commands import read_settings
+from reliable_channel.core.printable import escape_unprintable
 
 if TYPE_CHECKING:
     from reliable_channel.channel import ChannelEvent
@@ -107,4 +108,4 @@ def print_event(event: ChannelEvent, as_json: bool) -> None:
 def printable(text: str) -> str:
     """Untrusted text on one line of a terminal: control characters are shown as escapes. Unlike
     :func:`reliable_channel.analysis.text.printable` it is whole, with its tabs and backslashes."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+    return escape_unprintable(text, kept="\t")

@@ -172,6 +172,7 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
     import sys
 
     from reliable_channel.core.errors import ReliableChannelError
+    from reliable_channel.core.printable import escape_unprintable
 
     interactive = sys.stdin.isatty()
     if interactive:
@@ -189,7 +190,7 @@ def prompt(lake: TableSnapshot, form: Form) -> None:
             try:
                 answer(lake, question, form)
             except ReliableChannelError as fault:
-                typer.echo(str(fault), err=True)
+                typer.echo(escape_unprintable(str(fault)), err=True)
             except KeyboardInterrupt:
                 typer.echo("Stopped.", err=True)
             question = ""

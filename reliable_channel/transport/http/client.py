@@ -15,6 +15,7 @@ import httpx
 
 from reliable_channel.core import foreign_json
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
+from reliable_channel.core.printable import escape_unprintable
 from reliable_channel.transport.http.deadline import deadline, open_client
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -60,8 +61,8 @@ class HttpResponse:
 
     @property
     def text(self) -> str:
-        """The body as text, at most 300 characters, for reasons and logs."""
-        return self.body[:1200].decode("utf-8", "replace").strip()[:300]
+        """The body as printable text, of at most 300 characters, for reasons and logs."""
+        return escape_unprintable(self.body[:1200].decode("utf-8", "replace").strip()[:300])
 
     def json(self) -> Any:
         """The body as JSON; ``None`` for a body that is not JSON, and for ``null``."""

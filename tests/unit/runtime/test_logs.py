@@ -7,7 +7,7 @@ import logging
 import pytest
 from kafka.errors import Cancelled, KafkaConnectionError
 
-from reliable_channel.runtime.logs import OncePerInterval, quiet_kafka_client, tame_kafka
+from reliable_channel.runtime.logs import OncePerInterval, quiet_kafka_client, show_logs, tame_kafka
 
 
 def record(at_s: float, text: str = "Connect attempt to %s failed", level: int = logging.WARNING) -> logging.LogRecord:
@@ -77,3 +77,21 @@ def test_the_client_is_silent_where_the_caller_says_the_outcome(
         logging.getLogger("kafka.net.manager").error("Connection failed")
     logging.getLogger("kafka.net.manager").error("heard again")
     assert capsys.readouterr().err == "kafka.net.manager: heard again\n"
+
+
+def test_no_text_of_a_stranger_controls_the_terminal_or_looks_like_a_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger = logging.getLogger("reliable_channel")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", True)
+    show_logs(debug=False)
+    name = "\x1b]0;owned\x07\u202e\n2026-11-01T12:00:00.000Z ERROR forged"
+    try:
+        raise ValueError(name)
+    except ValueError:
+        logger.exception("channel %s stopped", name)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith(r"ERROR channel \x1b]0;owned\x07\u202e\n2026-11-01T12:00:00.000Z ERROR forged stopped")
+    assert len(others) > 2
+    assert all(line.isprintable() and line.startswith("  ") for line in others)

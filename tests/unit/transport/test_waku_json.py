@@ -149,9 +149,23 @@ def test_a_protocol_code_of_lightpush_v3_has_its_reason(status: int, detail: str
 
 
 def test_a_push_that_reached_no_relay_peer_is_no_success() -> None:
-    assert _read_lightpush({"relayPeerCount": 0}).reason is FailureReason.NO_PEERS
-    assert _read_lightpush({"relayPeerCount": 2}).reason is None
-    assert _read_lightpush({"statusDesc": "x", "statusCode": 505}).reason is FailureReason.NO_PEERS
+    assert _read_lightpush(HttpResponse(200, b'{"relayPeerCount": 0}')).reason is FailureReason.NO_PEERS
+    assert _read_lightpush(HttpResponse(200, b'{"relayPeerCount": 2}')).reason is None
+
+
+def test_the_words_of_a_service_node_are_short_and_printable() -> None:
+    words = "\x1b]0;owned\x07\n" + "x" * 5_000
+    answer = json.dumps({"statusDesc": words, "statusCode": 505}).encode()
+    pushed = _read_lightpush(HttpResponse(200, answer))
+    assert pushed.reason is FailureReason.NO_PEERS
+    for said in (
+        pushed,
+        _read_publish_failure(HttpResponse(500, answer)),
+        _read_publish_failure(HttpResponse(500, words.encode())),
+    ):
+        assert said.detail.isprintable()
+        assert said.detail.startswith(r"\x1b]0;owned\x07\nxxx")
+        assert len(said.detail) < 400
 
 
 def test_autosharding_is_that_of_the_recording() -> None:
