@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from binascii import a2b_base64
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -91,7 +92,14 @@ def row_of(fields: dict[str, Any], bloom_filter: bytes | None) -> InputRow:
     if "sds_ids" in fields:
         fields["sds_ids"] = tuple(fields["sds_ids"])
     fields.pop("sub_order", None)
-    return InputRow(**fields, bloom_filter=bloom_filter)
+    # Not as keyword arguments: Python compares each name of parsed JSON, which is not interned, with every parameter.
+    columns = {**InputRow._field_defaults, **fields, "bloom_filter": bloom_filter}
+    if len(columns) > len(InputRow._fields):
+        raise ValueError("a row has a column that rows do not have")
+    return InputRow._make(_values(columns))
+
+
+_values = itemgetter(*InputRow._fields)
 
 
 def _parse_entry(fields: dict[str, str]) -> HistoryEntry:
