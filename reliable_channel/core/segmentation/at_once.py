@@ -23,7 +23,7 @@ def complete_at_once(
     held: list[HeldSegment] = []
     payloads: list[bytes] = []
     most = min(config.max_message_bytes, config.max_buffered_bytes, config.max_buffered_bytes_per_sender)
-    whole, first_lamport, began, now = b"", None, 0, 0
+    whole, first_lamport, began, now = b"", 0, 0, 0
     for index, (segment, at, sds_id, lamport) in enumerate(arrivals):
         if isinstance(segment, Malformed) or lamport is None:
             return None

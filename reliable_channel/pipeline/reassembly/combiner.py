@@ -24,7 +24,15 @@ from reliable_channel.pipeline.gc_paused import gc_paused
 from reliable_channel.pipeline.handover import deserialize, serialize
 from reliable_channel.pipeline.reassembly import memory
 from reliable_channel.pipeline.reassembly.set_results import Message
-from reliable_channel.pipeline.reassembly.sets import HashSets, InputRow, SegmentDecryptor, SegmentRow, Tick, take_rows
+from reliable_channel.pipeline.reassembly.sets import (
+    HashSets,
+    InputRow,
+    SegmentDecryptor,
+    SegmentRow,
+    Tick,
+    take_at_once,
+    take_rows,
+)
 from reliable_channel.pipeline.result_files import Result, ResultFiles, group_by_table, pack
 
 FLUSH_BYTES = 16 * 1024 * 1024
@@ -107,21 +115,28 @@ class Combiner:
                     for some in _split_rows(segments.rows(hash_)):
                         yield from to_state.add(hash_, ForState(b"", some).to_bytes())
                     continue
-                sets, results = self._rebuild(segments.rows(hash_), done.get(hash_, ()))
+                sets, results = self._rebuild(segments, hash_, done.get(hash_, ()))
                 written.add(results)
-                if sets.must_persist and (blob := sets.to_bytes()):
+                if sets is not None and sets.must_persist and (blob := sets.to_bytes()):
                     yield from to_state.add(hash_, ForState(blob, ()).to_bytes())
             written.flush()
             for blob in pack([*files.for_driver, *files.finish()]):
                 yield from to_state.add(None, blob)
 
-    def _rebuild(self, rows: Iterator[SegmentRow], known: Sequence[memory.Done]) -> tuple[HashSets, list[Result]]:
-        """Apply the rows of one hash; returns its sets and their results."""
+    def _rebuild(
+        self, segments: _Segments, hash_: bytes, known: Sequence[memory.Done]
+    ) -> tuple[HashSets | None, list[Result]]:
+        """Apply the rows of one hash; returns its sets, or ``None`` if nothing is to be remembered, and their
+        results."""
+        if not known:
+            at_once = take_at_once(segments.rows(hash_), len(segments.by_hash[hash_]), self._config)
+            if at_once is not None:
+                return None, at_once
 
         def begin(blob: bytes | None) -> HashSets:
             return HashSets(self._config, known) if blob is None else HashSets.from_bytes(blob, self._config)
 
-        return take_rows(begin(None), begin, rows, self._decrypt)
+        return take_rows(begin(None), begin, segments.rows(hash_), self._decrypt)
 
 
 def read_open_before(paths: PathSettings) -> OpenHashes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -31,6 +32,7 @@ from reliable_channel.core.segmentation import (
     SetExpired,
     SetOverdue,
 )
+from reliable_channel.core.segmentation.at_once import Arrival, complete_at_once
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.segment import Dialect, decode_segment
@@ -289,6 +291,28 @@ class HashSets:
                 self._must_persist = True
                 detail = "not a segment of the payload with this hash"
                 yield make_event_result(event, "poisoned_segment", detail, record, now)
+
+
+def take_at_once(rows: Iterator[SegmentRow], count: int, config: SegmentationConfig) -> list[Row] | None:
+    """The results of the ``count`` rows of a hash about which nothing else is known, if they are one message whose
+    segments arrive once each and in order: those of :func:`take_rows`, which would leave nothing to remember. Else
+    ``None``."""
+    first = row = next(rows)
+    scope = first.scope
+
+    def arrivals() -> Iterator[Arrival]:
+        nonlocal row
+        for row in chain((first,), rows):
+            if row.encrypted or row.kafka_partition != first.kafka_partition or row.scope != scope:
+                return
+            segment = decode_segment(row.content, _ALONE[row.segment_dialect])
+            yield segment, row.event_us // 1000, row.sds_id, row.lamport_timestamp
+
+    try:
+        completed = complete_at_once(scope, arrivals(), count, config)
+        return None if completed is None else [*make_completed_results(completed, row[:3], config)]
+    except Exception:  # take_rows meets it too, and sets the row aside
+        return None
 
 
 def take_rows(
