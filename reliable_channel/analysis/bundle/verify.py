@@ -71,7 +71,9 @@ class EvidenceCheck(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.outcome:17}  {self.what}" + (f": {text.printable(self.detail, 600)}" if self.detail else "")
+        return f"{self.outcome:17}  {text.printable(self.what, 600)}" + (
+            f": {text.printable(self.detail, 600)}" if self.detail else ""
+        )
 
 
 class BundleSnapshot(TableSnapshot):

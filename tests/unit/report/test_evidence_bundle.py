@@ -392,6 +392,20 @@ def test_a_hostile_file_is_refused(data: bytes, make: Callable[[bytes], bytes], 
         read_bundle(make(data))
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "several"),
+    [("acks", "evidence", False), ("delivery_status", "acknowledged_by", True), ("delivery_status", "detail", False)],
+)
+def test_no_text_of_a_bundle_controls_a_terminal_or_forges_a_line(
+    data: bytes, table: str, column: str, several: bool
+) -> None:
+    hostile = "\x1b]0;owned\x07\u202e\nok                 everything"
+    edit = edit_rows(f"tables/{table}.jsonl", lambda row: row.update({column: [hostile] if several else hostile}))
+    lines = [str(each) for each in check(change(data, edit))]
+    assert any(r"\x1b]0;owned" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
 def test_a_bundle_that_describes_nothing_is_refused(data: bytes) -> None:
     for about in ({}, {"observer": None}, {"observer": {}, "message": {}}, {"message": {"content_topic": 1}}):
         described: dict[str, object] = {"format": archive.FORMAT, **about}
