@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,168 +35,151 @@ class ReportSection:
     empty: str
 
 
-def _name(key: str, heading: str) -> ReportColumn:
-    return ReportColumn(key, heading, text.name, right=False)
-
-
-def _sentence(value: Any) -> str:
+def _write_sentence(value: Any) -> str:
     return text.name(value, 200)
 
 
-def _words(key: str, heading: str) -> ReportColumn:
-    return ReportColumn(key, heading, text.words, right=False)
+_WRITERS: dict[str, Write] = {
+    key: write
+    for write, keys in (
+        (text.name, "channel_id sender_id name node nodes vantage acknowledged_by"),
+        (text.words, "verdict cause guessed_unit outcome purpose stage reason disposition status query"),
+        (text.time, "first_seen last_seen newest from_time to_time"),
+        (text.duration, "p50_ms p90_ms p95_ms p99_ms"),
+        (text.size, "payload_bytes state_bytes"),
+        (text.percent, "loss"),
+        (text.number, "rows_per_s"),
+        (text.short, "message_key"),
+        (_write_sentence, "detail"),
+    )
+    for key in keys.split()
+}
+"""How the cells of a column are written; those of others are whole numbers."""
+
+_HEADINGS = {
+    "channel_id": "channel",
+    "sender_id": "sender",
+    "message_key": "message",
+    "detail": "evidence",
+    "acknowledged_by": "who has it",
+    "first_seen": "first trace (UTC)",
+    "last_seen": "last seen (UTC)",
+    "newest": "newest (UTC)",
+    "from_time": "from (UTC)",
+    "to_time": "to (UTC)",
+    "payload_bytes": "payload",
+    "state_bytes": "state",
+    "rows_per_s": "rows/s",
+    "p50_ms": "half",
+    "p90_ms": "90 %",
+    "p95_ms": "95 % took",
+    "p99_ms": "99 %",
+    "micro_batches": "micro-batches",
+    "parity_count": "parity segments",
+    "least": "least, as sent",
+    "most": "greatest, as sent",
+    "sent": "sent meanwhile",
+    "unseen": "of these never seen",
+    "unbroken": "senders it hides nothing of",
+    "broken": "whose chain breaks",
+    "silent": "not heard since",
+    "named": "missing, named by others",
+    "elsewhere": "seen elsewhere",
+    "lacking": "of these not in the store",
+    "vantage": "vantage point",
+    "nodes": "its node",
+    "from_a_store": "of these a store had",
+}
+"""The headings of columns that are not headed by their key."""
+
+_LEFT = {text.name, text.words, text.short, _write_sentence}
 
 
-def _counts(*names: str) -> Iterator[ReportColumn]:
-    """Columns of numbers, headed as they are called."""
-    return (ReportColumn(name, name, text.count) for name in names)
+def _make_section(key: str, title: str, columns: str, empty: str) -> ReportSection:
+    """A section with ``columns``: their keys, each with ``=heading`` where it has another one here, and ``*`` where it
+    is wide."""
+    made = []
+    for column in columns.split():
+        name, _, heading = column.rstrip("*").partition("=")
+        write = _WRITERS.get(name, text.count)
+        right = write not in _LEFT and name != "first_seen"
+        heading = heading or _HEADINGS.get(name, name.replace("_", " "))
+        made.append(ReportColumn(name, heading, write, right, column.endswith("*")))
+    return ReportSection(key, title, tuple(made), empty)
 
-
-_QUANTILES = tuple(
-    ReportColumn(f"{k}_ms", h, text.duration) for k, h in (("p50", "half"), ("p90", "90 %"), ("p99", "99 %"))
-)
 
 SECTIONS: tuple[ReportSection, ...] = (
-    ReportSection(
+    _make_section(
         "channels",
         "Channels",
-        (
-            _name("channel_id", "channel"),
-            *_counts("messages", "delivered", "late", "repaired", "missing", "unknown"),
-            ReportColumn("loss", "loss", text.percent),
-            ReportColumn("payload_bytes", "payload", text.size),
-            ReportColumn("last_seen", "last seen (UTC)", text.time),
-        ),
+        "channel_id messages delivered late repaired missing unknown loss payload_bytes last_seen",
         "No channel is known in this window.",
     ),
-    ReportSection(
-        "causes",
-        "Why messages were not delivered",
-        (_words("verdict", "verdict"), _words("cause", "cause"), *_counts("messages")),
-        "No verdict names a loss.",
-    ),
-    ReportSection(
+    _make_section("causes", "Why messages were not delivered", "verdict cause messages", "No verdict names a loss."),
+    _make_section(
         "missing",
         "Missing messages, the newest first",
-        (
-            ReportColumn("first_seen", "first trace (UTC)", text.time, right=False),
-            _name("channel_id", "channel"),
-            _name("sender_id", "sender"),
-            ReportColumn("message_key", "message", text.short, right=False),
-            _words("cause", "cause"),
-            ReportColumn("detail", "evidence", _sentence, right=False, wide=True),
-            ReportColumn("acknowledged_by", "who has it", text.name, right=False, wide=True),
-        ),
+        "first_seen channel_id sender_id message_key cause detail* acknowledged_by*",
         "No message has the verdict missing.",
     ),
-    ReportSection(
+    _make_section(
         "latency_by_channel",
         "How long messages took, from their sender's timestamp to their delivery in causal order",
-        (_name("name", "channel"), *_counts("messages"), *_QUANTILES),
+        "name=channel messages p50_ms p90_ms p99_ms",
         "No delivered message has a plausible timestamp.",
     ),
-    ReportSection(
+    _make_section(
         "odd_timestamps",
         "Implausible timestamps",
-        (
-            _name("channel_id", "channel"),
-            _name("sender_id", "sender"),
-            _words("guessed_unit", "guessed unit"),
-            *_counts("messages"),
-            ReportColumn("least", "least, as sent", text.count),
-            ReportColumn("most", "greatest, as sent", text.count),
-        ),
+        "channel_id sender_id guessed_unit messages least most",
         "The timestamps of all senders are plausible.",
     ),
-    ReportSection(
+    _make_section(
         "acknowledgements_by_channel",
         "How long acknowledgements took, from the first sight of the message",
-        (_name("name", "channel"), *_counts("acknowledgements"), *_QUANTILES),
+        "name=channel acknowledgements p50_ms p90_ms p99_ms",
         "Nothing was acknowledged.",
     ),
-    ReportSection(
+    _make_section(
         "parity",
         "What parity saved, and what was one short",
-        (
-            ReportColumn("parity_count", "parity segments", text.count),
-            _words("outcome", "outcome"),
-            *_counts("messages"),
-        ),
+        "parity_count outcome messages",
         "No message of several segments is complete or given up.",
     ),
-    ReportSection(
+    _make_section(
         "stores",
         "What store nodes answered",
-        (
-            _name("node", "node"),
-            _words("purpose", "purpose"),
-            *_counts("asked", "present", "absent", "error"),
-        ),
+        "node purpose asked present absent error",
         "No store node was asked.",
     ),
-    ReportSection(
+    _make_section(
         "refetch",
         "Asking for what is missing",
-        (*_counts("attempt", "requests", "answered", "found", "failed"),),
+        "attempt requests answered found failed",
         "Nothing was asked for by its hash.",
     ),
-    ReportSection(
+    _make_section(
         "quarantine",
         "What was quarantined",
-        (
-            _words("stage", "stage"),
-            _words("reason", "reason"),
-            _words("disposition", "disposition"),
-            *_counts("records"),
-            ReportColumn("newest", "newest (UTC)", text.time),
-        ),
+        "stage reason disposition records newest",
         "No record was quarantined.",
     ),
-    ReportSection(
+    _make_section(
         "source_gaps",
         "What was never seen",
-        (
-            _name("name", "gap"),
-            ReportColumn("cause", "cause", text.words, right=False, wide=True),
-            _words("status", "status"),
-            ReportColumn("from_time", "from (UTC)", text.time),
-            ReportColumn("to_time", "to (UTC)", text.time),
-            ReportColumn("sent", "sent meanwhile", text.count, wide=True),
-            ReportColumn("unseen", "of these never seen", text.count, wide=True),
-            ReportColumn("unbroken", "senders it hides nothing of", text.count),
-            ReportColumn("broken", "whose chain breaks", text.count),
-            ReportColumn("silent", "not heard since", text.count),
-            ReportColumn("named", "missing, named by others", text.count),
-            ReportColumn("elsewhere", "seen elsewhere", text.count, wide=True),
-            ReportColumn("lacking", "of these not in the store", text.count, wide=True),
-        ),
+        "name=gap cause* status from_time to_time sent* unseen* unbroken broken silent named elsewhere* lacking*",
         "There are no gaps.",
     ),
-    ReportSection(
+    _make_section(
         "vantages",
         "Where envelopes were seen",
-        (
-            _name("vantage", "vantage point"),
-            _name("nodes", "its node"),
-            *_counts("seen"),
-            ReportColumn("not_seen", "not seen", text.count),
-            ReportColumn("from_a_store", "of these a store had", text.count),
-            ReportColumn("newest", "newest (UTC)", text.time),
-        ),
+        "vantage nodes seen not_seen from_a_store newest",
         "No bridge said what it saw.",
     ),
-    ReportSection(
+    _make_section(
         "pipeline",
         "The pipeline",
-        (
-            _words("query", "query"),
-            ReportColumn("micro_batches", "micro-batches", text.count),
-            *_counts("rows"),
-            ReportColumn("rows_per_s", "rows/s", text.number),
-            ReportColumn("p95_ms", "95 % took", text.duration),
-            *_counts("lag"),
-            ReportColumn("state_bytes", "state", text.size),
-        ),
+        "query micro_batches rows rows_per_s p95_ms lag state_bytes",
         "There are no metrics in this window; they go by the wall clock.",
     ),
 )
