@@ -240,11 +240,7 @@ class TableSnapshot:
                 f"The query took more than {self._patience_s:.0f} s.", "Narrow the time range or the channel."
             ) from None
         except (duckdb.BinderException, duckdb.CatalogException) as error:
-            raise EnvironmentFault(
-                f"The table {' or '.join(self._list_older() or names)} was made by another version"
-                f" ({_first_line(error)}).",
-                "`reliable-channel rebuild` derives the tables again.",
-            ) from error
+            raise make_version_fault(self._list_older() or names, _first_line(error)) from error
         except (duckdb.IOException, duckdb.InvalidInputException, OSError, pa.ArrowException) as error:
             raise unreadable(" or ".join(names), error) from error
 
@@ -291,6 +287,14 @@ class TableSnapshot:
     def _source(self, name: str) -> Any:
         dataset = self.dataset(name)
         return arrow_schema(BY_NAME[name]).empty_table() if dataset is None else dataset
+
+
+def make_version_fault(names: Iterable[str], what: str) -> EnvironmentFault:
+    """The error for one of these tables, which lacks a column that is read."""
+    return EnvironmentFault(
+        f"The table {' or '.join(names)} was made by another version ({what}).",
+        "`reliable-channel rebuild` derives the tables again.",
+    )
 
 
 def _refuse(error: BaseException) -> LocalError:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
-from reliable_channel.analysis.report.snapshot import TableSnapshot, with_whole_sums
+from reliable_channel.analysis.report.snapshot import TableSnapshot, make_version_fault, with_whole_sums
 from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import in_our_time, unreadable
 from reliable_channel.lake.schema import arrow_schema
@@ -102,7 +102,7 @@ class Window:
 
 class TableWindow:
     """One window of a snapshot, or of the newest tables in a directory. Not thread-safe; cheap to make: one per
-    request. Raises :class:`EnvironmentFault` when a table cannot be read."""
+    request. Raises :class:`EnvironmentFault` when a table cannot be read, or lacks a column."""
 
     def __init__(self, tables: TableSnapshot | str | Path, window: Window | None = None) -> None:
         if not isinstance(tables, TableSnapshot):
@@ -203,13 +203,8 @@ class TableWindow:
             data = self.snapshot.dataset(name)
             if data is None:
                 return pa.schema([schema.field(column) for column in columns]).empty_table()
-            here = [column for column in columns if column in data.schema.names]
-            result = data.to_table(columns=here, filter=where(data.schema.names))
+            if absent := [column for column in columns if column not in data.schema.names]:
+                raise make_version_fault([name], f"{', '.join(absent)} missing")
+            return in_our_time(data.to_table(columns=list(columns), filter=where(data.schema.names)))
         except (DeltaError, pa.ArrowException, OSError) as error:
             raise unreadable(name, error) from error
-        for column in columns:
-            if column not in here:  # of a table that an older version made
-                result = result.append_column(
-                    schema.field(column), pa.nulls(result.num_rows, schema.field(column).type)
-                )
-        return in_our_time(result)

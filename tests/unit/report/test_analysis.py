@@ -105,9 +105,11 @@ def test_a_missing_table_is_empty_until_it_is_required(tmp_path: Path) -> None:
         nothing.snapshot.require_any()
 
 
-def test_a_table_of_an_older_version_has_nulls_in_the_columns_it_lacks(tmp_path: Path) -> None:
+def test_a_table_of_an_older_version_is_refused_where_a_column_that_it_lacks_is_read(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "acks"), pa.table({"sds_id": ["a"], "latency_ms": [5]}))
-    assert TableWindow(tmp_path).query("SELECT sds_id, evidence FROM acks").values.tolist() == [["a", None]]
+    assert TableWindow(tmp_path).query("SELECT sds_id FROM acks").values.tolist() == [["a"]]
+    with pytest.raises(EnvironmentFault, match=r"acks was made by another version \(evidence missing\).*rebuild"):
+        TableWindow(tmp_path).query("SELECT sds_id, evidence FROM acks")
 
 
 def test_windows_of_a_snapshot_show_its_versions_of_the_tables(tmp_path: Path, sample_tables: Path) -> None:
