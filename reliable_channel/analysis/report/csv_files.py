@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
 from reliable_channel.analysis.report.summary import SECTIONS
 from reliable_channel.core.errors import EnvironmentFault
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+_FORMULA = re.compile("(^|;)( *[=+@＝＋－＠-])")
 
 
 def safe(value: Any) -> Any:
@@ -18,10 +19,8 @@ def safe(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     # Strangers choose names, and a spreadsheet runs what begins like a formula, also in quotes and after spaces (OWASP,
-    # *CSV Injection*).
-    text = "".join(c if c.isprintable() else " " for c in value)
-    begins = (value.lstrip(" "), text.lstrip(" "))
-    return "'" + text if any(part.startswith(_FORMULA) for part in begins) else text
+    # *CSV Injection*). Where commas are decimal, it takes a semicolon for the end of a cell.
+    return _FORMULA.sub(r"\1'\2", "".join(c if c.isprintable() else " " for c in value))
 
 
 def write(report: dict[str, Any], directory: Path) -> None:

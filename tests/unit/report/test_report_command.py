@@ -426,6 +426,10 @@ def test_what_begins_like_a_formula_is_text(value: str) -> None:
     assert csv_files.safe(value).startswith("'")
 
 
+def test_what_is_like_a_formula_where_semicolons_end_cells_is_text() -> None:
+    assert csv_files.safe("talk; =1+1;\t-2;x=3;@SUM(A1)") == "talk;' =1+1;' -2;x=3;'@SUM(A1)"
+
+
 def test_other_cells_stay_as_they_are() -> None:
     assert [csv_files.safe(v) for v in ("plain", -1.5, None, "a=b")] == ["plain", -1.5, None, "a=b"]
 
