@@ -41,7 +41,7 @@ class SegmentState(StrEnum):
     EXHAUSTED = "exhausted"
     """Every retransmission went unacknowledged, or its send failed."""
     RELEASED = "released"
-    """Unacknowledged, but its send was delivered without it."""
+    """Dispatched and unacknowledged, but its send was delivered without it."""
 
 
 class SegmentInput(StrEnum):
@@ -187,6 +187,8 @@ class OutgoingBuffer:
             segment.wait = max(segment.wait, min(2 * (now - segment.queued_at), MAX_STRETCHED_WAIT_MS))
         segment.queued_at = None
         segment.move(SegmentInput.SENT)
+        if segment.send.complete_for:
+            self._release(segment.send)
         self._restart(segment, now)
 
     def possibly(self, segment: OwnSegment, now: int) -> None:
@@ -246,9 +248,14 @@ class OutgoingBuffer:
             return
         send.complete_for[by] = None
         events.append(RecipientAcknowledged(now, send.send_id, by, send.required, len(send.segments), evidence))
-        # Any k of k + m segments are the message (docs/spec/sds.md, *Acknowledgements*).
+        self._release(send)
+
+    def _release(self, send: OwnSend) -> None:
+        """End the retransmissions of a send: any k of k + m segments are the message (docs/spec/sds.md,
+        *Acknowledgements*)."""
         for segment in send.segments:
-            if segment.state in OPEN_STATES:
+            # One that has not left yet is named by later messages, so it must leave, by another process if need be.
+            if segment.state in OPEN_STATES and segment.has_left:
                 segment.move(SegmentInput.RELEASE)
         self._finish(send)
 

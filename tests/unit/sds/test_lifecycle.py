@@ -267,6 +267,22 @@ def test_any_required_segments_complete_a_message_and_release_the_rest() -> None
     assert [event.acknowledged for event in of_type(certain, SegmentAcknowledged)] == [(0, 1, 2)]
 
 
+def test_parity_that_has_not_left_leaves_after_a_restart_too_and_once() -> None:
+    """It was released when the data was acknowledged. Only the process that ended had it in its queue, and later
+    messages name it as the one before them."""
+    alice = opened(sync_min_interval_ms=0, wait_for_sent=True)
+    data, parity = sent_ids(alice, b"data", b"parity", required=1)
+    alice.record_sent(data, T0)
+    assert len(of_type(alice.receive(message("b1", history=(data,)), T0 + 1), SendDelivered)) == 1
+    assert parity in [entry.message_id for entry in alice.send(b"next", T0 + 2).outgoing[0].message.causal_history]
+    restored = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    restored.reopen(T0 + 3)
+    assert [outgoing.message.message_id for outgoing in restored.unacknowledged()][:1] == [parity]
+    restored.record_sent(parity, T0 + 4)
+    assert parity not in [outgoing.message.message_id for outgoing in restored.unacknowledged()]
+    assert restored.next_due() is None
+
+
 def test_each_participant_completes_a_message_for_itself() -> None:
     alice = opened()
     ids = sent_ids(alice, b"a", b"b")
