@@ -146,7 +146,8 @@ class ChannelState:
         size, layout = self.config.causal_history_size, self.config.history_layout
         counts = self.log.holds if owed is None else self.outgoing.has_left
         usual = self.log.last(size, self.clock or 0, counts)
-        mine = self.log.get(next(filter(counts, chain((self.last_own,), reversed(self.outgoing.segments))), ""))
+        own = (self.last_own,) if owed is None else chain((self.last_own,), reversed(self.outgoing.segments))
+        mine = self.log.get(next(filter(counts, own), ""))
         if usual and mine is not None and mine not in usual:
             # Each sender's messages form a chain: who lacks one learns of it from any later one. Second, because the
             # room may not suffice for all, and the newest comes first (docs/sds.md, *Decisions*).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +90,21 @@ def test_a_small_config_still_makes_room() -> None:
     for number in range(50):
         channel.receive(message(f"m{number}", f"s{number}", T0 + number), T0 + number)
     assert len(log_positions(channel)) <= 3
+
+
+def test_a_send_whose_predecessor_left_the_log_searches_no_other_own_message() -> None:
+    """With 50 000 segments of finished sends, each send looked through all of them."""
+
+    class NotSearched(dict):
+        def __reversed__(self) -> Never:
+            raise AssertionError
+
+    alice = opened(max_log_entries=32, sync_min_interval_ms=0)
+    alice.receive(message("first", lamport=T0 + 1), T0 + 1)
+    own = alice.send(b"mine", T0 + 2).outgoing[0].message.message_id
+    for number in range(64):
+        alice.receive(message(f"m{number}", f"name {number}", T0 + 3 + number), T0 + 3 + number)
+    assert own not in [message_id for _, message_id in log_positions(alice)]
+    alice._state.outgoing.segments = NotSearched(alice._state.outgoing.segments)
+    named = [entry.message_id for entry in alice.send(b"next", T0 + 100).outgoing[0].message.causal_history]
+    assert named == ["m62", "m63"]
