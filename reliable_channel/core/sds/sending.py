@@ -178,7 +178,7 @@ class SdsSender:
             if state.config.wire_family is WireFamily.NIM:  # its peers name it
                 state.incoming.syncs.add(message_id, me)
                 if state.repair is not None:  # … and ask for it
-                    state.repair.keep(message_id, data)
+                    state.repair.keep(message_id, data, own=True)
         if state.sync is not None:
             state.sync.settle(self._list_owed(), state.log.__contains__, now)
         self._spoke(now)
@@ -246,7 +246,7 @@ class SdsSender:
         state.insert_into_filter(message_id, now, events)
         state.review.track(message_id, message.sender_id, lamport, now, now, events)
         if state.repair is not None:
-            state.repair.keep(message_id, data)
+            state.repair.keep(message_id, data, own=True)
         return OwnSegment(message_id, index, data, state.config.acknowledgement_timeout_ms)
 
     def _remove_missing(self, message_id: str, now: int, events: list[SdsEvent]) -> None:

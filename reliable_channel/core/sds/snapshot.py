@@ -166,7 +166,7 @@ def _read_timers(proto: pb.SdsState, state: ChannelState) -> None:
             state.repair.restore_response(response.message_id, response.due)
         state.repair.answers_since, state.repair.answers = proto.repair_answers_since, proto.repair_answers
         for kept in proto.kept:
-            state.repair.keep(kept.message_id, kept.data, kept.size)
+            state.repair.keep(kept.message_id, kept.data, kept.size, own=kept.own)
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------
@@ -238,9 +238,8 @@ def _write_repair(proto: pb.SdsState, repair: Repair, with_kept: bool) -> None:
         proto.repair_responses.add(message_id=message_id, due=due)
     proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
     if with_kept:
-        for message_id in repair.kept:
-            size = repair.kept[message_id][1]
-            proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size)
+        for message_id, (_, size, own) in repair.kept.items():
+            proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size, own=own)
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:

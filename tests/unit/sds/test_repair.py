@@ -259,6 +259,23 @@ def test_what_waited_long_is_kept_from_its_delivery_on() -> None:
     assert [event.message_id for event in of_type(step, RepairScheduled)] == ["b4", "b5", "b6"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_others_messages_make_room_before_own_ones_until_these_take_half_of_it(restarts: bool) -> None:
+    """An own message was dropped for the 220 messages that came after it; if it was lost on its way, nobody had it."""
+    alice = opened(sync_min_interval_ms=0, max_kept_bytes=8_000)
+    own = [alice.send(bytes([number]) * 900, T0 + number).outgoing[0].message.message_id for number in (1, 2)]
+    for number in range(3, 20):
+        if restarts:
+            alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + number)
+    step = alice.receive(asking("c1", own[0], "b3", "b18", "b19"), T0 + 20)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == [own[0], "b18", "b19"]
+    for number in range(20, 30):
+        own.append(alice.send(bytes([number]) * 900, T0 + number).outgoing[0].message.message_id)
+    step = alice.receive(asking("c2", own[2], own[-1], "b17", "b19", lamport=T0 + 60), T0 + 30)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == [own[-1]]
+
+
 def test_what_fell_out_of_the_bound_before_t_resp_is_not_sent() -> None:
     alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
     alice.receive(message("b1", content=bytes([1]) * 900), T0 + 1)

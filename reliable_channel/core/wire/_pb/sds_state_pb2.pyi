@@ -343,11 +343,13 @@ class Timer(_message.Message):
     def __init__(self, message_id: _Optional[str] = ..., due: _Optional[int] = ..., sender_id: _Optional[str] = ...) -> None: ...
 
 class Kept(_message.Message):
-    __slots__ = ("message_id", "data", "size")
+    __slots__ = ("message_id", "data", "size", "own")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     data: bytes
     size: int
-    def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+    own: bool
+    def __init__(self, message_id: _Optional[str] = ..., data: _Optional[bytes] = ..., size: _Optional[int] = ..., own: _Optional[bool] = ...) -> None: ...
