@@ -342,7 +342,7 @@ class ChannelMachine:
             )
         if message.channel_id != self.channel_id:
             return StepResult(given, (), keep=False)
-        if message.sender_id == self.sender_id:
+        if message.sender_id == self.sender_id and message.message_id not in self.sds.missing_ids():
             return StepResult(given, self._check_own(message, now), keep=False)
         verified = id_verified(message, self.sds_config.wire_family, plaintext=given.content)
         if given.content is not None:

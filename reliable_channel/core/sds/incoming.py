@@ -173,7 +173,8 @@ class IncomingBuffer:
         a stranger could name honest ids first, and flood its own share, so that nobody waits for them."""
         self.before_observation = Remembered(config.max_remembered, config.max_remembered_bytes)
         self.syncs = Remembered(MAX_SYNCS, MAX_SYNCS_BYTES)
-        """Received sync messages: they meet the dependencies that name them, and do not take ids away from content."""
+        """Received sync messages, and own messages of a lost state: they meet the dependencies that name them, and do
+        not take ids away from content."""
         # A heap. Entries of timers that were changed or ended stay in it, and are skipped when they come up: finding
         # one to remove it would take a look at all.
         self._timers: list[tuple[int, str]] = []

@@ -88,8 +88,13 @@ class SdsReceiver:
         """Process one message in the order of the specification: ignore, refuse, then what its kind asks for."""
         state, message = self._state, arrival.message
         now, events = arrival.now, arrival.events
+        if message.channel_id != state.channel_id:
+            return events
         # Own messages acknowledge nothing (docs/spec/sds.md, *Known mistakes of implementations*).
-        if message.channel_id != state.channel_id or message.sender_id == state.participant_id:
+        if message.sender_id == state.participant_id:
+            # Of a state that was lost, and named without a sender. The id shows that it is no stranger's.
+            if arrival.id_verified and message.message_id in state.incoming.missing:
+                self.note_sync(message.message_id, message.sender_id, now, events)
             return events
         content, lamport, config = message.content, message.lamport_timestamp, state.config
         digest = content_digest(content) if content else arrival.digest
@@ -349,7 +354,8 @@ class SdsReceiver:
         self._order.make_room(self._drop_surplus_missing(sender_id, now, events), now, events)
 
     def note_sync(self, message_id: str, sender_id: str, now: int, events: list[SdsEvent]) -> None:
-        """Record a received or sent sync message, because nim-sds peers name them in histories."""
+        """Record a message that meets dependencies and is not delivered: a sync message, which nim-sds peers name in
+        histories, or an own one of a lost state."""
         incoming = self._state.incoming
         incoming.syncs.add(message_id, sender_id)
         incoming.discard(message_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from reliable_channel.channel.retrieval import StoreRetrieval, TimeRange
 from reliable_channel.channel.steps import EnvelopeReceived, encode_input
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.sds import SdsChannel, SdsStep
-from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, encode_sds_message
+from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, decode_sds_message, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import StoreUnavailable
 from reliable_channel.transport.memory import DEFAULT_PUBSUB_TOPIC, MemoryNetwork, MemoryNode
@@ -221,6 +222,23 @@ def test_what_names_ones_own_messages_of_a_state_that_was_not_kept_does_not_wait
         bob.channel.send(answer)
     world.run(10_000)
     assert alice.payloads == [b"two", *answers]
+
+
+def test_what_names_such_a_message_without_its_sender_waits_until_a_copy_of_it_comes() -> None:
+    """The store had it, and it was ignored as one's own."""
+    world = World()
+    alice, _ = world.join("alice"), world.node("bob").subscribe([TOPIC])
+    alice.channel.send(b"one")
+    world.run(3_000)
+    mine = next(message for sender, message in world.on_wire if sender == "alice")
+    own = decode_sds_message(mine.payload)
+    assert isinstance(own, SdsMessage)
+    alice.channel.close()
+    alice = world.join("alice")
+    answer = SdsMessage("carol", "c1", CHANNEL, world.now + 1, (HistoryEntry(own.message_id),), content=b"two")
+    world.network.publish("carol", replace(mine, payload=encode_sds_message(answer)), DEFAULT_PUBSUB_TOPIC)
+    world.run(20_000)
+    assert alice.payloads == [b"two"]
 
 
 def test_ones_own_messages_that_come_back_are_no_other_device(tmp_path: Path) -> None:

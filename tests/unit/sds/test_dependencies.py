@@ -411,3 +411,16 @@ def test_the_history_of_a_message_that_was_rebuilt_first_counts_when_it_comes(re
     # Nothing says which history is Bob's: what any copy names is looked for, and acknowledges nothing but that.
     assert [event.message_id for event in of_type(step, MissingDependency)] == ["x"]
     assert of_type(step, Acknowledged) == []
+
+
+def test_an_own_message_of_a_lost_state_meets_what_names_it_if_it_shows_that_it_is_ones_own() -> None:
+    """It was ignored, and what named it without its sender waited for an hour. A stranger may use any sender id."""
+    own = opened().send(b"mine", T0).outgoing[0].message
+    alice = opened()
+    alice.receive(message("b1", history=(own.message_id,)), T0 + 1)
+    assert alice.receive(replace(own, content=b"forged"), T0 + 2, id_verified=False).events == ()
+    assert alice.receive(own, T0 + 3, id_verified=None).events == ()
+    step = alice.receive(own, T0 + 4, id_verified=True)
+    assert [(event.message_id, event.lost_dependencies) for event in of_type(step, Delivered)] == [("b1", ())]
+    assert alice.missing_ids() == ()
+    assert alice.receive(own, T0 + 5, id_verified=True).events == ()
