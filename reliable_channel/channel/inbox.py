@@ -246,6 +246,8 @@ class Inbox:
         """Ask for the segments of overdue sets, and for evicted sets for which there is room; give up sets and
         unverified chains whose time is up."""
         effects = self._follow(self.reassembler.expire(now), now)
+        if now < self.reassembler.spared_until:
+            return effects
         again, lost = self.evicted.take_due(now, self.reassembler.has_room_for)
         for evicted in again:
             self.reassembler.revive(*evicted.key)
@@ -258,7 +260,9 @@ class Inbox:
 
     def next_due(self) -> int | None:
         gate = self.gate.next_due() if self.gate is not None else None
-        return earliest(self.reassembler.next_due(), self.evicted.next_due(), gate)
+        others = earliest(self.evicted.next_due(), gate)
+        spared = None if others is None else max(others, self.reassembler.spared_until)
+        return earliest(self.reassembler.next_due(), spared)
 
     def forget_spare(self) -> None:
         """Drop everything that a snapshot does not contain, so that this object continues exactly as one restored from

@@ -431,6 +431,10 @@ class ChannelMachine:
     # ---- timers --------------------------------------------------------------------------------------------------
 
     def _tick(self, now: int) -> list[Effect]:
+        due = self.next_due()
+        # Once for each: a process that is late again and again gives up sets all the same.
+        if due is not None and self.inbox.reassembler.spared_until < due < now - SLEPT_MS:
+            self.inbox.reassembler.wake(now)
         step = self.sds.tick(now, SLEPT_MS)
         effects = self._make_dispatches(step.outgoing, now)
         effects += self._follow(step.events, None, now)

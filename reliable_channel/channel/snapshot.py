@@ -101,7 +101,7 @@ _TIMES = frozenset(
     {
         *("now", "last_active", "at", "first_seen", "last_seen", "since_ms", "since", "until", "due", "search_due"),
         *("ask_due", "completed_at", "received_at", "lost_at", "queued_at", "tracked_since", "repair_answers_since"),
-        *("sync_due", "sync_owed_due", "sync_waiting_since"),
+        *("sync_due", "sync_owed_due", "sync_waiting_since", "spared_until"),
     }
 )
 """The fields of a snapshot that hold a time of the machine's clock (ms)."""

@@ -79,6 +79,8 @@ class Reassembler:
         self.config = config or SegmentationConfig()
         self._store = store
         self._now = -_NEVER
+        self.spared_until = 0
+        """Until when (ms) no set is given up; read-only for other modules."""
         self._patience = min(self.config.set_timeout_ms, self.config.max_set_lifetime_ms)
         self._sets = HeldSets()
         self._due = _NEVER  # a lower bound of when the next set expires
@@ -217,11 +219,20 @@ class Reassembler:
         self.work_spent = work.spent
         return events
 
+    def wake(self, now: int) -> None:
+        """After a sleep, give no set up before its last question can be answered: nobody listened meanwhile, and what
+        is missing may be in the backlog."""
+        self.spared_until = now + self.config.set_timeout_ms
+
+    def _end_of(self, held: OpenSet) -> int:
+        """When (ms) a set is given up."""
+        return max(held.first_seen + self.config.max_set_lifetime_ms, self.spared_until)
+
     def _give_up(self) -> list[SegmentationEvent]:
         """Do what is due by the time: end lifetimes, report overdue sets, forget completed ones."""
         events: list[SegmentationEvent] = []
         while (longest := self._sets.longest_open()) is not None:
-            if longest.first_seen + self.config.max_set_lifetime_ms > self._now:
+            if self._end_of(longest) > self._now:
                 break
             events.append(SetExpired(self._lose(longest), self._now))
         while (oldest := self._sets.least_recent_fresh()) is not None:
@@ -243,7 +254,7 @@ class Reassembler:
         if (ask_due := self._sets.next_ask()) is not None:
             yield ask_due
         if (longest := self._sets.longest_open()) is not None:
-            yield longest.first_seen + self.config.max_set_lifetime_ms
+            yield self._end_of(longest)
         if (first := self._sets.first_completed()) is not None:
             yield first.completed_at + self.config.completed_memory_ms
 
@@ -251,7 +262,7 @@ class Reassembler:
         """Report that a set is overdue."""
         config = self.config
         held.asks += 1
-        ends = held.first_seen + config.max_set_lifetime_ms
+        ends = self._end_of(held)
         last = ends - config.set_timeout_ms
         # The waits double, so that whoever opens sets to cause queries causes few; the last question leaves time for
         # its answer (docs/segmentation.md, *How long a set is kept*).
@@ -283,9 +294,8 @@ class Reassembler:
         held.last_seen = self._now
         self._sets.touch(held)
         if held.asks:
-            config = self.config
-            latest = held.first_seen + config.max_set_lifetime_ms - config.set_timeout_ms
-            held.ask_due = max(held.ask_due, min(self._now + config.set_timeout_ms, latest))
+            pause = self.config.set_timeout_ms
+            held.ask_due = max(held.ask_due, min(self._now + pause, self._end_of(held) - pause))
 
     def is_lost(self, segment: Segment, *, scope: Scope = (), sds_id: str = "", lamport: int | None = None) -> bool:
         """Whether a segment belongs to a send that was given up, so that it cannot complete anything."""
@@ -366,7 +376,7 @@ class Reassembler:
     def to_bytes(self) -> bytes:
         """Encode a deterministic, versioned protobuf snapshot, proportional in size to the data held in memory;
         payloads in the store are not part of it."""
-        return write_snapshot(self._sets, self._now, self._next_number)
+        return write_snapshot(self._sets, self._now, self._next_number, self.spared_until)
 
     @classmethod
     def from_bytes(
@@ -375,7 +385,7 @@ class Reassembler:
         """Restore a snapshot; raises :class:`LocalError` for anything else. Sets beyond the configured bounds are
         evicted at the next segment that needs the room."""
         restored = cls(config, store)
-        restored._sets, restored._now, restored._next_number = read_snapshot(data)
+        restored._sets, restored._now, restored._next_number, restored.spared_until = read_snapshot(data)
         restored._due = min(restored._list_expiries(), default=_NEVER)
         return restored
 

@@ -13,7 +13,7 @@ from reliable_channel.core.wire.segment import Dialect
 VERSION = 2
 
 
-def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
+def write_snapshot(sets: HeldSets, now: int, next_number: int, spared_until: int) -> bytes:
     """Encode everything that is held and remembered; equal states give equal bytes."""
     state = pb.ReassemblerState(
         version=VERSION,
@@ -21,6 +21,7 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
         open=map(_write_open, sets.all_open),
         completed=map(_write_completed, (*sets.completed, *sets.lost)),
         next_number=next_number,
+        spared_until=spared_until,
     )
     for key, sends in sets.by_key.items():
         if sets.next_send(key) != max(send.send for send in sends) + 1:
@@ -28,9 +29,9 @@ def write_snapshot(sets: HeldSets, now: int, next_number: int) -> bytes:
     return state.SerializeToString(deterministic=True)
 
 
-def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
-    """Decode the sets, the largest time seen (ms) and the number of the next segment. Raises :class:`LocalError` for
-    bytes that are not such a snapshot."""
+def read_snapshot(data: bytes) -> tuple[HeldSets, int, int, int]:
+    """Decode the sets, the largest time seen (ms), the number of the next segment, and until when (ms) no set is given
+    up. Raises :class:`LocalError` for bytes that are not such a snapshot."""
     try:
         state = pb.ReassemblerState.FromString(data)
         if state.version != VERSION:
@@ -50,7 +51,7 @@ def read_snapshot(data: bytes) -> tuple[HeldSets, int, int]:
             f"It is not a snapshot of version {VERSION}; delete the state and reprocess.",
         ) from error
     sets.order_sends({_read_key(each): each.send for each in state.next_send})
-    return sets, state.now, state.next_number
+    return sets, state.now, state.next_number, state.spared_until
 
 
 def _write_open(held: OpenSet) -> pb.OpenSetState:

@@ -219,6 +219,46 @@ def give_up(restart: bool) -> tuple[World, Recorder, Recorder, ReliableChannelCo
 
 
 @pytest.mark.parametrize("restart", [False, True])
+def test_a_set_that_ends_while_its_holder_sleeps_waits_for_the_backlog(restart: bool) -> None:
+    """Its lifetime was over in the first moment after the sleep, and the missing segment, which came next, completed
+    nothing."""
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=SHORT)
+    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True), max_journal_entries=1)
+    alice, bob = world.join("alice", config), world.join("bob", kept)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    sleep(world, "bob")
+    world.run(2 * SHORT.max_set_lifetime_ms, step_ms=10_000)
+    wake(world, bob, "bob")
+    world.run(2_000)
+    if restart:
+        bob.channel.close()
+        bob = world.join("bob", kept)
+    world.link = lambda *_: (0.0,)
+    wake(world, alice, "alice")
+    world.run(1_000)
+    assert (bob.payloads, bob.of(MessageLost)) == ([TWO], [])
+
+
+def test_a_set_ends_although_its_holder_is_late_again_and_again() -> None:
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    alice, bob = world.join("alice", quick(segmentation=SHORT)), world.join("bob", quick(segmentation=SHORT))
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    for _ in range(20):
+        sleep(world, "bob")
+        world.run(MINUTE, step_ms=10_000)
+        wake(world, bob, "bob")
+        bob.channel.step()
+    assert len(bob.of(MessageLost)) == 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
 def test_what_was_given_up_is_not_acknowledged_any_more_and_its_sender_learns_of_it(restart: bool) -> None:
     world, alice, bob, _ = give_up(restart)
     world.run(6 * MINUTE, step_ms=1_000)

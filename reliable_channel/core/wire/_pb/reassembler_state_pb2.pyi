@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ReassemblerState(_message.Message):
-    __slots__ = ("version", "now", "open", "completed", "next_send", "next_number")
+    __slots__ = ("version", "now", "open", "completed", "next_send", "next_number", "spared_until")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NOW_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEND_FIELD_NUMBER: _ClassVar[int]
     NEXT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SPARED_UNTIL_FIELD_NUMBER: _ClassVar[int]
     version: int
     now: int
     open: _containers.RepeatedCompositeFieldContainer[OpenSetState]
     completed: _containers.RepeatedCompositeFieldContainer[CompletedSetState]
     next_send: _containers.RepeatedCompositeFieldContainer[NextSend]
     next_number: int
-    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenSetState, _Mapping]]] = ..., completed: _Optional[_Iterable[_Union[CompletedSetState, _Mapping]]] = ..., next_send: _Optional[_Iterable[_Union[NextSend, _Mapping]]] = ..., next_number: _Optional[int] = ...) -> None: ...
+    spared_until: int
+    def __init__(self, version: _Optional[int] = ..., now: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenSetState, _Mapping]]] = ..., completed: _Optional[_Iterable[_Union[CompletedSetState, _Mapping]]] = ..., next_send: _Optional[_Iterable[_Union[NextSend, _Mapping]]] = ..., next_number: _Optional[int] = ..., spared_until: _Optional[int] = ...) -> None: ...
 
 class NextSend(_message.Message):
     __slots__ = ("scope", "entire_message_hash", "send")
