@@ -141,7 +141,14 @@ class ChannelSessions:
         self._lock = threading.Lock()
 
     def open(self, channel_id: str, content_topic: str, sender_id: str | None) -> OpenAnswer:
-        """Open a channel. Raises as ``create_reliable_channel``, and :class:`ChannelLimitError`."""
+        """Open a channel; one that a fault has stopped is closed first. Raises as ``create_reliable_channel``, and
+        :class:`ChannelLimitError`."""
+        with self._lock:
+            opened = list(self._open.items())
+        for handle, one in opened:
+            same = (one.channel.channel_id, one.channel.content_topic) == (channel_id, content_topic)
+            if same and sender_id in (None, one.channel.sender_id) and not one.channel.status()["started"]:
+                self._close_with_fault(handle)
         if not self._room.acquire(blocking=False):
             raise ChannelLimitError(f"{MAX_CHANNELS} channels are open.", "Close some first.")
         try:
@@ -246,11 +253,14 @@ class ChannelSessions:
         """Close every channel, side by side: each waits for its node and for a store. One whose state cannot be stored
         keeps no other open."""
         with ThreadPoolExecutor(MAX_CHANNELS) as pool:
-            for closing in [pool.submit(self.close, one.id) for one in self.list_open()]:
-                try:
-                    closing.result()
-                except EnvironmentFault as fault:
-                    _log.error("a channel did not close well, and is read from its journal next time: %s", fault)
+            list(pool.map(self._close_with_fault, [one.id for one in self.list_open()]))
+
+    def _close_with_fault(self, handle: str) -> None:
+        """Close a channel whose state perhaps cannot be stored."""
+        try:
+            self.close(handle)
+        except EnvironmentFault as fault:
+            _log.error("a channel did not close well, and is read from its journal next time: %s", fault)
 
     def _make_keeper(self, log: EventLog) -> Callable[[ChannelEvent], None]:
         def keep(event: ChannelEvent) -> None:
@@ -287,7 +297,7 @@ CHANNEL_ROUTES = make_router("reliable channels")
 
 @CHANNEL_ROUTES.post("/channels", responses=document_errors(404, 408, 409, 413, 415, 429))
 def open_channel(sessions: Sessions, body: OpenRequest) -> OpenAnswer:
-    """Open a reliable channel and subscribe to its content topic."""
+    """Open a reliable channel and subscribe to its content topic. One that a fault has stopped gets a new handle."""
     return sessions.open(body.channel_id, body.content_topic, body.sender_id)
 
 

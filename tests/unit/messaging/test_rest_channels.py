@@ -308,7 +308,9 @@ def test_a_server_that_stops_on_a_full_disk_stops_all_channels_and_its_node(
     assert "The disk is full." in caplog.text
 
 
-def test_a_full_disk_is_503_and_names_no_file_of_the_server(world: World, tmp_path: Path) -> None:
+def test_a_full_disk_is_503_names_no_file_of_the_server_and_needs_only_another_open(
+    world: World, tmp_path: Path
+) -> None:
     config = replace(CONFIG, history_backend="sqlite", database=tmp_path / "channel.sqlite")
     app = create_app(world.node, channels=lambda _: config, clock=world.clock, threaded=False, run_node=False)
     with TestClient(app, base_url="http://localhost") as client:
@@ -318,5 +320,12 @@ def test_a_full_disk_is_503_and_names_no_file_of_the_server(world: World, tmp_pa
         answer = client.post(f"/channels/{handle}/send", json={"payload": encoded(bytes(500_000))})
         assert (answer.status_code, "full" in answer.text) == (503, True)
         events = client.get(f"/channels/{handle}/events").text
+        persistence._connection.execute("PRAGMA max_page_count=1000000")
+        again = client.post("/channels", json=ALICE)  # 409 until somebody closed it
+        assert again.status_code == 200
+        assert [one["id"] for one in client.get("/channels").json()] == [again.json()["id"]]
+        sent = client.post(f"/channels/{again.json()['id']}/send", json={"payload": encoded(b"now it fits")})
+        assert sent.status_code == 200
+        assert client.get(f"/channels/{handle}/events").status_code == 404
     assert "stopped" in events
     assert str(tmp_path) not in answer.text + events
