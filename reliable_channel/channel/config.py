@@ -19,6 +19,7 @@ from reliable_channel.core.errors import ConfigurationError
 from reliable_channel.core.rate_limit import RateLimitConfig
 from reliable_channel.core.sds import Retransmission, SdsParameters
 from reliable_channel.core.segmentation import SegmentationConfig
+from reliable_channel.core.settings import check_settings
 from reliable_channel.transport.base import Node
 from reliable_channel.transport.sqlite import IN_MEMORY
 
@@ -61,13 +62,8 @@ class ReliableChannelConfig:
     max_journal_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
+        check_settings(self, positive=("max_queued_bytes", "max_journal_entries", "max_journal_bytes"))
         _check_backend(self)
-        for name in ("query_window_ms", "process_task_min_elapse_ms", "send_timeout_ms"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} is negative.", "Use 0 or more.")
-        for name in ("max_queued_bytes", "max_journal_entries", "max_journal_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is below 1.", "Use 1 or more.")
 
     @classmethod
     def of_april_2026(cls) -> ReliableChannelConfig:
@@ -127,6 +123,9 @@ class ReliableChannelOptions:
     timeout_for_lost_messages_ms: int | None = None
     possible_acks_threshold: int | None = None
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     def config(self, base: ReliableChannelConfig | None = None) -> ReliableChannelConfig:
         """These options as a configuration, over ``base``."""
         base = base or ReliableChannelConfig()
@@ -173,9 +172,7 @@ class SdsConfig(SdsParameters):
 
 
 def _check_backend(config: ReliableChannelConfig | SdsConfig) -> None:
-    """Raise ``ConfigurationError`` for a backend that does not exist, or has no file, and for a file that none uses."""
-    if config.history_backend not in ("memory", "sqlite"):
-        raise ConfigurationError(f"history_backend is {config.history_backend!r}.", "Use memory or sqlite.")
+    """Raise ``ConfigurationError`` for a backend that has no file, and for a file that none uses."""
     if config.persistence is not None:
         return
     if config.history_backend == "memory" and config.database is not None:
@@ -205,6 +202,7 @@ class ChannelDefaults:
     segmentation_config: NodeSegmentationConfig | SegmentationConfig | None = None
 
     def __post_init__(self) -> None:
+        check_settings(self)
         self._persistence()
 
     def _persistence(self) -> Persistence | None:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.settings import check_settings
 
 Item = TypeVar("Item")
 
@@ -56,14 +57,10 @@ class RateLimitConfig:
         return cls(enabled=enabled, epoch_size_ms=epoch_period_sec * 1_000)
 
     def __post_init__(self) -> None:
-        for name in ("epoch_size_ms", "messages_per_epoch"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose 1 or more.")
+        check_settings(self, "rate_limit.", positive=("epoch_size_ms", "messages_per_epoch"))
         for name in ("approaching_share", "ephemeral_share"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose above 0, up to 1.")
-        if self.counts not in ("envelopes", "messages"):
-            raise ConfigurationError(f"counts is {self.counts!r}.", "Use envelopes or messages.")
 
 
 @dataclass(frozen=True, slots=True)

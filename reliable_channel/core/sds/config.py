@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.settings import check_settings
 from reliable_channel.core.wire.bloom import SATURATED, FilterFamily, FilterFormat
 from reliable_channel.core.wire.sds import (
     MAX_HISTORY_ENTRIES,
@@ -25,6 +26,20 @@ NIM_SETTINGS = {
 }
 """What differs with peers that run nim-sds (read at 07491b2). They log each sync message and name it like content, so
 fewer are sent: more of them would fill its causal histories of 10 ids."""
+
+_POSITIVE = (
+    "clock_unit_ms",
+    "acknowledgement_timeout_ms",
+    "possible_acks_threshold",
+    "repair_response_groups",
+    "sweep_in_buf_interval_ms",
+    "retrieve_frequency_ms",
+    "max_log_entries",
+    "max_tracked",
+)
+
+MAX_RETRANSMISSIONS = 1_000
+"""More would make the sum of their waits, each twice the one before, too long a number to compute or print."""
 
 
 class Tracking(StrEnum):
@@ -139,7 +154,7 @@ class SdsParameters:
     max_repeats: int = 2_000
     """Sends that repeat an id with equal content; they are remembered so that each is delivered once."""
     max_kept_bytes: int = 4 * 1024 * 1024
-    """Original bytes of other participants' messages, kept to answer repair requests."""
+    """Original bytes of messages, kept to answer repair requests; own ones have half of the room at least."""
     max_tracked: int = 1_000
     """Messages of others whose acknowledgements are tracked; own messages are tracked while they are in the outgoing
     buffer."""
@@ -181,31 +196,9 @@ class SdsParameters:
         return changed
 
     def __post_init__(self) -> None:
-        for name in (
-            "causal_history_size",
-            "max_retransmissions",
-            "sync_min_interval_ms",
-            "acknowledge_within_ms",
-            "repair_t_min_ms",
-            "max_repair_answers",
-            "unproven_id_ms",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"sds.{name} is negative.", "Use 0 or more.")
-        for name in (
-            "clock_unit_ms",
-            "acknowledgement_timeout_ms",
-            "possible_acks_threshold",
-            "repair_response_groups",
-            "sweep_in_buf_interval_ms",
-            "retrieve_frequency_ms",
-            "max_log_entries",
-            "max_tracked",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"sds.{name} is below 1.", "Use 1 or more.")
-        if self.retransmission not in list(Retransmission):
-            raise ConfigurationError(f"sds.retransmission is {self.retransmission!r}.", "Use adaptive or fixed.")
+        check_settings(self, "sds.", positive=_POSITIVE)
+        if self.max_retransmissions > MAX_RETRANSMISSIONS:
+            raise ConfigurationError(f"sds.max_retransmissions is above {MAX_RETRANSMISSIONS}.", "Use fewer.")
         if self.retrieve_backoff < 1:
             raise ConfigurationError("sds.retrieve_backoff is below 1.", "Waits cannot shrink: use 1 or more.")
         if self.repair_t_max_ms <= self.repair_t_min_ms:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.settings import check_settings
 from reliable_channel.core.wire.segment import DEFAULT_DIALECTS, MAX_TOTAL_SEGMENTS, Dialect
 from reliable_channel.core.wire.waku import MAX_ENVELOPE_BYTES
 
@@ -67,6 +68,7 @@ class SegmentationConfig:
     max_work_per_segment: int = 3 * 1_048_576
 
     def __post_init__(self) -> None:
+        check_settings(self, "segmentation.", positive=_POSITIVE)
         if not SHARD_ALIGNMENT <= self.segment_size_bytes <= MAX_ENVELOPE_BYTES:
             raise ConfigurationError(
                 f"segment_size_bytes is {self.segment_size_bytes}.",
@@ -80,15 +82,10 @@ class SegmentationConfig:
             raise ConfigurationError(
                 f"max_total_segments is {self.max_total_segments}.", f"Choose 2 to {MAX_TOTAL_SEGMENTS}."
             )
-        if self.min_parity_segments < 0:
-            raise ConfigurationError(f"min_parity_segments is {self.min_parity_segments}.", "Choose 0 or more.")
         if self.codec not in _CODECS:
             raise ConfigurationError(f"codec is {self.codec!r}.", f"Choose one of {', '.join(_CODECS)}.")
         if not self.accepted_dialects:
             raise ConfigurationError("accepted_dialects is empty.", "Name at least one dialect.")
-        for name in _POSITIVE:
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}.", "Choose 1 or more.")
         if self.dialect is Dialect.LIP243_LENGTH:
             self.chunk_size()
 

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from reliable_channel.core.errors import ConfigurationError
+from reliable_channel.core.settings import check_settings
 from reliable_channel.core.wire._pb import sds_pb2 as pb
 from reliable_channel.core.wire.farmhash import fingerprint64
 from reliable_channel.core.wire.malformed import Malformed, Reason
@@ -81,6 +83,11 @@ class FilterFormat:
     family: FilterFamily = FilterFamily.SPEC
     capacity: int = 10_000
     error_rate: float = 0.001
+
+    def __post_init__(self) -> None:
+        check_settings(self, "sds.filter_format.", positive=("capacity",))
+        if not 0.0 < self.error_rate < 1.0:
+            raise ConfigurationError("sds.filter_format.error_rate is not between 0 and 1.", "Use the default, 0.001.")
 
     @cached_property
     def _bits_per_element(self) -> int:

@@ -32,10 +32,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from reliable_channel.core.sds import SdsParameters, Tracking
+from reliable_channel.core.sds import SdsParameters
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
-from reliable_channel.core.wire.bloom import FilterFamily, FilterFormat
-from reliable_channel.core.wire.sds import WireFamily
+from reliable_channel.core.wire.bloom import FilterFormat
 from reliable_channel.lake.tables import TopicPartition
 from reliable_channel.pipeline.ack.due_times import Due, DueTimes
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
@@ -116,9 +115,6 @@ class Rules:
         values = json.loads(stored)
         existing = {f.name for f in dataclasses.fields(SdsParameters)}
         sds = {name: value for name, value in values["sds"].items() if name in existing}
-        sds["wire_family"] = WireFamily(sds["wire_family"])
-        sds["tracking"] = None if sds["tracking"] is None else Tracking(sds["tracking"])
-        sds["filter_format"]["family"] = FilterFamily(sds["filter_format"]["family"])
         sds["filter_format"] = FilterFormat(**sds["filter_format"])
         return cls(values["participant_id"], SdsParameters(**sds), values["expiry_ms"])
 
