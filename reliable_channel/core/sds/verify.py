@@ -53,9 +53,11 @@ def id_verified(message: SdsMessage, family: WireFamily, plaintext: bytes | None
     return check_id(message, family, plaintext).verified
 
 
-def check_id(message: SdsMessage, family: WireFamily, plaintext: bytes | None = None) -> IdCheck:
-    """:func:`id_verified`, with the scheme."""
-    check = _recompute(message, plaintext)
+def check_id(
+    message: SdsMessage, family: WireFamily, plaintext: bytes | None = None, digest: bytes | None = None
+) -> IdCheck:
+    """:func:`id_verified`, with the scheme. ``digest``: the SHA-256 of the content, if the caller has it."""
+    check = _recompute(message, plaintext, digest)
     return _UNDECIDED if check.verified is False and family is WireFamily.NIM else check
 
 
@@ -82,7 +84,7 @@ _UNDECIDED = IdCheck(None)
 _REFUTED = IdCheck(False)
 
 
-def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
+def _recompute(message: SdsMessage, plaintext: bytes | None = None, digest: bytes | None = None) -> IdCheck:
     """Whether the id is recomputed, and how; undecided for an id of another form or of the joined form, and for a
     message without timestamp."""
     content, lamport = message.content, message.lamport_timestamp
@@ -90,7 +92,7 @@ def _recompute(message: SdsMessage, plaintext: bytes | None = None) -> IdCheck:
         return _UNDECIDED
     if not content:
         return _REFUTED
-    if message.message_id == js_message_id(content):
+    if message.message_id == (js_message_id(content) if digest is None else digest.hex()):
         return IdCheck(True, IdScheme.SHA256)
     # An id that this search does not find counts as not recomputed: who sends content that takes long to search could
     # otherwise claim any id.

@@ -182,7 +182,8 @@ class RecordDecoder:
         row.repair_request = message.repair_request
         is_inside = read.layer is EncryptionLayer.INSIDE_SDS
         row.encryption_layer = _LAYER_NAMES[read.layer] if read.layer else None
-        row.id_verified, row.id_scheme = check_id(message, read.family, content if is_inside else None)
+        digest = hashlib.sha256(message.content).digest() if message.content is not None else None
+        row.id_verified, row.id_scheme = check_id(message, read.family, content if is_inside else None, digest)
         if content is None:
             return row
         taken = take_content(row, content, kind is SdsKind.EPHEMERAL, topic.dialects)
@@ -190,7 +191,7 @@ class RecordDecoder:
             return refuse(row, "segment", taken)
         row.content = (message.content if is_inside else envelope.payload) if row.encrypted else taken
         row.content_bytes = len(taken)
-        row.content_digest = hashlib.sha256(taken).digest()
+        row.content_digest = digest if taken is message.content else hashlib.sha256(taken).digest()
         return row
 
 

@@ -217,11 +217,13 @@ def _build_sds_columns(messages: Columns, described: list[tuple[Any, ...]], fami
     kind = pc.if_else(timed, pc.if_else(filled, SdsKind.CONTENT.value, SdsKind.SYNC.value), SdsKind.EPHEMERAL.value)
     contents = content.to_pylist()
     given = (messages["message_id"], messages["sender_id"], lamport)
-    checks = [
-        check_id(SdsMessage(sender, sds_id, "", at, content=content), family)
-        for sds_id, sender, at, content in zip(*(each.to_pylist() for each in given), contents, strict=True)
-    ]
     digests = [None if each is None else hashlib.sha256(each).digest() for each in contents]
+    checks = [
+        check_id(SdsMessage(sender, sds_id, "", at, content=content), family, digest=digest)
+        for sds_id, sender, at, content, digest in zip(
+            *(each.to_pylist() for each in given), contents, digests, strict=True
+        )
+    ]
     return {
         "kind": _repeat("sds", count),
         "channel_id": messages["channel_id"],
