@@ -50,6 +50,8 @@ RECORDED_CLOCK = f"(SELECT max(event_time) FROM clock WHERE {PASSED})"  # noqa: 
 """The largest event time of any partition, except closing ticks; null without one. The tick that ends a back-fill or a
 demo fires every timer as if time had passed. No channel was silent during that time, and messages lost before it count
 as just lost."""
+NEWEST = "max(recorded_at) FILTER (recorded_at <= now())"
+"""When `clock` or `pipeline_metrics` was written last. A later time is of a wall clock that was ahead for a while."""
 LOSS = "missing / nullif(missing + delivered, 0)"
 REPAIRED = "count(*) FILTER (len(repaired) > 0)"
 _AGE_NS = "(epoch_ns(first_seen)::HUGEINT - sender_timestamp_ns)"
@@ -146,9 +148,7 @@ class Outcome:
 
 def outcome(lake: TableSnapshot, hours: int = 24) -> Outcome:
     """The outcome of the last hours by the recorded clock."""
-    # What is dated later is of a clock that was ahead for a while.
-    newest = "max(recorded_at) FILTER (recorded_at <= now())"
-    (clock,) = lake.select(f"SELECT max(event_time) AS at, {newest} AS newest FROM clock")  # noqa: S608 - constants of our own
+    (clock,) = lake.select(f"SELECT max(event_time) AS at, {NEWEST} AS newest FROM clock")  # noqa: S608 - constants of our own
     since = {"since": (clock["at"] or dt.datetime.now(dt.UTC)) - dt.timedelta(hours=hours)}
     (judged,) = lake.select(f"SELECT {VERDICTS} FROM delivery_status WHERE first_seen > $since", since)  # noqa: S608 - constants of our own
     causes = lake.select(

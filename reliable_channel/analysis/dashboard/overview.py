@@ -10,7 +10,7 @@ from reliable_channel.analysis.conclusion import conclusion
 from reliable_channel.analysis.dashboard.alerts import open_alerts
 from reliable_channel.analysis.dashboard.sections import section
 from reliable_channel.analysis.dashboard.windows import TimeWindow
-from reliable_channel.analysis.figures import CAME, COUNTED, SEEN, VERDICTS, causes, drops, latencies, records
+from reliable_channel.analysis.figures import CAME, COUNTED, NEWEST, SEEN, VERDICTS, causes, drops, latencies, records
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.lake.tables.operations import FAILING
 
@@ -47,7 +47,7 @@ def figures(lake: TableSnapshot, window: TimeWindow) -> dict[str, Any]:
     row = lake.select(
         f"""
         SELECT {records(CAME)} AS records, {drops(CAME)} AS refused, j.*,
-               (SELECT max(recorded_at) FROM pipeline_metrics
+               (SELECT {NEWEST} FROM pipeline_metrics
                 WHERE query = '{ROUNDS}' OR query = 'verdict' AND metric = '{FAILING}' AND value = 0) AS judged_at
         FROM (SELECT {VERDICTS}, (SELECT count(*) FROM (
                   SELECT pubsub_topic, content_topic, channel_id FROM delivery_status
@@ -114,8 +114,8 @@ def jobs(lake: TableSnapshot) -> list[dict[str, Any]]:
     return lake.select(
         f"""
         SELECT query, max(recorded_at) AS reported_at, {newest} FROM pipeline_metrics
-        WHERE {OF_MICRO_BATCHES}
-          AND recorded_at > (SELECT max(recorded_at) FROM pipeline_metrics) - INTERVAL 7 DAY
+        WHERE {OF_MICRO_BATCHES} AND recorded_at <= now()
+          AND recorded_at > (SELECT {NEWEST} FROM pipeline_metrics) - INTERVAL 7 DAY
         GROUP BY query ORDER BY reported_at DESC, query LIMIT 50
         """  # noqa: S608 - text of our own
     )

@@ -7,7 +7,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Literal
 
-from reliable_channel.analysis.figures import RECORDED_CLOCK
+from reliable_channel.analysis.figures import NEWEST, RECORDED_CLOCK
 from reliable_channel.analysis.report.dimensions import bin_width
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
@@ -60,7 +60,7 @@ class TimeWindow:
 def window(lake: TableSnapshot, last: Last) -> TimeWindow:
     """The window that goes back from the recorded clock, and ends with what the tick that closes a back-fill fires."""
     (recorded,) = lake.select(
-        f"SELECT max(event_time) AS last, max(recorded_at) AS newest, {RECORDED_CLOCK} AS at FROM clock"  # noqa: S608 - constants of our own
+        f"SELECT max(event_time) AS last, {NEWEST} AS newest, {RECORDED_CLOCK} AS at FROM clock"  # noqa: S608 - constants of our own
     )
     clock = recorded["at"]
     until = recorded["last"] or dt.datetime(9999, 1, 1, tzinfo=dt.UTC)

@@ -18,6 +18,7 @@ from reliable_channel.analysis.alerts.heartbeat import CLOCK_MS, Heartbeat, find
 from reliable_channel.analysis.dashboard.app import create_app
 from reliable_channel.analysis.dashboard.overview import jobs
 from reliable_channel.analysis.dashboard.page_cache import PageCache
+from reliable_channel.analysis.dashboard.windows import window
 from reliable_channel.analysis.figures import outcome
 from reliable_channel.analysis.report import capacity
 from reliable_channel.analysis.report.snapshot import TableSnapshot
@@ -183,9 +184,13 @@ def test_what_a_clock_wrote_that_was_a_day_ahead_hides_nothing(paths: PathSettin
     heartbeat.record(0, START + 2 * hour)
     declare(paths, "ingest", "run", False, START + 2 * hour)
     assert find_stopped(TableSnapshot(paths).table, START + 3 * hour) == []
-    write_clock(paths, dt.datetime.now(dt.UTC) + day)
+    tomorrow = dt.datetime.now(dt.UTC) + day
+    write_clock(paths, tomorrow)
+    write_metric(paths, "ack", "run", 1, "lag_commits", 9, tomorrow)
     create_tables(paths, TABLES)
-    assert outcome(TableSnapshot(paths)).newest == START + day, "what Prometheus gets"
+    lake = TableSnapshot(paths)
+    assert outcome(lake).newest == window(lake, "24h").newest == START + day, "what Prometheus and the pages get"
+    assert {job["reported_at"] for job in jobs(lake)} == {START + day}
 
 
 def status_of(*arguments: str) -> int:
