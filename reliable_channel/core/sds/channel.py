@@ -231,6 +231,7 @@ class SdsChannel:
             if (due := self.next_due()) is not None and due < now - late_ms:
                 state.outgoing.renew_last_waits(now)
                 state.incoming.wake(now, now - due)
+                state.unproven.wake(now - due)
         due = self.next_due()
         if due is None or due > now:
             return _NOTHING

@@ -67,6 +67,11 @@ class Unproven:
             self._shares.remove(message_id, doubt.record.sender_id)
         return doubt
 
+    def wake(self, slept_ms: int) -> None:
+        """After a sleep, let every doubt last longer by its length: nobody received the messages that would end it."""
+        for doubt in self.doubts.values():
+            doubt.until += slept_ms
+
     def surplus(self) -> str | None:
         """The id whose doubt must end because the bound is exceeded."""
         # Ended early, not refused: others that fill a memory cost nobody a message (docs/sds.md, *Limits*).

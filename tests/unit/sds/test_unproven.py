@@ -53,6 +53,19 @@ def delivered(events: list[object]) -> list[tuple[str, bytes | None]]:
     return [(event.sender_id, event.content) for event in events if isinstance(event, Delivered)]
 
 
+def test_a_sleep_ends_no_doubt() -> None:
+    """The message that makes the id may have come meanwhile, and what depends on it was delivered before it."""
+    channel = opened()
+    events = verdicts(channel, FORGED["in another name"], NAMING)
+    channel = SdsChannel.from_bytes(channel.to_bytes(), channel.config)
+    events += channel.tick(T0 + HOUR, late_ms=20_000).events
+    events += verdicts(channel, TRUE, now=T0 + HOUR + 1)
+    assert delivered(events) == [("mallory", b"false"), ("bob", b"true"), ("carol", b"re")]
+    doubted = verdicts(channel, message("f" * 64, "mallory", T0 + HOUR, content=b"x"), now=T0 + HOUR + 10)
+    channel.tick(T0 + 2 * HOUR, late_ms=2 * HOUR)
+    assert delivered(doubted) and not channel._state.unproven.doubts
+
+
 @pytest.mark.parametrize("participant", ["alice", None])
 @pytest.mark.parametrize("forged", list(FORGED))
 def test_what_depends_on_an_id_waits_for_the_message_that_makes_the_id(forged: str, participant: str | None) -> None:
