@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -74,6 +75,8 @@ def show_logs(debug: bool) -> None:
     formatter = _OneLine("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     _show("reliable_channel", formatter)
+    # Of kafka-python, which reads its schemas so: with PYTHONWARNINGS=error, nothing of Kafka could be imported.
+    warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
     root = logging.getLogger()
     if debug:
         tame_kafka()

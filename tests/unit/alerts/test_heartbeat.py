@@ -31,8 +31,6 @@ from reliable_channel.lake.live import declare, declare_live, write_metric
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import CLOCK, PIPELINE_METRICS, TABLES
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
 

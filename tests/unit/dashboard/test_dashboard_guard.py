@@ -14,8 +14,6 @@ from reliable_channel.analysis.dashboard.serve import serve
 from reliable_channel.config import PathSettings, load
 from reliable_channel.core.errors import ConfigurationError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-
 TOKEN = "a-long-enough-token"
 Make = Callable[..., TestClient]
 

@@ -36,8 +36,6 @@ from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
 from tests.support.sample_values import HOSTILE, PUBSUB_TOPIC, digest, topic_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-
 VOID = {"meta", "link", "input", "img", "source", "br", "hr"}
 ATTRIBUTES = {
     "action", "alt", "aria-busy", "aria-current", "aria-hidden", "aria-keyshortcuts", "aria-label", "aria-labelledby",

@@ -36,7 +36,6 @@ from reliable_channel.transport.store.client import NodeAnswer
 from reliable_channel.transport.store.model import StoreQuery
 from tests.support.bad_rows import spoil
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 CENTURY_MS = 100 * 365 * 86_400_000
 
 

@@ -26,8 +26,6 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import ACKS, DELIVERED_MESSAGES, TABLES, Table
 from tests.support.examples import examples
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
-
 SEEN_S = 1_767_225_600
 ODD = {"s": SEEN_S, "ms": SEEN_S * 10**3, "µs": SEEN_S * 10**6, "none": -5}
 

@@ -27,7 +27,6 @@ from reliable_channel.cli.commands.run import summarize_tables
 from reliable_channel.config import PathSettings, load
 from tests.support.sample_values import PUBSUB_TOPIC, topic_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
 ALWAYS_MS = 100 * 365 * 86_400_000
 FOREVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from kafka.errors import Cancelled, KafkaConnectionError
@@ -95,3 +97,8 @@ def test_no_text_of_a_stranger_controls_the_terminal_or_looks_like_a_line_of_the
     assert first.endswith(r"ERROR channel \x1b]0;owned\x07\u202e\n2026-11-01T12:00:00.000Z ERROR forged stopped")
     assert len(others) > 2
     assert all(line.isprintable() and line.startswith("  ") for line in others)
+
+
+def test_kafka_can_be_used_where_warnings_are_errors() -> None:
+    program = "from reliable_channel.runtime.logs import show_logs; show_logs(debug=False); import kafka"
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
