@@ -11,7 +11,7 @@ from reliable_channel.analysis.dashboard.sections import PAGE_ROWS, Rows, sectio
 from reliable_channel.analysis.dashboard.windows import TimeWindow
 from reliable_channel.analysis.figures import NO_CAUSE, SEEN
 from reliable_channel.analysis.report.channel_key import ChannelFilter
-from reliable_channel.analysis.report.investigate import MessageFacts, find, make_facts
+from reliable_channel.analysis.report.investigate import MessageFacts, find, select_judged
 from reliable_channel.analysis.report.snapshot import TableSnapshot
 
 TABLES = ("clock", "delivery_status", "sds_messages", "sender_events", "lost_dependencies", "refetch_requests")
@@ -48,18 +48,9 @@ def page(lake: TableSnapshot, window: TimeWindow, wanted: str, chosen: MessageFi
 def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
     """Messages with this id or hash, or whose id or hash begins with it, or else the newest of a channel or sender of
     this name."""
-    return find(lake, wanted, MOST_FOUND) or of_channel_or_sender(lake, wanted)
-
-
-def of_channel_or_sender(lake: TableSnapshot, name: str) -> list[MessageFacts]:
-    """The newest messages in the channel, or of the sender, of exactly this name."""
-    rows = lake.select(
-        f"""SELECT *, lower(hex(entire_message_hash)) AS payload_hash FROM delivery_status
-            WHERE channel_id = $name OR sender_id = $name
-            ORDER BY first_seen DESC, message_key, content_topic, channel_id, pubsub_topic LIMIT {MOST_FOUND}""",  # noqa: S608 - constants of our own
-        {"name": name},
-    )
-    return [make_facts(row) for row in rows]
+    matches = find(lake, wanted, MOST_FOUND)
+    is_of = "channel_id = $name OR sender_id = $name"
+    return matches or select_judged(lake, is_of, {"name": wanted, "limit": MOST_FOUND})
 
 
 def names_like(lake: TableSnapshot, wanted: str) -> list[str]:

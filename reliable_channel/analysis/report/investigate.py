@@ -123,8 +123,8 @@ def find_exact(
     The filters reach the files of a snapshot, so that a link to a message opens fast in large tables."""
     here = "true" if key is None else key.where()
     values = {"name": name, "limit": limit, **(key.parameters if key else {})}
-    judged = tables.select(_judged_sql(f"{here} AND (message_key = $name OR list_contains(sds_ids, $name))"), values)
-    return [make_facts(row) for row in judged] or _find_without_verdict(tables, f"{here} AND sds_id = $name", values)
+    judged = select_judged(tables, f"{here} AND (message_key = $name OR list_contains(sds_ids, $name))", values)
+    return judged or _find_without_verdict(tables, f"{here} AND sds_id = $name", values)
 
 
 def find_judged(tables: TableSnapshot | TableWindow, wanted: str) -> list[MessageFacts]:
@@ -167,14 +167,12 @@ def _find_beginning(tables: TableSnapshot | TableWindow, head: str, tail: str, l
         name,
     )
     ids = [row["sds_id"] for row in rows]
-    judged = tables.select(
-        _judged_sql(
-            f"""list_has_any(sds_ids, $ids) OR {_IS_NAMED.format("message_key")}
-                OR {_IS_HASHED.format("entire_message_hash")}"""
-        ),
+    messages = select_judged(
+        tables,
+        f"""list_has_any(sds_ids, $ids) OR {_IS_NAMED.format("message_key")}
+            OR {_IS_HASHED.format("entire_message_hash")}""",
         {"ids": ids, **name, "limit": limit},
     )
-    messages = [make_facts(row) for row in judged]
     known = {sds_id for message in messages for sds_id in message.sds_ids}
     values = {"ids": [sds_id for sds_id in ids if sds_id not in known], "limit": limit}
     return messages + (_find_without_verdict(tables, "list_contains($ids, sds_id)", values) if values["ids"] else [])
@@ -196,9 +194,14 @@ _FACTS = f"""{_CHANNEL}, message_key, sender_id, lower(hex(entire_message_hash))
     cause, detail, data_missing, acknowledged_by, lost_by, first_seen, delivered_at"""
 
 
-def _judged_sql(where: str) -> str:
-    return f"""SELECT {_FACTS} FROM delivery_status WHERE {where}
-               ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit"""  # noqa: S608 - names of columns; values are bound
+def select_judged(tables: TableSnapshot | TableWindow, where: str, parameters: Mapping[str, Any]) -> list[MessageFacts]:
+    """The newest ``$limit`` messages with a verdict for which a condition holds, those with the key ``$name`` first."""
+    rows = tables.select(
+        f"""SELECT {_FACTS} FROM delivery_status WHERE {where}
+            ORDER BY message_key <> $name, first_seen DESC, message_key, {_CHANNEL} LIMIT $limit""",  # noqa: S608 - names of columns; values are bound
+        parameters,
+    )
+    return [make_facts(row) for row in rows]
 
 
 def _segments_sql(where: str) -> str:
