@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from reliable_channel.core.sds.config import SdsParameters
-from reliable_channel.core.sds.shares import Shares
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
 
 
@@ -54,10 +54,11 @@ class Repair:
         # Heaps, in which the entries of requests and answers that were cancelled stay until they come up.
         self._request_timers: list[tuple[int, str]] = []
         self._timers: list[tuple[int, str]] = []
-        self.kept: dict[str, tuple[bytes | SdsMessage, int, bool]] = {}
-        """Id → original bytes, or the decoded message if the caller passed none (it is encoded on demand), the bytes it
-        counts, and whether it is an own message."""
-        self._shares = Shares[str](config.max_kept_bytes, config.max_kept_bytes)
+        self.kept: dict[str, bytes | SdsMessage] = {}
+        """Id → original bytes, or the decoded message if the caller passed none (it is encoded on demand)."""
+        self.sizes: dict[bool, OrderedDict[str, int]] = {False: OrderedDict(), True: OrderedDict()}
+        """Of others' messages, and of own ones (``True``): kept id → the bytes it counts, oldest first."""
+        self._bytes = {False: 0, True: 0}
 
     # ---- own requests --------------------------------------------------------------------------------------------
 
@@ -169,10 +170,9 @@ class Repair:
 
     def original(self, message_id: str) -> bytes:
         """The bytes of a kept message."""
-        kept, size, own = self.kept[message_id]
+        kept = self.kept[message_id]
         if isinstance(kept, SdsMessage):
-            kept = encode_sds_message(kept, self._config.wire_family)
-            self.kept[message_id] = (kept, size, own)
+            kept = self.kept[message_id] = encode_sds_message(kept, self._config.wire_family)
         return kept
 
     # ---- original bytes ------------------------------------------------------------------------------------------
@@ -183,27 +183,27 @@ class Repair:
         size = _estimate_size(message) if size is None else size
         if message_id in self.kept or size > self._config.max_kept_bytes:
             return
-        self.kept[message_id] = (message, size, own)
-        self._shares.add(message_id, _name_share(own), size)
-        while (dropped := self._shares.take_surplus()) is not None:
+        held = self._bytes
+        self.kept[message_id] = message
+        self.sizes[own][message_id] = size
+        held[own] += size
+        while held[False] + held[True] > self._config.max_kept_bytes:
+            larger = held[True] > held[False]
+            dropped, freed = self.sizes[larger].popitem(last=False)
+            held[larger] -= freed
             del self.kept[dropped]
 
     def renew(self, message_id: str) -> None:
         """Keep a message like one that has just come: from its delivery on histories name it, and others ask for it."""
-        if message_id in self.kept:
-            message, size, own = self._drop(message_id)
-            self.keep(message_id, message, size, own=own)
+        if message_id in self.sizes[False]:
+            self.sizes[False].move_to_end(message_id)
 
     def forget(self, message_id: str) -> None:
         """Forget a message because another one with its id has won."""
         self.responses.pop(message_id, None)
-        if message_id in self.kept:
-            self._drop(message_id)
-
-    def _drop(self, message_id: str) -> tuple[bytes | SdsMessage, int, bool]:
-        kept = self.kept.pop(message_id)
-        self._shares.remove(message_id, _name_share(kept[2]))
-        return kept
+        if self.kept.pop(message_id, None) is not None:
+            own = message_id in self.sizes[True]
+            self._bytes[own] -= self.sizes[own].pop(message_id)
 
     def _repeat_at(self, message_id: str, now: int) -> int:
         """When to repeat a request that is sent at ``now``: it or its answer may be lost."""
@@ -215,10 +215,6 @@ class Repair:
 
     def _request_offset(self, message_id: str) -> int:
         return request_offset(self._me, message_id, self._config.repair_t_min_ms, self._config.repair_t_max_ms)
-
-
-def _name_share(own: bool) -> str:
-    return "own" if own else "others"
 
 
 def _estimate_size(message: bytes | SdsMessage) -> int:

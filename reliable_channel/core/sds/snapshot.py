@@ -238,8 +238,9 @@ def _write_repair(proto: pb.SdsState, repair: Repair, with_kept: bool) -> None:
         proto.repair_responses.add(message_id=message_id, due=due)
     proto.repair_answers_since, proto.repair_answers = repair.answers_since, repair.answers
     if with_kept:
-        for message_id, (_, size, own) in repair.kept.items():
-            proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size, own=own)
+        for own, sizes in repair.sizes.items():
+            for message_id, size in sizes.items():
+                proto.kept.add(message_id=message_id, data=repair.original(message_id), size=size, own=own)
 
 
 def _write_waiting(proto: pb.Waiting, waiting: Waiting) -> None:
