@@ -6,8 +6,9 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -174,6 +175,12 @@ def stop_all(queries: Sequence[StreamingQuery]) -> None:
     deadline = time.monotonic() + _STOP_PATIENCE_S
     for query in queries:
         # Polled, because PySpark has no event for the end of a trigger.
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        while query.isActive and is_in_batch(query.status) and time.monotonic() < deadline:
             time.sleep(0.05)
         query.stop()
+
+
+def is_in_batch(status: Mapping[str, Any]) -> bool:
+    """Whether a query is inside a micro-batch, by its status. Not while it asks for offsets, for minutes if no broker
+    answers."""
+    return status["isTriggerActive"] and not status["message"].startswith("Getting offsets")

@@ -1,5 +1,6 @@
 """A query is started again that Python or Kafka left waiting for too long: Spark waits ten seconds for Python when a
-query with state starts, and 20 s for a broker. Of queries of which one cannot start, none is started."""
+query with state starts, and 20 s for a broker. Of queries of which one cannot start, none is started, and a stop waits
+for micro-batches only."""
 
 from __future__ import annotations
 
@@ -63,6 +64,22 @@ class FakeQuery:
     @property
     def status(self) -> dict[str, Any]:
         return {"isTriggerActive": False}
+
+
+@dataclass
+class Busy(FakeQuery):
+    """A query that is in a trigger until it is stopped."""
+
+    isActive: bool = True  # noqa: N815 - Spark's name
+    message: str = "Processing new data"
+    stopped: bool = False
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"isTriggerActive": True, "message": self.message}
+
+    def stop(self) -> None:
+        self.stopped = True
 
 
 class Starts:
@@ -151,3 +168,18 @@ def test_of_queries_of_which_one_cannot_start_none_is_started(
         else:
             run.run_chain(cast(Any, None), load("local"))
     assert len(starts.left) == len(CHAIN)
+
+
+def test_a_run_that_is_stopped_waits_for_a_micro_batch_but_not_for_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks, writes = Busy(None, message="Getting offsets from KafkaV2[Subscribe[waku.envelopes]]"), Busy(None)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        assert asks.stopped
+        waits.append(seconds)
+        writes.isActive = False
+
+    monkeypatch.setattr("time.sleep", sleep)
+    run.stop_all(cast(Any, [asks, writes]))
+    assert len(waits) == 1
+    assert writes.stopped
