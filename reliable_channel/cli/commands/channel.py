@@ -62,7 +62,8 @@ def register(app: typer.Typer) -> None:
                         numbers["in_use"] = True
                     typer.echo(json.dumps(numbers) if as_json else _format_numbers(numbers))
         if not shown:
-            typer.echo(f"Nothing is stored of channel {channel_id} in {who.database_path(settings)}", err=True)
+            place = who.database_path(settings)
+            typer.echo(printable(f"Nothing is stored of channel {channel_id} in {place}"), err=True)
             raise typer.Exit(3)
 
 

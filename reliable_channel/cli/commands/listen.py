@@ -15,6 +15,7 @@ from reliable_channel.cli.commands.channel import (
     Topic,
     TransportName,
     print_event,
+    printable,
 )
 
 
@@ -64,7 +65,8 @@ def register(app: typer.Typer) -> None:
             opened.channel.on(ChannelEvent, tell)
             opened.start()
             if not as_json:
-                typer.echo(f"Listening on {who.channel_id} ({who.topic}) as {opened.channel.sender_id}", err=True)
+                where = f"{who.channel_id} ({who.topic}) as {opened.channel.sender_id}"
+                typer.echo(printable(f"Listening on {where}"), err=True)
             enough.wait(seconds)
         if failed or (count is not None and received < count):
             raise typer.Exit(1)
