@@ -18,6 +18,8 @@ TABLES = ("clock", "delivery_status", "sds_messages", "sender_events", "lost_dep
 VerdictFilter = Literal["", "delivered", "missing", "unknown"]
 MOST_FOUND = 50
 MOST_NAMES = 5_000
+LONGEST_LIKE = 40
+"""Longer names are hashes, or hostile: to compare one with another of few letters takes the cube of their length."""
 MOST_CHOICES = 200
 """The number of causes and channels that can be selected; others are reached by their page."""
 
@@ -54,13 +56,16 @@ def search(lake: TableSnapshot, wanted: str) -> list[MessageFacts]:
 
 
 def names_like(lake: TableSnapshot, wanted: str) -> list[str]:
-    """Channels and senders with a similar name, the most similar first."""
+    """Channels and senders with a similar name, the most similar first; none for a name that nobody types."""
+    wanted = wanted.strip().lower()
+    if len(wanted) > LONGEST_LIKE:
+        return []
     rows = lake.select(
         f"""SELECT channel_id AS name FROM delivery_status UNION SELECT sender_id FROM delivery_status
             ORDER BY name LIMIT {MOST_NAMES}"""  # noqa: S608 - constants of our own
     )
     known = {row["name"].lower(): row["name"] for row in rows if row["name"]}
-    return [known[name] for name in difflib.get_close_matches(wanted.strip().lower()[:200], known, n=3)]
+    return [known[name] for name in difflib.get_close_matches(wanted, known, n=3)]
 
 
 def choices(lake: TableSnapshot, window: TimeWindow, chosen: MessageFilter) -> dict[str, list[str]]:

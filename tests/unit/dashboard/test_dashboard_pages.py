@@ -255,6 +255,7 @@ def test_a_message_is_found_by_its_id_as_pages_shorten_it(client: TestClient, sa
 def test_a_name_that_is_almost_right_is_met_with_those_that_there_are(client: TestClient) -> None:
     assert '<a href="/messages?q=carol">' in client.get("/messages?q=Carrol").text
     assert "Did you mean" not in client.get("/messages?q=" + "0" * 40).text
+    assert "Did you mean" not in client.get("/messages?q=x" + "\U0001f600" * 58).text, "comparing long names takes long"
 
 
 def test_the_missing_messages_are_filtered_by_cause_and_channel_and_turned_over(
