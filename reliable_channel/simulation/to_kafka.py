@@ -14,6 +14,7 @@ from kafka.errors import KafkaError
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.simulation.journal import ObserverRecord
+from reliable_channel.transport.kafka_producer import open_producer
 
 Coordinates = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -67,7 +68,7 @@ def _open_producer(client: Mapping[str, Any], topic: str) -> Iterator[KafkaProdu
         **client,
     }
     try:
-        producer = KafkaProducer(**settings)
+        producer = open_producer(settings)
     except KafkaError as error:
         raise EnvironmentFault(
             f"No Kafka broker answers at {client.get('bootstrap_servers')} ({type(error).__name__}).",

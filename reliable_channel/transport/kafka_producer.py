@@ -9,7 +9,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import AuthorizationError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.transport.backoff import Backoff
@@ -31,6 +37,20 @@ RECORD_OVERHEAD = 256
 
 Done = Callable[[FailureReason | None, str], None]
 """Called once per accepted record, on the producer's thread: ``None`` for success, else reason and detail."""
+
+
+def open_producer(options: Mapping[str, Any]) -> KafkaProducer:
+    """A producer whose records all succeed or fail. Raises ``KafkaError`` if no broker answers.
+
+    kafka-python 3 drops the id of an idempotent producer when a record that was sent is not acknowledged within
+    ``delivery_timeout_ms``, and never asks for another one: nothing is sent any more, and nothing fails. Here that is
+    an error that ends the producer, with which all of its records fail."""
+    producer = KafkaProducer(**options)
+    transactions = producer._transaction_manager  # none if the configuration wants no idempotence
+    if transactions is not None:
+        lost = KafkaTimeoutError("A record was not acknowledged in time.")
+        transactions.reset_producer_id = lambda: transactions.transition_to_fatal_error(lost)
+    return producer
 
 
 class EnvelopeProducer:
@@ -67,7 +87,7 @@ class EnvelopeProducer:
             **options,
         }
         with translate_errors():
-            self._producer = KafkaProducer(**self._options)
+            self._producer = open_producer(self._options)
 
     def send(self, record: OutRecord, done: Done, max_wait_s: float | None = None) -> None:
         """Queue one record. Raises ``SendBufferFull`` when there is no room for ``max_wait_s``, or
@@ -118,7 +138,7 @@ class EnvelopeProducer:
         """Replace a producer that takes nothing any more; returns ``False`` if an earlier error has ended it. To
         kafka-python every error that a repetition does not mend ends an idempotent producer for good, also when one
         record was too large, or rights were granted since."""
-        transactions = producer._transaction_manager  # none if the configuration wants no idempotence
+        transactions = producer._transaction_manager
         if transactions is None:
             return True
         with self._changed:
@@ -132,7 +152,7 @@ class EnvelopeProducer:
         failed, backoff = self._producer, Backoff(0.1, 10.0)
         while self._producer is failed and not self._closed.is_set():
             try:
-                self._producer = KafkaProducer(**self._options)
+                self._producer = open_producer(self._options)
             except KafkaError:  # Kafka does not answer
                 self._closed.wait(backoff.next_wait())
         for topic in self._topics:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
+import subprocess
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -29,6 +32,8 @@ from reliable_channel.transport.byte_budget import ByteBudget
 from reliable_channel.transport.health import HealthState
 from reliable_channel.transport.kafka import KafkaNode
 from reliable_channel.transport.kafka_clients import KafkaClients
+from reliable_channel.transport.kafka_producer import EnvelopeProducer
+from reliable_channel.transport.kafka_records import OutRecord
 from reliable_channel.transport.sharding import NamedTopic
 from tests.support.odd_topics import configure
 from tests.support.waiting import WAIT_S, until
@@ -136,6 +141,35 @@ def test_after_a_record_that_the_broker_refuses_the_next_ones_are_taken(broker: 
         until(lambda: len(one.payloads()) == 3)
     assert one.payloads() == [b"0", b"1", b"2"]
     assert [event.reason for event in one.failures()[:3]] == [FailureReason.TOO_LARGE] * 3
+
+
+def test_after_a_record_that_was_not_acknowledged_in_time_the_next_ones_are_sent(broker: Settings, topic: str) -> None:
+    """kafka-python's idempotent producer neither sends nor fails anything any more after it."""
+    find = ["pgrep", "-f", rf"^\S*java .* kafka\.Kafka {broker.paths.run_dir}/"]
+    pid = int(subprocess.run(find, capture_output=True, check=True).stdout)
+    told: list[FailureReason | None] = []
+    producer = EnvelopeProducer(broker.kafka.clients().producer, delivery_timeout_s=2.0)
+
+    def send() -> None:
+        with suppress(SendBufferFull):
+            producer.send(OutRecord(topic, b"key", b"value"), lambda reason, _: told.append(reason), max_wait_s=0)
+
+    def is_sent() -> bool:
+        send()
+        return None in told
+
+    try:
+        until(is_sent, every_s=0.5)
+        told.clear()
+        os.kill(pid, signal.SIGSTOP)
+        send()
+        until(lambda: told)
+        os.kill(pid, signal.SIGCONT)
+        assert set(told) == {FailureReason.UNREACHABLE}
+        until(is_sent, every_s=0.5)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+        producer.close()
 
 
 def test_stopping_settles_every_send_and_leaves_no_thread(broker: Settings, topic: str) -> None:

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from kafka.future import Future
+from kafka.producer.transaction_manager import ProducerIdAndEpoch, TransactionManager, TransactionState
 
 from reliable_channel.channel import (
     MemoryPersistence,
@@ -202,6 +203,20 @@ def test_a_producer_is_made_anew_when_kafka_has_refused_a_record(monkeypatch: py
     assert told[2:] == [None]
     producer.close()
     assert Refusing.made[1].closed
+
+
+def test_a_producer_without_an_id_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kafka-python takes its id when a record is not acknowledged in time, and asks for another one only at a start."""
+    transactions = TransactionManager()
+    transactions.init_producer_id()
+    transactions.set_producer_id_and_epoch(ProducerIdAndEpoch(1, 0))
+    transactions._transition_to(TransactionState.READY)
+    monkeypatch.setattr(kafka_producer, "KafkaProducer", lambda: SimpleNamespace(_transaction_manager=transactions))
+    kafka_producer.open_producer({})
+    transactions.reset_producer_id()
+    transactions.init_producer_id()
+    assert transactions.has_fatal_error()
+    assert isinstance(transactions.last_error, KafkaTimeoutError)
 
 
 def _time_out(*_: object, timeout_ms: int, **__: object) -> None:
