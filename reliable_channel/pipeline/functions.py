@@ -8,9 +8,10 @@
 
 Each takes binary columns and returns a struct (the hash: binary). Bytes from the network never raise: if they cannot be
 decoded, the fields are null, ``reason`` has a value of the fixed list (docs/quarantine.md) and ``detail`` explains it.
-``decode_record`` combines them in one pass over a Kafka record, for the channels of a configuration: ingest, requeue
-and rebuild use it. Arrow UDFs, because for pandas UDFs Spark converts every batch to pandas and back, and the entries
-of histories one by one (docs/decisions.md, *What a record costs in Python*).
+``decode_record`` combines them in one pass over a Kafka record, for the channels of a configuration: it calls
+:func:`decode_batch`, as the tasks of ingest, requeue and rebuild do. Arrow UDFs, because for pandas UDFs Spark converts
+every batch to pandas and back, and the entries of histories one by one (docs/decisions.md, *What a record costs in
+Python*).
 """
 
 from __future__ import annotations

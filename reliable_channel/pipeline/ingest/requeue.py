@@ -20,8 +20,8 @@ from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, RECORD_KEY, SDS_
 from reliable_channel.pipeline.delta import read_table
 from reliable_channel.pipeline.ingest.admission import QuotaGate, make_candidates
 from reliable_channel.pipeline.ingest.quotas import ADMISSION_COLUMNS, Refused, sum_by_sender
-from reliable_channel.pipeline.ingest.stream import decode_records, select_coordinates, select_records
-from reliable_channel.pipeline.ingest.task import date_batches
+from reliable_channel.pipeline.ingest.stream import select_coordinates, select_records
+from reliable_channel.pipeline.ingest.task import date_batches, decode_batches
 from reliable_channel.pipeline.rewrite import insert_missing, rewrite
 
 _PLACE = [*RECORD_KEY]
@@ -60,14 +60,14 @@ def _read_records(spark: SparkSession, settings: Settings, reasons: Sequence[str
 
 def _decode_rows(records: DataFrame, settings: Settings, table: Table, refused: Refused) -> DataFrame:
     """The records that can be decoded now, except the ``refused`` ones, as rows of ``table``."""
-    wants_segments = table is SDS_MESSAGES
+    wants_segments, channels = table is SDS_MESSAGES, settings.channels
 
     def accept(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in date_batches(batches, {}, refused):
+        for batch in date_batches(decode_batches(batches, channels), {}, refused):
             good = batch.where(pc.is_in(batch.decoded["kind"], pa.array(["sds", "plain"])))
             yield good.segments() if wants_segments else good.envelopes()
 
-    return decode_records(records, settings).mapInArrow(accept, table.ddl())
+    return records.mapInArrow(accept, table.ddl())
 
 
 def _find_above_quota(records: DataFrame, settings: Settings) -> Refused:

@@ -32,11 +32,10 @@ from reliable_channel.lake.tables import (
 from reliable_channel.pipeline import counters
 from reliable_channel.pipeline.clock import IngestClock, Progress
 from reliable_channel.pipeline.delta import task_results
-from reliable_channel.pipeline.functions import decode_record
 from reliable_channel.pipeline.ingest.admission import QuotaGate, read_candidates
 from reliable_channel.pipeline.ingest.lost_offsets import FindLost, make_gap_rows
 from reliable_channel.pipeline.ingest.quotas import Refused
-from reliable_channel.pipeline.ingest.task import DECODED, IngestResult, IngestTask, find_missing_offsets
+from reliable_channel.pipeline.ingest.task import IngestResult, IngestTask, find_missing_offsets
 
 TABLES_WRITTEN = (ENVELOPES, SDS_MESSAGES, QUARANTINE, SOURCE_GAPS)
 
@@ -94,15 +93,6 @@ def limit_record_time(record_time: Column, ingest_time: Column, pipeline: Pipeli
     latest = ingest_time + F.make_dt_interval(secs=F.lit(pipeline.max_clock_skew_ms / 1000))
     has_time = record_time > F.timestamp_seconds(F.lit(0))
     return F.when(has_time, F.least(record_time, latest)).otherwise(ingest_time)
-
-
-def decode_records(records: DataFrame, settings: Settings) -> DataFrame:
-    """Add the column ``decoded`` (:func:`~reliable_channel.pipeline.functions.decode_record`) to records
-    (:func:`select_records`)."""
-    decode = decode_record(settings.channels)
-    return records.withColumn(DECODED, decode("value", "pubsub_header", "source_header", "time_us")).drop(
-        "pubsub_header", "source_header"
-    )
 
 
 def select_coordinates() -> list[Column]:
@@ -198,8 +188,8 @@ def admit(
 
     def run(refused: Refused) -> IngestResult:
         raw_bytes = settings.pipeline.quarantine_raw_bytes
-        task = IngestTask(paths, raw_bytes, settings.quotas, floors, refused)
-        return IngestResult.of(task_results(decode_records(records, settings), task))
+        task = IngestTask(paths, settings.channels, raw_bytes, settings.quotas, floors, refused)
+        return IngestResult.of(task_results(records, task))
 
     result = run({})
     refused = admission.find_refused(result.groups, partial(read_candidates, result.files, paths, settings.quotas))

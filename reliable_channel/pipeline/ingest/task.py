@@ -1,4 +1,4 @@
-"""Assigns event times to decoded records, counts and writes them, in a task of ingest.
+"""Decodes records, assigns event times to them, counts and writes them, in a task of ingest.
 
 Rows go from Arrow into the tables' files; the driver gets one small result per task (docs/pipeline.md *Ingest*). With
 ``failOnDataLoss=false`` Spark skips missing offsets silently, so each task reports them; :mod:`.lost_offsets` decides
@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from reliable_channel.config import PathSettings, QuotaSettings
+from reliable_channel.config import ChannelsSettings, PathSettings, QuotaSettings
 from reliable_channel.lake.files import TaskFiles, WrittenFile
 from reliable_channel.lake.tables import ENVELOPES, QUARANTINE, SDS_MESSAGES, TopicPartition
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.delta import task_result
+from reliable_channel.pipeline.functions import decode_batch
+from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.pipeline.ingest.quotas import Cost, Group, Refused, sum_by_sender
 from reliable_channel.pipeline.ingest.rows import DecodedBatch
 
@@ -75,12 +77,13 @@ class IngestResult:
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The function for ``mapInArrow`` that writes decoded records (:func:`~.stream.decode_records`).
+    """The function for ``mapInArrow`` that decodes records (:func:`~.stream.select_records`) and writes their rows.
 
     ``raw_bytes``: the bytes kept of a quarantined value; ``floors``: the recorded clock by Kafka partition, µs;
     ``refused``: the messages above a quota."""
 
     paths: PathSettings
+    channels: ChannelsSettings
     raw_bytes: int
     quotas: QuotaSettings
     floors: Mapping[TopicPartition, int]
@@ -91,7 +94,7 @@ class IngestTask:
         parts: dict[TopicPartition, PartitionSummary] = {}
         spent: dict[tuple[Any, ...], Cost] = {}
         with TaskFiles(self.paths) as files:
-            for batch in date_batches(batches, self.floors, self.refused):
+            for batch in date_batches(decode_batches(batches, self.channels), self.floors, self.refused):
                 files.add(ENVELOPES, batch.envelopes())
                 files.add(SDS_MESSAGES, batch.segments())
                 files.add(QUARANTINE, batch.quarantine(self.raw_bytes))
@@ -104,11 +107,20 @@ class IngestTask:
             yield task_result(IngestResult(parts, [(*key, cost) for key, cost in spent.items()], written))
 
 
+def decode_batches(batches: Iterator[pa.RecordBatch], channels: ChannelsSettings) -> Iterator[pa.RecordBatch]:
+    """Add the column :data:`DECODED` to records (:func:`~.stream.select_records`), as ``functions.decode_record`` does.
+
+    Here and not by that UDF, for which Spark would pass every record to Python twice."""
+    judge = RecordDecoder(channels)
+    for batch in batches:
+        decoded = decode_batch(judge, *map(batch.column, ("value", "pubsub_header", "source_header", "time_us")))
+        yield batch.append_column(DECODED, decoded)
+
+
 def date_batches(
     batches: Iterator[pa.RecordBatch], floors: Mapping[TopicPartition, int], refused: Refused
 ) -> Iterator[DecodedBatch]:
-    """Add event times to decoded records (:func:`~.stream.decode_records`), and yield batches of one Kafka partition
-    each.
+    """Add event times to decoded records (:func:`decode_batches`), and yield batches of one Kafka partition each.
 
     Event time is the running maximum of min(record time, ingest clock + ``max_clock_skew_ms``) in the partition,
     starting at its floor. A column ``event_time`` in the records overrides it."""

@@ -16,13 +16,10 @@ from hypothesis import strategies as st
 from reliable_channel.config import ChannelsSettings, ChannelTopic, PathSettings, PipelineSettings, QuotaSettings
 from reliable_channel.core.wire.sds import SdsMessage, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage, encode_waku_message
-from reliable_channel.pipeline import functions
 from reliable_channel.pipeline.clock import Progress
 from reliable_channel.pipeline.handover import deserialize
 from reliable_channel.pipeline.ingest.admission import read_candidates
-from reliable_channel.pipeline.ingest.decode import RecordDecoder
 from reliable_channel.pipeline.ingest.task import (
-    DECODED,
     IngestResult,
     IngestTask,
     OffsetGap,
@@ -76,27 +73,21 @@ RECORDS = st.lists(
 )
 
 
-def decoded(records: list[dict[str, Any]], channels: ChannelsSettings) -> pa.StructArray:
-    """What the UDF gives for these records."""
-    decoder = RecordDecoder(channels)
-    names = ("value", "pubsub_header", "source_header", "time_us")
-    return functions.records([decoder.decode(*(record[name] for name in names)) for record in records])
-
-
 def run(
     records: list[dict[str, Any]], cuts: list[int], refused: dict[tuple[str, int, int], str]
 ) -> tuple[IngestResult, dict[str, list[dict[str, Any]]]]:
     channels = ChannelsSettings(content_topics=(ChannelTopic(content_topic=TOPIC),))
     table = pa.Table.from_pylist(records, schema=SCHEMA)
     ends = sorted({0, len(records), *(cut % (len(records) + 1) for cut in cuts)})
-    table = table.append_column(DECODED, decoded(records, channels))
     batches = [table.slice(a, b - a).combine_chunks().to_batches()[0] for a, b in pairwise(ends)]
     with tempfile.TemporaryDirectory() as place:
         paths = PathSettings(run_dir=place)
         for name in ("envelopes", "sds_messages", "quarantine"):
             Path(paths.table(name)).mkdir(parents=True)
         quotas = QuotaSettings(window_ms=60_000)
-        task = IngestTask(paths, PipelineSettings().quarantine_raw_bytes, quotas, {PLACE: START_US + 3}, refused)
+        task = IngestTask(
+            paths, channels, PipelineSettings().quarantine_raw_bytes, quotas, {PLACE: START_US + 3}, refused
+        )
         result = IngestResult.of(
             deserialize(row["task_result"]) for batch in task(iter(batches)) for row in batch.to_pylist()
         )
