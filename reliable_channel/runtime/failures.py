@@ -171,7 +171,8 @@ def explain_failure(query: str, error: Exception) -> ReliableChannelError:
     for pattern, cause, remedy in _PASSING:
         if re.search(pattern, text):
             return PassingFault(f"The query {query} failed: {cause}", remedy)
-    return EnvironmentFault(f"The query {query} failed: {last_exception(text)}", "The Spark log has the details.")
+    said = last_exception(text).rstrip(".")
+    return EnvironmentFault(f"The query {query} failed: {said}.", "The Spark log has the details.")
 
 
 def explain_known_error(who: str, text: str) -> EnvironmentFault | None:

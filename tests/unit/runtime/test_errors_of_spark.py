@@ -237,6 +237,12 @@ def test_what_spark_says_of_an_operators_mistake_is_one_sentence(sentence: re.Pa
     assert sentence.fullmatch(f"ingest: {explain_failure('ingest', RuntimeError(text))}")
 
 
+@pytest.mark.parametrize("said", ["odd", "odd."])
+def test_an_error_that_nobody_knows_is_a_sentence_too(said: str) -> None:
+    fault = explain_failure("ingest", RuntimeError(f"java.lang.IllegalStateException: {said}"))
+    assert str(fault) == "The query ingest failed: IllegalStateException: odd. The Spark log has the details."
+
+
 def test_a_jvm_that_is_killed_while_it_starts_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """py4j then finds its connection broken, in one of several ways."""
 
