@@ -5,7 +5,7 @@ Spark computes and reads; its tasks write the files, and delta-rs commits them (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -56,18 +56,24 @@ def read_table(spark: SparkSession, paths: PathSettings, table: Table, version: 
 
 
 def create_views(spark: SparkSession, paths: PathSettings) -> None:
-    """Create a temporary view of every table under its name, without the rows of the recorded clock, and the views of
-    :mod:`reliable_channel.lake.tables.views`. A table that does not exist yet has no rows."""
-    for table in tables.TABLES:
+    """Create a temporary view of every table (:func:`create_table_views`), and the views of
+    :mod:`reliable_channel.lake.tables.views`."""
+    create_table_views(spark, paths, tables.TABLES)
+    for name, (function, _, returned) in FUNCTIONS.items():
+        spark.udf.register(name, function, returned)
+    for view in VIEWS.values():
+        spark.sql(view.create())
+
+
+def create_table_views(spark: SparkSession, paths: PathSettings, chosen: Iterable[Table]) -> None:
+    """Create temporary views of tables under their names, without the rows of the recorded clock. A table that does not
+    exist yet has no rows."""
+    for table in chosen:
         rows = read_table(spark, paths, table) if exists(paths, table) else spark.createDataFrame([], table.ddl())
         if table.clock_rows:
             # In SQL ``null <> 'tick'`` is null, and WHERE drops such rows.
             rows = rows.where(f"{table.clock_rows} is null or {table.clock_rows} <> 'tick'")
         rows.createOrReplaceTempView(table.name)
-    for name, (function, _, returned) in FUNCTIONS.items():
-        spark.udf.register(name, function, returned)
-    for view in VIEWS.values():
-        spark.sql(view.create())
 
 
 def conform(rows: DataFrame, table: Table) -> DataFrame:

@@ -76,9 +76,8 @@ def find_changes(
 
 
 def _clear_alert(old: AlertChange, reading: Reading | None, rule: Rule) -> AlertChange:
-    if reading is None:
-        return _make_change(rule, old.subject, AlertState.CLEARED, None, "there is nothing to measure any more")
-    return _make_change(rule, old.subject, AlertState.CLEARED, reading.value, reading.detail)
+    value, detail = (reading.value, reading.detail) if reading else (None, "there is nothing to measure any more")
+    return _make_change(rule, old.subject, AlertState.CLEARED, value, detail)
 
 
 def _make_change(rule: Rule, subject: str, state: AlertState, value: float | None, detail: str) -> AlertChange:

@@ -29,7 +29,6 @@ from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table
 from reliable_channel.pipeline.lookup import NAMING, UNDECODED, is_among, list_named_ids, list_naming, search_ids
 from reliable_channel.pipeline.verdict.gaps import Span, find_silence, read_open_gaps
-from reliable_channel.pipeline.verdict.in_duckdb import rewrite
 from reliable_channel.pipeline.verdict.judge import make_filter
 from reliable_channel.pipeline.verdict.position import find_position
 from reliable_channel.pipeline.verdict.related import read_related
@@ -108,7 +107,7 @@ def _find_status(lake: TableSnapshot, wanted: str) -> dict[str, Any]:
 
 def _find_silence(settings: Settings, lake: TableSnapshot, topic: tuple[str, str]) -> list[Span]:
     """The times in which no bridge listened to the topic."""
-    silence = find_silence(read_open_gaps(settings.paths), lambda sql: lake.select(rewrite(sql)))
+    silence = find_silence(read_open_gaps(settings.paths), lake.select)
     return silence.by_topic.get(topic, [gap.span for gap in silence.gaps])
 
 

@@ -21,8 +21,7 @@ def causal_depth(source: TableWindow, newest: int = NEWEST) -> pd.DataFrame:
     rows = narrow.query(
         """
         SELECT min(event_time) AS time, content_topic, channel_id, sds_id,
-               coalesce(arg_min(list_transform(causal_history, lambda entry: entry.sds_id),
-                                (event_time, kafka_partition, kafka_offset)), []) AS history,
+               coalesce(arg_min(list_ids(causal_history), (event_time, kafka_partition, kafka_offset)), []) AS history,
                min(lamport_timestamp) AS lamport
         FROM (SELECT * FROM sds_messages WHERE sds_kind = 'content' AND lamport_timestamp IS NOT NULL
               ORDER BY event_time DESC, lamport_timestamp DESC, sds_id, content_topic, channel_id LIMIT $newest)

@@ -134,5 +134,4 @@ class _Messages:
         )
 
 
-_HISTORY = """list_filter(list_transform(causal_history, lambda entry: entry.sds_id),
-                            lambda id: id IS NOT NULL)"""
+_HISTORY = "array_compact(list_ids(causal_history))"

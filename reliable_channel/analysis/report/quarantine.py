@@ -23,7 +23,7 @@ import pandas as pd
 from reliable_channel.analysis import figures
 from reliable_channel.analysis.report.source import TableWindow
 from reliable_channel.lake.gap_witnesses import count_lacking, read_last_rows
-from reliable_channel.lake.tables import latest_send_time
+from reliable_channel.lake.tables import LATEST_SEND_TIME
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES
 
 
@@ -57,8 +57,8 @@ _CHAINS = f"""
     WITH said AS (
         SELECT kafka_topic, kafka_partition, pubsub_topic, content_topic, channel_id, sender_id, sds_id,
                min(lamport_timestamp) AS lamport,
-               min({latest_send_time("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")}) AS sent_by,
-               any_value(list_transform(causal_history, lambda entry: entry.sds_id)) AS history
+               min({LATEST_SEND_TIME}) AS sent_by,
+               any_value(list_ids(causal_history)) AS history
         FROM sds_messages WHERE sds_kind = 'content' AND sender_id IS NOT NULL GROUP BY ALL
     ), links AS (
         SELECT *, lag(sent_by) OVER chain AS before, coalesce(list_contains(history, lag(sds_id) OVER chain), false)

@@ -35,7 +35,7 @@ from reliable_channel.core.errors import EnvironmentFault, LocalError
 from reliable_channel.lake.read import in_our_time, no_tables_fault, open_at, public_dataset, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME
-from reliable_channel.lake.tables.views import DUCKDB_MACROS, FUNCTIONS, VIEWS, View
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, EVIDENCE_MACROS, FUNCTIONS, VIEWS, View
 from reliable_channel.runtime.interrupts import run_interruptibly
 
 MEMORY_LIMIT = "1GB"
@@ -91,7 +91,7 @@ def find_names(sql: str) -> tuple[list[str], list[View]]:
 
 def create_views(connection: duckdb.DuckDBPyConnection, views: Iterable[View]) -> None:
     """Create views over registered tables, with the functions that they call and DuckDB does not have."""
-    connection.execute(DUCKDB_MACROS)
+    connection.execute(DUCKDB_MACROS + EVIDENCE_MACROS)
     for name, (function, arguments, returned) in FUNCTIONS.items():
         # SPECIAL: they are called for NULL, too.
         types: list[Any] = [_DUCKDB_TYPES[kind] for kind in (*arguments, returned)]

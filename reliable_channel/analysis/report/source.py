@@ -28,6 +28,7 @@ from reliable_channel.config import PathSettings
 from reliable_channel.lake.read import in_our_time, unreadable
 from reliable_channel.lake.schema import arrow_schema
 from reliable_channel.lake.tables import BY_NAME, Table
+from reliable_channel.lake.tables.views import DUCKDB_MACROS
 from reliable_channel.runtime.interrupts import run_interruptibly
 
 _WORD = re.compile(r"[a-z_]+")
@@ -115,7 +116,7 @@ class TableWindow:
         self._aftermath: TableWindow | None = None
         self._engine = duckdb.connect()
         # Without access to anything outside, DuckDB neither installs nor loads an extension.
-        self._engine.execute("SET TimeZone = 'UTC'; SET enable_external_access = false")
+        self._engine.execute(f"SET TimeZone = 'UTC'; SET enable_external_access = false; {DUCKDB_MACROS}")
 
     def close(self) -> None:
         """Free the memory."""

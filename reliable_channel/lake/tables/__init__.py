@@ -17,7 +17,7 @@ from reliable_channel.lake.tables.ack import (
 )
 from reliable_channel.lake.tables.columns import CHANNEL_KEY, RECORD_KEY
 from reliable_channel.lake.tables.evidence import SENDER_EVENTS, SENT_ROWS, SIGHTINGS, STORE_PRESENCE
-from reliable_channel.lake.tables.ingest import ENVELOPES, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS, latest_send_time
+from reliable_channel.lake.tables.ingest import ENVELOPES, LATEST_SEND_TIME, QUARANTINE, SDS_MESSAGES, SOURCE_GAPS
 from reliable_channel.lake.tables.model import (
     DAY_MS,
     EPOCH,
@@ -75,6 +75,7 @@ __all__ = [
     "HISTORY_TYPE",
     "INCOMPLETE_MESSAGES",
     "INDEXED_COLUMNS",
+    "LATEST_SEND_TIME",
     "LOST_DEPENDENCIES",
     "ORDERED_SDS_MESSAGES",
     "PIPELINE_METRICS",
@@ -93,5 +94,4 @@ __all__ = [
     "Column",
     "Table",
     "TopicPartition",
-    "latest_send_time",
 ]

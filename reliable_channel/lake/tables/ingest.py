@@ -203,11 +203,9 @@ SOURCE_GAPS = Table(
 )
 
 
-def latest_send_time(event_ms: str, lamport_time: str) -> str:
-    """SQL for the latest time at which the message of a row of ``sds_messages`` can have been sent.
+LATEST_SEND_TIME = """CASE WHEN lamport_timestamp BETWEEN 1000000000000 AND unix_millis(event_time)
+    THEN timestamp_millis(lamport_timestamp) ELSE event_time END"""
+"""SQL for the latest time at which the message of a row of ``sds_messages`` can have been sent.
 
-    A message from a store is observed late, and a Lamport timestamp in ms is not below the time of sending, but a
-    sender may set any value. Engines differ in two expressions: ``event_ms`` is ``event_time`` as Unix ms,
-    ``lamport_time`` is ``lamport_timestamp`` as a time."""
-    plausible = f"lamport_timestamp BETWEEN 1000000000000 AND {event_ms}"
-    return f"CASE WHEN {plausible} THEN {lamport_time} ELSE event_time END"
+A message from a store is observed late, and a Lamport timestamp in ms is not below the time of sending, but a sender
+may set any value."""

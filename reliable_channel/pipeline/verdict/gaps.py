@@ -18,21 +18,21 @@ from reliable_channel.lake.tables import Table, TopicPartition
 
 _BY_OWN_NODE = "source in ('relay', 'filter') and seen_at is not null"
 
-BRIDGES = f"select distinct vantage from v_sightings where {_BY_OWN_NODE}"  # noqa: S608 - text of our own only
+BRIDGES = f"select distinct vantage from sightings where {_BY_OWN_NODE}"  # noqa: S608 - text of our own only
 """The bridges whose own nodes received envelopes."""
 
 RECEIVED = f"""
     select vantage, pubsub_topic, content_topic, min(seen_at) as since, max(seen_at) as until
-    from (select vantage, message_hash, seen_at from v_sightings
+    from (select vantage, message_hash, seen_at from sightings
         where {_BY_OWN_NODE})
-    join (select distinct pubsub_topic, content_topic, envelope_hash from v_sds_messages)
+    join (select distinct pubsub_topic, content_topic, envelope_hash from sds_messages)
     on message_hash = envelope_hash group by vantage, pubsub_topic, content_topic
 """  # noqa: S608
 """The first and last time a bridge received envelopes of a topic from its own node."""
 
 
 PLACED = """
-    select distinct pubsub_topic, content_topic, kafka_topic, kafka_partition from v_sds_messages
+    select distinct pubsub_topic, content_topic, kafka_topic, kafka_partition from sds_messages
     where content_topic is not null
 """
 """The Kafka partitions that have records of a topic."""

@@ -1,4 +1,5 @@
-"""Gathers the evidence for verdicts, in Spark SQL over views ``v_<table>``.
+"""Gathers the evidence for verdicts, in SQL over the tables that Spark and DuckDB (with the macros of
+:mod:`reliable_channel.lake.tables.views`) both run.
 
 ``FACTS`` is the union of all tables' rows about SDS ids, ``IDS`` aggregates it by id, and ``EVIDENCE`` by message. An
 id belongs to the message to which the most certain source assigns it. Aggregates replace joins: a join of all kinds of
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from reliable_channel.core.sds import RefusalReason
 from reliable_channel.lake import tables
-from reliable_channel.lake.tables import CHANNEL_KEY, RECORD_KEY, Table, latest_send_time
+from reliable_channel.lake.tables import CHANNEL_KEY, LATEST_SEND_TIME, RECORD_KEY, Table
 from reliable_channel.lake.tables.evidence import BRIDGE_SOURCES, LOST, NOT_SEEN_SOURCES, UNPROVEN
 from reliable_channel.pipeline.lookup import SEARCHED_BYTES, UNDECODED
 
@@ -96,21 +97,21 @@ _FACT_TYPES = {
 """The columns of a row of ``facts`` about an SDS id, with their types; all but one or a few are null."""
 
 
-def _select_facts(rows: str, **columns: str) -> str:
-    """SQL for rows of ``facts``: ``rows`` follows ``from``, ``columns`` are expressions over it."""
+def _select_facts(rows: str, sds_id: str = "sds_id", **columns: str) -> str:
+    """SQL for rows of ``facts``: ``rows`` follows ``from``, ``columns`` and ``sds_id`` are expressions over it."""
     assert columns.keys() <= _FACT_TYPES.keys()  # noqa: S101  constant text
     every = ", ".join(f"cast({columns.get(name, 'null')} as {kind}) as {name}" for name, kind in _FACT_TYPES.items())
-    return f"select {_CHANNEL}, sds_id, {every} from {rows}"
+    return f"select {_CHANNEL}, {sds_id} as sds_id, {every} from {rows}"
 
 
-_DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids, array(coalesce(d.sds_id, d.first_sds_id)))))
-        as known_id
-    from v_deliveries d left join v_reassembled_messages m
+_DELIVERED = """(select d.*, explode(array_compact(coalesce(m.sds_ids,
+        array_repeat(coalesce(d.sds_id, d.first_sds_id), 1)))) as known_id
+    from deliveries d left join reassembled_messages m
     on d.segment_kind is null and m.kafka_topic = d.kafka_topic and m.kafka_partition = d.kafka_partition
         and m.kafka_offset = d.kafka_offset and m.entire_message_hash = d.entire_message_hash
     where d.row_kind = 'message')"""
 
-_UNIT_OF_DELIVERED = """struct(not coalesce(sender_verified, false), first_seen,
+_UNIT_OF_DELIVERED = """(not coalesce(sender_verified, false), first_seen,
     concat_ws('-', lower(hex(entire_message_hash)), coalesce(cast(first_lamport_timestamp as string), first_sds_id)),
     sender_id, entire_message_hash, coalesce(data_count, 1), late, first_seen, event_time, null, null, family)"""
 
@@ -122,12 +123,12 @@ _IN_ORDER = ", ".join(
 _INCOMPLETE = f"""(select * from (select *, row_number() over (
             partition by {_CHANNEL}, sender_id, entire_message_hash, sds_id
             order by event_time desc nulls last, {_IN_ORDER}) as place
-        from (select *, explode(sds_ids) as sds_id from v_incomplete_messages)) where place = 1)"""
+        from (select *, explode(sds_ids) as sds_id from incomplete_messages)) where place = 1)"""
 """The last report of the set that holds an id. A set is reported each time it is overdue, and when it is given up."""
 
 _RECORDED = f"""(select {_CHANNEL}, sds_id, sender_id, entire_message_hash, min(event_time) as first_seen,
         coalesce(min(send_id), sds_id) as first_id
-    from v_sender_events where event <> '{LOST}' and entire_message_hash is not null and {_HAS_CHANNEL}
+    from sender_events where event <> '{LOST}' and entire_message_hash is not null and {_HAS_CHANNEL}
     group by {_CHANNEL}, sds_id, sender_id, entire_message_hash)"""
 """What senders record, whatever they record of it: a sender that writes only of what it dispatched knows its message as
 well. One payload may be sent often, so only the rows themselves can state that two segments are of one send."""
@@ -140,11 +141,12 @@ SPAN = 256  # as many segments as a send may have (MAX_TOTAL_SEGMENTS), with con
 _FIRST = f"least(first_lamport_timestamp, {2**63 - 1 - 2 * SPAN})"
 """A foreign writer's row may have any Lamport timestamp, and a sum that overflows ends the query in both engines."""
 
+_SPAN_OF_FIRST = f"{_FIRST} - {_FIRST} % {SPAN}"
 _BELATED = f"""(select d.*, s.sds_id as known_id
-    from (select *, explode(array({_FIRST} - {_FIRST} % {SPAN}, {_FIRST} - {_FIRST} % {SPAN} + {SPAN})) as span
-        from v_deliveries where row_kind = 'message' and segment_kind is null) d
+    from (select *, explode(sequence({_SPAN_OF_FIRST}, {_SPAN_OF_FIRST} + {SPAN}, cast({SPAN} as bigint))) as span
+        from deliveries where row_kind = 'message' and segment_kind is null) d
     join (select *, lamport_timestamp - lamport_timestamp % {SPAN} as span
-        from v_sds_messages where sds_kind = 'content' and segment_kind <> 'bare') s
+        from sds_messages where sds_kind = 'content' and segment_kind <> 'bare') s
     on d.channel_id = s.channel_id and d.content_topic = s.content_topic and d.pubsub_topic = s.pubsub_topic
         and d.sender_id = s.sender_id and d.entire_message_hash = s.entire_message_hash and d.span = s.span
     where s.lamport_timestamp - {_FIRST} between 0 and {SPAN})"""
@@ -152,42 +154,47 @@ _BELATED = f"""(select d.*, s.sds_id as known_id
 can be recomputed: those of parity cannot, because v0.1 data segments do not state the parity count, and others' ids may
 be anything. ``span`` keeps the join small where one payload is sent often."""
 
+
+def _take_last(count: str) -> str:
+    """SQL for the last ``count`` entries of a causal history."""
+    return f"slice(causal_history, greatest(size(causal_history) - {count}, 0) + 1, {count})"
+
+
 _NEIGHBOURS = f"""(select {_CHANNEL}, named.sds_id, next, next_sender
     from (select {_CHANNEL}, sds_id as next, sender_id as next_sender,
-            explode(slice(reverse(causal_history), 1, cast(least(ordinal, {MAX_WITNESSED}) as int))) as named
+            explode({_take_last(f"cast(least(ordinal, {MAX_WITNESSED}) as int)")}) as named
         from (select *, cast(segment_index as bigint)
                 + if(segment_kind = 'parity', coalesce(data_count, 2), 0) as ordinal
-            from v_sds_messages where sds_kind = 'content' and segment_kind <> 'bare') where ordinal > 0)
+            from sds_messages where sds_kind = 'content' and segment_kind <> 'bare') where ordinal > 0)
     where coalesce(named.sender_id, next_sender) = next_sender)"""
 """The segments before a segment, by its history: all segments of a send are made in one step, so they are the last
 entries."""
 
-_SENDER_RECORDS = """(select * from v_sender_events left join (
+_SENDER_RECORDS = """(select * from sender_events left join (
         select message_hash, bool_or(undecryptable) as undecryptable, bool_or(present) as present,
             bool_or(absent) as absent
         from (select message_hash, reason in ('undecryptable', 'plaintext_refused') as undecryptable,
-                null as present, null as absent from v_quarantine
-            union all select message_hash, null, outcome = 'present', outcome = 'absent' from v_store_presence)
+                null as present, null as absent from quarantine
+            union all select message_hash, null, outcome = 'present', outcome = 'absent' from store_presence)
         where message_hash is not null group by message_hash) on message_hash = envelope_hash)"""
 """The senders' records, with the outcome of the envelopes that they name."""
 
-_LOGGED = f"""(select * from v_sender_events join (select distinct message_hash as envelope_hash, vantage
-        from v_sightings where source not in {BRIDGE_SOURCES + NOT_SEEN_SOURCES}) using (envelope_hash))"""
+_LOGGED = f"""(select * from sender_events join (select distinct message_hash as envelope_hash, vantage
+        from sightings where source not in {BRIDGE_SOURCES + NOT_SEEN_SOURCES}) using (envelope_hash))"""
 """The nodes whose logs have an envelope that its sender names, however the send ended."""
 
+_COPIES = f"partition by {_CHANNEL}, sds_id, sender_id"
 _WITNESSED = f"""(select {_CHANNEL}, named_id as sds_id
-    from (select {_CHANNEL}, sds_id, sender_id, named_id, bool_or(array_contains(own_ids, named_id)) as own
-        from (select {_CHANNEL}, sds_id, sender_id, copies,
-                explode(array_distinct(transform(last, each -> each.sds_id))) as named_id,
-                transform(filter(last, each -> each.sender_id = sender_id), each -> each.sds_id) as own_ids
-            from (select *, slice(reverse(causal_history), 1, {MAX_WITNESSED}) as last,
-                    count(*) over (partition by {_CHANNEL}, sds_id, sender_id) as copies
-                from v_sds_messages where sds_kind = 'content'))
-        group by {_CHANNEL}, sds_id, sender_id, named_id having count(*) = max(copies))
-    left semi join (select {_CHANNEL}, sds_id as named_id from v_lost_dependencies) using ({_CHANNEL}, named_id)
+    from (select {_CHANNEL}, sds_id, sender_id, named.sds_id as named_id, bool_or(named.sender_id = sender_id) as own
+        from (select *, explode({_take_last(str(MAX_WITNESSED))}) as named
+            from (select *, count(*) over ({_COPIES}) as copies,
+                    row_number() over ({_COPIES} order by event_time) as copy
+                from sds_messages where sds_kind = 'content'))
+        group by {_CHANNEL}, sds_id, sender_id, named.sds_id having count(distinct copy) = max(copies))
+    semi join (select {_CHANNEL}, sds_id as named_id from lost_dependencies) using ({_CHANNEL}, named_id)
     left join (select distinct {_CHANNEL}, sds_id, true as corroborated
-        from (select {_CHANNEL}, sds_id from v_acks where certainty <> 'probable'
-            union all select {_CHANNEL}, sds_id from v_sender_events)) using ({_CHANNEL}, sds_id)
+        from (select {_CHANNEL}, sds_id from acks where certainty <> 'probable'
+            union all select {_CHANNEL}, sds_id from sender_events)) using ({_CHANNEL}, sds_id)
     group by {_CHANNEL}, named_id
     having bool_or(corroborated) and (count(distinct sender_id) > 1 or bool_or(own and corroborated)))"""
 """The missing ids that two participants name, or their own sender; in all copies of their messages, because a
@@ -195,17 +202,15 @@ stranger's copy may have another history. One of these messages is corroborated:
 its sender's record reports it. The acknowledgement alone is no witness of what the message names: whoever delivers a
 message acknowledges it, also with its dependencies given up."""
 
-_SENT_BY = latest_send_time("unix_millis(event_time)", "timestamp_millis(lamport_timestamp)")
-
 SENT_SINCE = f"""
     with first_named as (
         select {_CHANNEL}, sds_id,
-            min_by(needed_by, struct(coalesce(missing_since, event_time), needed_by)) as needed_by
-        from v_named_since_gaps group by {_CHANNEL}, sds_id
+            min_by(needed_by, (coalesce(missing_since, event_time), needed_by)) as needed_by
+        from named_since_gaps group by {_CHANNEL}, sds_id
     ), observed as (
         select {_CHANNEL}, sds_id, min(sender_id) as sender_id, min(lamport_timestamp) as lamport_timestamp,
-            min({_SENT_BY}) as sent_by, min(transform(causal_history, entry -> entry.sds_id)) as history
-        from v_sds_messages join (select distinct {_CHANNEL} from first_named) using ({_CHANNEL})
+            min({LATEST_SEND_TIME}) as sent_by, min(list_ids(causal_history)) as history
+        from sds_messages join (select distinct {_CHANNEL} from first_named) using ({_CHANNEL})
         where sds_kind = 'content' group by {_CHANNEL}, sds_id
     ), namers as (
         select {_CHANNEL}, missing, history, previous, previous_sent_by,
@@ -227,30 +232,32 @@ SENT_SINCE = f"""
 """The time after which a missing message was sent, from its neighbours in Lamport order. The sender of the message that
 first names it has a log in that order, and names the end of it. So the missing message is younger than the messages
 before it in that history, and than the sender's own previous message if the history omits that. It is older than the
-message that names it. Needed only while a gap is open: ``v_named_since_gaps`` has the lost dependencies that were
+message that names it. Needed only while a gap is open: ``named_since_gaps`` has the lost dependencies that were
 missed since the first gap."""
+
+SENT_SINCE_IN_SPARK = SENT_SINCE.replace("list_ids(causal_history)", "causal_history.sds_id")
+"""In Spark this is how a field of every struct of a list is read."""
 
 NEWLY_SURROUNDED = f"""
     with namers as (
         select {_CHANNEL}, named.sds_id as missing, lamport_timestamp, causal_history
-        from v_named_since_gaps named join v_sds_messages using ({_CHANNEL})
-        where needed_by = v_sds_messages.sds_id and sds_kind = 'content' and named.sds_id is not null
+        from named_since_gaps named join sds_messages using ({_CHANNEL})
+        where needed_by = sds_messages.sds_id and sds_kind = 'content' and named.sds_id is not null
     )
-    select {_CHANNEL}, missing as sds_id from namers join v_new_lamport using ({_CHANNEL})
+    select {_CHANNEL}, missing as sds_id from namers join new_lamport using ({_CHANNEL})
     where least <= lamport_timestamp
     union
     select {_CHANNEL}, missing
-    from (select *, explode(transform(causal_history, entry -> entry.sds_id)) as new_id from namers)
-    join v_new_ids using (new_id)
+    from (select *, explode(list_ids(causal_history)) as new_id from namers) join new_ids using (new_id)
 """
 """The missing messages whose time of sending new messages can narrow down (``SENT_SINCE``). They are named by a message
 that is not older in Lamport order than the first new one of the channel, or that has a new one in its history.
-``v_new_lamport``: the lowest new Lamport timestamp by channel; ``v_new_ids``: the new SDS ids."""
+``new_lamport``: the lowest new Lamport timestamp by channel; ``new_ids``: the new SDS ids."""
 
 _PROVEN = f"outcome = 'present' and detail is distinct from '{UNPROVEN}'"
 """An encrypted envelope found by a hint may contain any message, so it proves nothing about the missing one."""
 
-NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from v_lost_dependencies where false"
+NO_SENT_SINCE = f"select {_CHANNEL}, sds_id, event_time as sent_since from lost_dependencies where false"
 
 _REFUSED = " and ".join(
     (
@@ -262,35 +269,33 @@ _REFUSED = " and ".join(
 
 FACTS = "\nunion all ".join(
     (
-        _select_facts(
-            f"(select * except (sds_id), known_id as sds_id from {_DELIVERED})", delivered=_UNIT_OF_DELIVERED
-        ),
-        _select_facts(f"(select * except (sds_id), known_id as sds_id from {_BELATED})", belated=_UNIT_OF_DELIVERED),
+        _select_facts(_DELIVERED, "known_id", delivered=_UNIT_OF_DELIVERED),
+        _select_facts(_BELATED, "known_id", belated=_UNIT_OF_DELIVERED),
         _select_facts(
             _INCOMPLETE,
-            incomplete="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
+            incomplete="""(null, null, concat_ws('-', lower(hex(entire_message_hash)), array_min(sds_ids)),
                 sender_id, entire_message_hash, data_count, false, first_seen, null, reason, data_missing, null)""",
         ),
         _select_facts(
             _RECORDED,
-            recorded="""struct(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
+            recorded="""(null, null, concat_ws('-', lower(hex(entire_message_hash)), first_id), sender_id,
                 entire_message_hash, null, false, first_seen, null, null, null, null)""",
             first_id="first_id",
         ),
         _select_facts(
-            "v_sds_messages where sds_kind = 'content'",
-            segment="struct(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
+            "sds_messages where sds_kind = 'content'",
+            segment="(event_time, sender_id, entire_message_hash, segment_kind = 'bare', data_count)",
         ),
-        _select_facts(_NEIGHBOURS, next="struct(next, next_sender)"),
+        _select_facts(_NEIGHBOURS, next="(next, next_sender)"),
         _select_facts(
-            f"(select * from v_lost_dependencies left join v_sent using ({_CHANNEL}, sds_id))",
-            named="struct(coalesce(missing_since, event_time), sender_id, sent_since)",
+            f"(select * from lost_dependencies left join sent using ({_CHANNEL}, sds_id))",
+            named="(coalesce(missing_since, event_time), sender_id, sent_since)",
             before_observation="status = 'before_observation'",
         ),
         _select_facts(_WITNESSED, witnessed="true"),
-        _select_facts("v_acks", acknowledged_by="acknowledged_by"),
-        _select_facts("v_repair_requests", asked_for="true"),
-        _select_facts(f"v_channel_events where {_REFUSED}", refused="true"),
+        _select_facts("acks", acknowledged_by="acknowledged_by"),
+        _select_facts("repair_requests", asked_for="true"),
+        _select_facts(f"channel_events where {_REFUSED}", refused="true"),
         _select_facts(
             _SENDER_RECORDS,
             sent="event in ('sent', 'resent', 'not_stored')",
@@ -303,7 +308,7 @@ FACTS = "\nunion all ".join(
         ),
         _select_facts(_LOGGED, sent="true", logged_by="vantage"),
         _select_facts(
-            "v_store_presence",
+            "store_presence",
             present=_PROVEN,
             absent="outcome = 'absent'",
             store_error=f"if(outcome = 'error' or detail = '{UNPROVEN}', detail, null)",
@@ -335,37 +340,34 @@ IDS = f"""
     from facts where sds_id is not null group by {_CHANNEL}, sds_id
 """
 
-SUSPECTS = f"""select stage, substring(raw, 1, {SEARCHED_BYTES}) as raw from v_quarantine
+SUSPECTS = f"""select stage, substring(raw, 1, {SEARCHED_BYTES}) as raw from quarantine
     where raw is not null and stage in {UNDECODED}"""
-"""Records that could not be decoded; ``v_suspected`` has the SDS ids that they seem to contain as their own."""
+"""Records that could not be decoded; ``suspected`` has the SDS ids that they seem to contain as their own."""
 
 EVIDENCE = f"""
     with known as (
-        select * except (delivered, belated, sends), suspected is not null as undecodable,
-            explode(if(delivered is null, array(if(incomplete is null, belated, null)), filter(sends,
-                each -> each.family <=> delivered.family
-                and each.entire_message_hash <=> delivered.entire_message_hash))) as delivered,
+        select *, suspected is not null as undecodable,
+            explode(if(delivered is null, array_repeat(if(incomplete is null, belated, null), 1), sends)) as own,
             coalesce(delivered, incomplete, belated, recorded) is null and segment is null and named is not null
                 and coalesce(named.sender_id, next.sender_id) = next.sender_id as is_lost_segment
-        from ids left join (select sds_id as suspected from v_suspected) on suspected = sds_id
+        from ids left join (select sds_id as suspected from suspected) on suspected = sds_id
     ), in_sends as (
         -- If one segment of a send belongs to a delivered message, all do.
-        select * except (delivered, incomplete),
-            coalesce(delivered, min(delivered) over send) as delivered,
-            coalesce(incomplete, min(incomplete) over send) as incomplete
-        from known
+        select *, coalesce(own, min(own) over send) as own_or_send,
+            coalesce(incomplete, min(incomplete) over send) as incomplete_or_send
+        from known where delivered is null or own.family is not distinct from delivered.family
+            and own.entire_message_hash is not distinct from delivered.entire_message_hash
         window send as (partition by {_CHANNEL}, coalesce(first_id, sds_id))
     ), beside as (
         -- A segment that never arrived belongs to the message of the segment after it.
-        select * except (delivered, incomplete, recorded),
-            coalesce(delivered, min(delivered) over pair) as delivered,
-            coalesce(incomplete, min(incomplete) over pair) as incomplete,
-            coalesce(recorded, min(recorded) over pair) as recorded, coalesce(segment, min(segment) over pair) as part
+        select *, coalesce(own_or_send, min(own_or_send) over pair) as whole,
+            coalesce(incomplete_or_send, min(incomplete_or_send) over pair) as reported,
+            coalesce(recorded, min(recorded) over pair) as planned, coalesce(segment, min(segment) over pair) as part
         from in_sends window pair as (partition by {_CHANNEL}, if(is_lost_segment, next.sds_id, sds_id))
     ), claimed as (
-        select *, coalesce(delivered, incomplete, recorded) as unit,
-            case when delivered is not null then 'delivered' when incomplete is not null then 'incomplete'
-                when recorded is not null then 'recorded' when part is not null then 'waiting'
+        select *, coalesce(whole, reported, planned) as unit,
+            case when whole is not null then 'delivered' when reported is not null then 'incomplete'
+                when planned is not null then 'recorded' when part is not null then 'waiting'
                 when named is not null then 'named' end as source
         from beside
     ), units as (
@@ -378,12 +380,12 @@ EVIDENCE = f"""
             -- Late is also what was rebuilt after its set had been reported incomplete. Not given up is what was named
             -- by the first message of a channel and came behind it.
             bool_or(unit.late) and not coalesce(bool_or(before_observation), false)
-                or bool_or(coalesce(delivered.entire_message_hash = incomplete.entire_message_hash
-                and delivered.sender_id <=> incomplete.sender_id, false)) as late,
+                or bool_or(coalesce(whole.entire_message_hash = reported.entire_message_hash
+                and whole.sender_id is not distinct from reported.sender_id, false)) as late,
             coalesce(min(unit.first_seen), min(segment.first_seen), min(named.first_seen)) as first_seen,
             min(named.sent_since) as sent_since,
             min(unit.delivered_at) as delivered_at, max(unit.reason) as reason, max(unit.data_missing) as data_missing,
-            sort_array(collect_set(sds_id)) as ids, count(segment) as received,
+            array_sort(collect_set(sds_id)) as ids, count(segment) as received,
             flatten(collect_list(acknowledged_by)) as acknowledgements,
             flatten(collect_list(lost_by)) as lost_by, flatten(collect_list(logged_by)) as logged_by,
             bool_or(undecodable) as undecodable, max(store_error) as store_error,
@@ -392,10 +394,10 @@ EVIDENCE = f"""
             bool_or(present and segment is null) as present
         from claimed where source is not null
         group by {_CHANNEL}, source, unit.message_key, if(unit is null and part is not null,
-            struct(part.sender_id, part.entire_message_hash, if(part.bare, sds_id, '')), null),
+            (part.sender_id, part.entire_message_hash, if(part.bare, sds_id, '')), null),
             if(source = 'named', sds_id, '')
     )
     -- Keep one message per key: an id is arbitrary text, so it can equal the key of another message.
-    select * except (place) from (select *, row_number() over (partition by {_CHANNEL}, message_key
+    select * from (select *, row_number() over (partition by {_CHANNEL}, message_key
         order by source = 'named', source, ids) as place from units) where place = 1
 """

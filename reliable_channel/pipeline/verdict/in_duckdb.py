@@ -1,4 +1,4 @@
-"""Runs the queries of :mod:`.gather` in DuckDB: the same text, with what DuckDB writes in another way. No Spark.
+"""Runs the queries of :mod:`.gather` in DuckDB. No Spark.
 
 A round has its evidence in the driver's memory. Spark would take seconds to plan and compile these queries, for rows
 that DuckDB goes through in a tenth of a second (docs/decisions.md)."""
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Set
 from contextlib import closing
-from functools import cache
 
 import duckdb
 import pyarrow as pa
@@ -16,41 +15,22 @@ import pyarrow.dataset as ds
 
 from reliable_channel.lake.read import in_our_time
 from reliable_channel.lake.tables import CHANNEL_KEY, Table
-from reliable_channel.lake.tables.views import DUCKDB_MACROS
+from reliable_channel.lake.tables.views import DUCKDB_MACROS, EVIDENCE_MACROS
 from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE
 from reliable_channel.runtime.interrupts import run_interruptibly
 
-_STRUCT = re.compile(r"struct<([^()]*?)>(?= as | *\))")
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\bv_named_since_gaps\b", "lost_dependencies"),
-        (r"\bv_(?=\w)", ""),
-        (r"\* except \(", "* exclude ("),
-        (r"<=>", "is not distinct from"),
-        (r"\bleft semi join\b", "semi join"),
-        (r"\bstruct\(", "row("),
-        (r"\barray\(", "list_value("),
-        # It drops nulls and, unlike Spark's, repeats; these make no difference, since facts are aggregated by id.
-        (r"\barray_compact\(", "list_distinct("),
-        (r"\bcollect_set\((\w+)\)", r"coalesce(list(distinct \1) filter (\1 is not null), [])"),
-        (r"\bcollect_list\((\w+)\)", r"coalesce(list(\1) filter (\1 is not null), [])"),
-        (r"\bsort_array\(", "list_sort("),
-        (r"\barray_min\(", "list_min("),
-        (r"\breverse\(", "list_reverse("),
-        (r"\btransform\(", "list_transform("),
-        (r"\bfilter\((?=\w+,)", "list_filter("),
-        (r"\bslice\(", "list_slice("),
-        (r"(\w+) -> ", r"lambda \1: "),
-        (r"\btimestamp_millis\(", "make_timestamptz(1000 * "),
-        (r" as timestamp\)", " as timestamptz)"),
-        (r" as binary\)", " as blob)"),
-    )
-)
+
+def _rewrite_struct(type_: re.Match[str]) -> str:
+    fields = re.sub(r"array<(\w+)>", r"\1[]", type_[1]).replace(": ", " ")
+    return f"struct({fields.replace('timestamp', 'timestamptz')})"
+
+
+_FACTS = re.sub(r"struct<([^()]*)>(?=\))", _rewrite_struct, FACTS)
+"""The types of structs are all that the two engines write differently."""
 
 # An unknown name in a query is an error: DuckDB would otherwise take it for a Python variable or a file.
 _PREPARE = f"""
-    {DUCKDB_MACROS}
+    {DUCKDB_MACROS}{EVIDENCE_MACROS}
     SET TimeZone = 'UTC'; SET python_enable_replacements = false; SET enable_external_access = false;
 """
 
@@ -66,7 +46,7 @@ def gather_evidence(
     given |= {"about": ids, "suspected": pa.table({"sds_id": pa.array(sorted(suspected), pa.string())})}
     if sent is not None:
         given["sent"] = sent
-    views = {"sent": rewrite(NO_SENT_SINCE)} if sent is None else {}
+    views = {"sent": NO_SENT_SINCE} if sent is None else {}
     return select_rows(_build_evidence_query(views), given)
 
 
@@ -88,7 +68,8 @@ def evidence_query(in_gaps: bool) -> str:
         {
             "about": f"select {channel}, unnest($ids::varchar[]) as sds_id",
             "suspected": "select unnest($suspected::varchar[]) as sds_id",
-            "sent": rewrite(SENT_SINCE if in_gaps else NO_SENT_SINCE),
+            "named_since_gaps": "select * from lost_dependencies",
+            "sent": SENT_SINCE if in_gaps else NO_SENT_SINCE,
         }
     )
 
@@ -96,20 +77,6 @@ def evidence_query(in_gaps: bool) -> str:
 def _build_evidence_query(views: Mapping[str, str]) -> str:
     """The query for the ids in ``about``, over the tables, ``suspected`` and ``sent``, of which ``views`` has some."""
     same = " and ".join(f"fact.{name} is not distinct from about.{name}" for name in (*CHANNEL_KEY, "sds_id"))
-    facts = f"select * from ({rewrite(FACTS)}) as fact semi join about on {same}"  # noqa: S608 - text of our own only
-    named = ", ".join(f"{name} as ({text})" for name, text in {**views, "facts": facts, "ids": rewrite(IDS)}.items())
-    return f"with {named} select * from ({rewrite(EVIDENCE)})"  # noqa: S608
-
-
-@cache
-def rewrite(sql: str) -> str:
-    """A query of the verdict job for DuckDB. Of ``slice`` only the uses that begin at 1 mean the same."""
-    sql = _STRUCT.sub(_rewrite_struct, sql)
-    for pattern, replacement in _REWRITES:
-        sql = pattern.sub(replacement, sql)
-    return sql
-
-
-def _rewrite_struct(type_: re.Match[str]) -> str:
-    fields = re.sub(r"array<(\w+)>", r"\1[]", type_[1]).replace(": ", " ")
-    return f"struct({fields.replace('timestamp', 'timestamptz').replace('binary', 'blob')})"
+    facts = f"select * from ({_FACTS}) as fact semi join about on {same}"  # noqa: S608 - text of our own only
+    named = ", ".join(f"{name} as ({text})" for name, text in {**views, "facts": facts, "ids": IDS}.items())
+    return f"with {named} select * from ({EVIDENCE})"  # noqa: S608

@@ -18,9 +18,8 @@ from reliable_channel.lake.read import dataset_of, in_our_time
 from reliable_channel.lake.tables import Table
 from reliable_channel.pipeline.verdict.gaps import Gap
 from reliable_channel.pipeline.verdict.gather import NEWLY_SURROUNDED, SENT_SINCE
-from reliable_channel.pipeline.verdict.in_duckdb import rewrite, select_rows
+from reliable_channel.pipeline.verdict.in_duckdb import select_rows
 
-_READ = (tables.SDS_MESSAGES, tables.SIGHTINGS, tables.LOST_DEPENDENCIES)
 _REPEATED = ("vantage", "source", "pubsub_topic", "content_topic")
 """Columns of few different texts: read as dictionaries, who heard a million messages takes a third less CPU time."""
 
@@ -40,30 +39,28 @@ class SinceGaps:
     def find_surrounded(self, new_lamport: pa.Table, new_ids: pa.Table) -> pa.Table:
         """The missing messages of which new ones may narrow down when they were sent
         (:data:`~.gather.NEWLY_SURROUNDED`)."""
-        return self._run(NEWLY_SURROUNDED, new_lamport, new_lamport=new_lamport, new_ids=new_ids)
+        lost = self._open_rows(tables.LOST_DEPENDENCIES).filter(self._is_missed_since())
+        return self._run(NEWLY_SURROUNDED, new_lamport, new_lamport=new_lamport, new_ids=new_ids, named_since_gaps=lost)
 
     def find_time_sent(self, lost: pa.Table) -> pa.Table:
         """The times after which the messages were sent (:data:`~.gather.SENT_SINCE`) that are missing according to
         ``lost``, rows of ``lost_dependencies``."""
         lost = lost.filter(self._is_missed_since())
-        return self._run(SENT_SINCE, lost, lost_dependencies=lost)
+        return self._run(SENT_SINCE, lost, named_since_gaps=lost)
 
     def _is_missed_since(self) -> pc.Expression:
         return pc.coalesce(pc.field("missing_since"), pc.field("event_time")) >= pa.scalar(self._since)
 
-    def _run(self, sql: str, channels: pa.Table | None = None, **given: pa.Table) -> pa.Table:
+    def _run(self, sql: str, channels: pa.Table | None = None, **given: pa.Table | ds.Dataset) -> pa.Table:
         """The rows of a query, which may be about the messages of some ``channels`` alone."""
-        query = rewrite(sql)
         sources: dict[str, pa.Table | ds.Dataset] = {**given}
-        for table in _READ:
-            if table.name in query and table.name not in given:
-                sources[table.name] = self._open_rows(table, channels)
-        return select_rows(query, sources)
+        for table in (tables.SDS_MESSAGES, tables.SIGHTINGS):
+            if table.name in sql:
+                sources[table.name] = self._open_rows(table)
+        if channels is not None:  # DuckDB would hold the messages of all
+            of_channels = pc.field("channel_id").isin(pc.unique(channels["channel_id"]))
+            sources[tables.SDS_MESSAGES.name] = sources[tables.SDS_MESSAGES.name].filter(of_channels)
+        return select_rows(sql, sources)
 
-    def _open_rows(self, table: Table, channels: pa.Table | None) -> ds.Dataset:
-        rows = dataset_of(self._opened[table], _REPEATED)
-        if table == tables.LOST_DEPENDENCIES:
-            return rows.filter(self._is_missed_since())
-        if table == tables.SDS_MESSAGES and channels is not None:  # DuckDB would hold those of all channels
-            return rows.filter(pc.field("channel_id").isin(pc.unique(channels["channel_id"])))
-        return rows
+    def _open_rows(self, table: Table) -> ds.Dataset:
+        return dataset_of(self._opened[table], _REPEATED)

@@ -25,13 +25,13 @@ from reliable_channel.lake.read import in_our_time, open_table
 from reliable_channel.lake.retry import retry_on_conflict
 from reliable_channel.lake.schema import as_arrow, file_schema
 from reliable_channel.lake.tables import Table
-from reliable_channel.pipeline.delta import read_table
+from reliable_channel.pipeline.delta import create_table_views
 from reliable_channel.pipeline.lookup import Lookup, list_suspected
 from reliable_channel.pipeline.session import set_meanwhile
 from reliable_channel.pipeline.verdict.affected import count_undelivered, find_affected
 from reliable_channel.pipeline.verdict.as_of import find_as_of
 from reliable_channel.pipeline.verdict.gaps import NO_SILENCE, Silence, find_silence, read_open_gaps
-from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE, SUSPECTS
+from reliable_channel.pipeline.verdict.gather import EVIDENCE, FACTS, IDS, NO_SENT_SINCE, SENT_SINCE_IN_SPARK, SUSPECTS
 from reliable_channel.pipeline.verdict.in_duckdb import gather_evidence
 from reliable_channel.pipeline.verdict.judge import judge_message, make_filter
 from reliable_channel.pipeline.verdict.position import USER_METADATA, find_position, make_position, refuse_older_tables
@@ -115,13 +115,12 @@ def read_silence(paths: PathSettings, opened: Mapping[Table, DeltaTable]) -> Sil
 
 def compute_verdicts(spark: SparkSession, settings: Settings, as_of: dt.datetime, silence: Silence) -> DataFrame:
     """Compute the rows of ``delivery_status`` from all evidence, at a time of the recorded clock."""
-    for table in COLUMNS:
-        read_table(spark, settings.paths, table).createOrReplaceTempView(f"v_{table.name}")
+    create_table_views(spark, settings.paths, COLUMNS)
     if silence.gaps:
         missed = F.coalesce("missing_since", "event_time") >= F.lit(min(gap.span.since for gap in silence.gaps))
-        spark.table("v_lost_dependencies").where(missed).createOrReplaceTempView("v_named_since_gaps")
-    spark.sql(SUSPECTS).mapInArrow(_add_suspected, "sds_id string").distinct().createOrReplaceTempView("v_suspected")
-    spark.sql(SENT_SINCE if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("v_sent")
+        spark.table(tables.LOST_DEPENDENCIES.name).where(missed).createOrReplaceTempView("named_since_gaps")
+    spark.sql(SUSPECTS).mapInArrow(_add_suspected, "sds_id string").distinct().createOrReplaceTempView("suspected")
+    spark.sql(SENT_SINCE_IN_SPARK if silence.gaps else NO_SENT_SINCE).createOrReplaceTempView("sent")
     spark.sql(FACTS).createOrReplaceTempView("facts")
     spark.sql(IDS).createOrReplaceTempView("ids")
     return spark.sql(EVIDENCE).mapInArrow(_judge(as_of, settings, silence), tables.DELIVERY_STATUS.ddl())

@@ -15,7 +15,7 @@ from reliable_channel.analysis.report.snapshot import TableSnapshot
 from reliable_channel.core.errors import LocalError
 from reliable_channel.core.wire.bloom import list_absent
 from reliable_channel.core.wire.sds import WireFamily
-from reliable_channel.lake.tables import latest_send_time
+from reliable_channel.lake.tables import LATEST_SEND_TIME
 from reliable_channel.simulation.scenario import Send
 
 LEAST_MESSAGES, MOST_PARTICIPANTS = 20, 20
@@ -31,8 +31,7 @@ _UNKNOWN_LOSS = 0.1
 """The loss of all links if no filter lacks anything."""
 _FIRST_ROLES = ("content", "parity", "ephemeral")
 _MESSAGE = "coalesce(hex(entire_message_hash), sds_id)"
-_SENT_BY = latest_send_time("epoch_ms(event_time)", "make_timestamptz(lamport_timestamp * 1000)")
-_MADE_MS = f"least(sender_timestamp_ns // 1000000, epoch_ms({_SENT_BY}))"
+_MADE_MS = f"least(sender_timestamp_ns // 1000000, epoch_ms({LATEST_SEND_TIME}))"
 """When a message was made, whose first envelope may not have been seen: its filter lacks what came after that."""
 Pair = tuple[str, str]
 """Sender, receiver."""

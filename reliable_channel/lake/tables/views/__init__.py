@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from reliable_channel.lake.tables import BY_NAME, Table
 from reliable_channel.lake.tables.views.messages import DISPATCHES, MESSAGES
-from reliable_channel.lake.tables.views.model import DUCKDB_MACROS, FUNCTIONS, View
+from reliable_channel.lake.tables.views.model import DUCKDB_MACROS, EVIDENCE_MACROS, FUNCTIONS, View
 from reliable_channel.lake.tables.views.node_logs import MESSAGE_LOGS, NODE_LOGS
 from reliable_channel.lake.tables.views.participant_views import PARTICIPANT_VIEWS, participant_views_sql
 from reliable_channel.lake.tables.views.peer_formats import PEER_FORMATS
 
-__all__ = ["DUCKDB_MACROS", "FUNCTIONS", "QUERYABLE", "VIEWS", "View", "participant_views_sql"]
+__all__ = ["DUCKDB_MACROS", "EVIDENCE_MACROS", "FUNCTIONS", "QUERYABLE", "VIEWS", "View", "participant_views_sql"]
 
 VIEWS: dict[str, View] = {
     view.name: view for view in (MESSAGES, DISPATCHES, PEER_FORMATS, PARTICIPANT_VIEWS, NODE_LOGS, MESSAGE_LOGS)
