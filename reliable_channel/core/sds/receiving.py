@@ -92,7 +92,7 @@ class SdsReceiver:
             return events
         # Own messages acknowledge nothing (docs/spec/sds.md, *Known mistakes of implementations*).
         if message.sender_id == state.participant_id:
-            # Of a state that was lost, and named without a sender. The id shows that it is no stranger's.
+            # Of a state that was lost, and named without a sender. The id binds the sender, so it is no stranger's.
             if arrival.id_verified and message.message_id in state.incoming.missing:
                 self.note_sync(message.message_id, message.sender_id, now, events)
             return events

@@ -15,6 +15,7 @@ from reliable_channel.channel.retrieval import StoreRetrieval, TimeRange
 from reliable_channel.channel.steps import EnvelopeReceived, encode_input
 from reliable_channel.core.errors import ConfigurationError, EnvironmentFault
 from reliable_channel.core.sds import SdsChannel, SdsStep
+from reliable_channel.core.wire.hashing import js_message_id
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, decode_sds_message, encode_sds_message
 from reliable_channel.core.wire.waku import WakuMessage
 from reliable_channel.transport.base import StoreUnavailable
@@ -239,6 +240,20 @@ def test_what_names_such_a_message_without_its_sender_waits_until_a_copy_of_it_c
     world.network.publish("carol", replace(mine, payload=encode_sds_message(answer)), DEFAULT_PUBSUB_TOPIC)
     world.run(20_000)
     assert alice.payloads == [b"two"]
+
+
+def test_a_stranger_meets_no_dependency_with_anothers_message_under_ones_own_name() -> None:
+    """An id of js-waku is of the content alone, so it does not show whose the message is."""
+    world = World()
+    alice = world.join("alice")
+    bobs = SdsMessage("bob", js_message_id(b"one"), CHANNEL, world.now + 1, content=b"one")
+    answer = SdsMessage("carol", "c1", CHANNEL, world.now + 2, (HistoryEntry(bobs.message_id),), content=b"two")
+    for message in (answer, replace(bobs, sender_id="alice"), bobs):
+        assert alice.payloads == []
+        envelope = WakuMessage(encode_sds_message(message), TOPIC, timestamp=world.now * 10**6)
+        world.network.publish("carol", envelope, DEFAULT_PUBSUB_TOPIC)
+        world.run(1_000)
+    assert alice.payloads == [b"one", b"two"]
 
 
 def test_ones_own_messages_that_come_back_are_no_other_device(tmp_path: Path) -> None:
