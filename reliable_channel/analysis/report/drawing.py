@@ -53,4 +53,4 @@ def printable(value: Any) -> Any:
     # vl-convert 1.9).
     words = value if value.isprintable() else text.printable(value, LONGEST)
     # Vega cuts a long label between the two halves of a character beyond U+FFFF, and vl-convert draws no half.
-    return _BEYOND.sub(lambda found: found[0].encode("unicode_escape").decode(), words)
+    return _BEYOND.sub(lambda beyond: beyond[0].encode("unicode_escape").decode(), words)
