@@ -71,10 +71,9 @@ from reliable_channel.core.sds import (
     SegmentAcknowledged,
     SendDelivered,
 )
-from reliable_channel.core.sds.verify import check_id
+from reliable_channel.core.sds.verify import id_verified
 from reliable_channel.core.segmentation import SegmentationConfig, split
 from reliable_channel.core.segmentation.parking import SegmentStore
-from reliable_channel.core.wire.hashing import IdScheme
 from reliable_channel.core.wire.malformed import Malformed
 from reliable_channel.core.wire.sds import SdsKind, SdsMessage, decode_sds_message
 from reliable_channel.core.wire.segment import encode_segment
@@ -345,9 +344,7 @@ class ChannelMachine:
             return StepResult(given, (), keep=False)
         if message.sender_id == self.sender_id and message.message_id not in self.sds.missing_ids():
             return StepResult(given, self._check_own(message, now), keep=False)
-        check = check_id(message, self.sds_config.wire_family, plaintext=given.content)
-        # Other ids are of the content alone, so a stranger could repeat anybody's message under this sender id.
-        verified = check.scheme is IdScheme.KECCAK if message.sender_id == self.sender_id else check.verified
+        verified = id_verified(message, self.sds_config.wire_family, given.content, self.sender_id)
         if given.content is not None:
             message = replace(message, content=given.content)
         reports = self.inbox.decline(message, now)

@@ -140,7 +140,7 @@ class SimulatedParticipant:
 
     def _take(self, message: SdsMessage, now: int, envelope_hash: bytes, data: bytes) -> SdsStep:
         plaintext = self._inside.decrypt(message.content) if self._inside and message.content else None
-        verified = id_verified(message, self._plan.family, plaintext)
+        verified = id_verified(message, self._plan.family, plaintext, self.name)
         step = self.sds.receive(message, now, retrieval_hint=envelope_hash, data=data, id_verified=verified)
         return step if self._inbox is None else self._repair(self._inbox, message, step, now)
 

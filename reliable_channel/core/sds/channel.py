@@ -201,9 +201,8 @@ class SdsChannel:
         ``None``; ``content_bytes`` is then the length. ``id_verified``: the result of
         :func:`~reliable_channel.core.sds.verify.id_verified`. If it is false, the message is unproven at first
         (:mod:`~reliable_channel.core.sds.unproven`). ``None``: the id cannot be checked, or the content is here and
-        decides in a conflict. Under the own sender id it is true only if the id binds the sender. ``declined``: the
-        caller cannot use its content. Unless it was accepted before, it is not acknowledged and never delivered, and no
-        message waits for it.
+        decides in a conflict. ``declined``: the caller cannot use its content. Unless it was accepted before, it is not
+        acknowledged and never delivered, and no message waits for it.
         """
         digest = None if content_digest is None else content_digest[:DIGEST_BYTES]
         arrival = IncomingMessage(
