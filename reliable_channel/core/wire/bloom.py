@@ -223,6 +223,8 @@ class FilterFormat:
         return np.frombuffer(words, np.uint8)
 
 
+_USUAL_FORMATS = tuple(map(FilterFormat, FilterFamily))
+
 SATURATED = 0.6
 """The share of set bits above which a filter proves nothing: a filter at capacity has 0.49, and one of ones would
 acknowledge everything."""
@@ -254,6 +256,6 @@ def false_positive_rate(field: bytes | None) -> float | None:
 
 def _read(field: bytes | None) -> list[tuple[FilterFormat, Bytes]]:
     """The field in every format in which it can be read."""
-    formats = [FilterFormat(family).of(field) for family in FilterFamily] if field else []
+    formats = [usual.of(field) for usual in _USUAL_FORMATS] if field else []
     decoded = [(filter_format, filter_format.decode(field or b"")) for filter_format in formats]
     return [(filter_format, words) for filter_format, words in decoded if not isinstance(words, Malformed)]

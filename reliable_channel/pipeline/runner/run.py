@@ -24,7 +24,7 @@ from reliable_channel.pipeline.runner.turns import Turns
 from reliable_channel.runtime.failures import PassingFault, explain_failure
 from reliable_channel.runtime.interrupts import RaiseIfInterrupted, note_interrupts
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _STOP_PATIENCE_S = 60.0  # for the micro-batches that run
 _STARTS = 3
@@ -122,7 +122,7 @@ def run_continuously(
                     starts[query.name] = 2 if running[query.name].lastProgress else starts[query.name] + 1
                     if starts[query.name] > _STARTS:
                         raise fault
-                    _LOG.warning("%s It is started again.", fault)
+                    _log.warning("%s It is started again.", fault)
                     begin(query)
     finally:
         turns.end()  # first, since a query that waits for its turn is inside its micro-batch, and would not stop
