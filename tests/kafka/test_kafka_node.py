@@ -147,25 +147,25 @@ def test_after_a_record_that_was_not_acknowledged_in_time_the_next_ones_are_sent
     """kafka-python's idempotent producer neither sends nor fails anything any more after it."""
     find = ["pgrep", "-f", rf"^\S*java .* kafka\.Kafka {broker.paths.run_dir}/"]
     pid = int(subprocess.run(find, capture_output=True, check=True).stdout)
-    told: list[FailureReason | None] = []
+    reasons: list[FailureReason | None] = []
     producer = EnvelopeProducer(broker.kafka.clients().producer, delivery_timeout_s=2.0)
 
     def send() -> None:
         with suppress(SendBufferFull):
-            producer.send(OutRecord(topic, b"key", b"value"), lambda reason, _: told.append(reason), max_wait_s=0)
+            producer.send(OutRecord(topic, b"key", b"value"), lambda reason, _: reasons.append(reason), max_wait_s=0)
 
     def is_sent() -> bool:
         send()
-        return None in told
+        return None in reasons
 
     try:
         until(is_sent, every_s=0.5)
-        told.clear()
+        reasons.clear()
         os.kill(pid, signal.SIGSTOP)
         send()
-        until(lambda: told)
+        until(lambda: reasons)
         os.kill(pid, signal.SIGCONT)
-        assert set(told) == {FailureReason.UNREACHABLE}
+        assert set(reasons) == {FailureReason.UNREACHABLE}
         until(is_sent, every_s=0.5)
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -174,8 +174,8 @@ def test_what_a_clock_wrote_that_was_a_day_ahead_hides_nothing(paths: PathSettin
         write_clock(paths, at)
         for job in ("reassembly", "ack"):
             write_metric(paths, job, "run", 0, "lag_commits", 0, at)
-    found = find_stopped(TableSnapshot(paths).table, START + 2 * hour)
-    assert [(part.part, part.since) for part in found] == [
+    parts = find_stopped(TableSnapshot(paths).table, START + 2 * hour)
+    assert [(part.part, part.since) for part in parts] == [
         ("The check of verdicts and alerts", START + hour),
         ("Reading Kafka", START + hour),
     ]

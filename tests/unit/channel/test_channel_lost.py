@@ -61,6 +61,22 @@ def wake(world: World, recorder: Recorder, name: str) -> None:
     world.recorders[name] = recorder
 
 
+def send_one_of_two(
+    segmentation: SegmentationConfig, **changed: int
+) -> tuple[World, Recorder, Recorder, ReliableChannelConfig]:
+    """Bob, whose configuration is ``changed``, holds the first segment of a message; Alice sleeps before the second one
+    can reach him, and no store keeps it."""
+    world = World(no_second)
+    world.network.store_keeps = lambda message: False
+    config = quick(segmentation=segmentation)
+    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True), **changed)
+    alice, bob = world.join("alice", config), world.join("bob", kept)
+    alice.channel.send(TWO)
+    world.run(1_000)
+    sleep(world, "alice")
+    return world, alice, bob, kept
+
+
 def truthful(sender: Recorder, *receivers: Recorder) -> bool:
     """Whether nothing is delivered at the sender and absent at a receiver."""
     told = {event.message_id for event in sender.of(MessageDelivered)}
@@ -171,14 +187,7 @@ def test_four_messages_of_700_kb_arrive_at_twenty_envelopes_per_epoch(parity: bo
 
 
 def test_a_receiver_that_restarts_between_the_segments_keeps_the_first_one() -> None:
-    world = World(no_second)
-    world.network.store_keeps = lambda message: False
-    config = quick(segmentation=SEGMENTS)
-    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True), max_journal_entries=1)
-    alice, bob = world.join("alice", config), world.join("bob", kept)
-    alice.channel.send(TWO)
-    world.run(1_000)
-    sleep(world, "alice")
+    world, alice, bob, kept = send_one_of_two(SEGMENTS, max_journal_entries=1)
     world.run(6 * MINUTE, step_ms=1_000)
     bob.channel.close()
     bob = world.join("bob", kept)
@@ -197,14 +206,7 @@ SHORT = replace(SEGMENTS, set_timeout_ms=10_000, max_set_lifetime_ms=400_000)
 
 def give_up(restart: bool) -> tuple[World, Recorder, Recorder, ReliableChannelConfig]:
     """Bob gave a message up of which he holds the first segment; Alice, who slept, comes back afterwards."""
-    world = World(no_second)
-    world.network.store_keeps = lambda message: False
-    config = quick(segmentation=SHORT)
-    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True))
-    alice, bob = world.join("alice", config), world.join("bob", kept)
-    alice.channel.send(TWO)
-    world.run(1_000)
-    sleep(world, "alice")
+    world, alice, bob, kept = send_one_of_two(SHORT)
     world.run(SHORT.max_set_lifetime_ms, step_ms=1_000)
     (lost,) = bob.of(MessageLost)
     assert (lost.held, lost.missing, lost.lacking, lost.data_count) == ((0,), (1,), 1, 2)
@@ -222,14 +224,7 @@ def give_up(restart: bool) -> tuple[World, Recorder, Recorder, ReliableChannelCo
 def test_a_set_that_ends_while_its_holder_sleeps_waits_for_the_backlog(restart: bool) -> None:
     """Its lifetime was over in the first moment after the sleep, and the missing segment, which came next, completed
     nothing."""
-    world = World(no_second)
-    world.network.store_keeps = lambda message: False
-    config = quick(segmentation=SHORT)
-    kept = replace(config, persistence=MemoryPersistence(keeps_journal=True), max_journal_entries=1)
-    alice, bob = world.join("alice", config), world.join("bob", kept)
-    alice.channel.send(TWO)
-    world.run(1_000)
-    sleep(world, "alice")
+    world, alice, bob, kept = send_one_of_two(SHORT, max_journal_entries=1)
     sleep(world, "bob")
     world.run(2 * SHORT.max_set_lifetime_ms, step_ms=10_000)
     wake(world, bob, "bob")

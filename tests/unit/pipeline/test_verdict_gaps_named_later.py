@@ -48,7 +48,7 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(tmp_path:
     # Kafka lost records of another partition, to which no topic here belongs.
     other = {"kafka_partition": 1, "cause": "offset_jump", "name": "waku.envelopes/1/0", "status": "open"}
     times = {"from_time": at(55), "to_time": at(90), "vantage": None}
-    found = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
+    answer = {"node": "n", "message_hash": b"?" * 32, "outcome": "present", "detail": "unproven", "asked_at": at(90)}
     # What names a loss outside the gap is acknowledged and of the same sender: a witness.
     acknowledged = [
         {**(heard if sds_id == "h2" else CHANNEL), "sds_id": sds_id, "acknowledged_by": "carol", "certainty": "certain"}
@@ -64,13 +64,13 @@ def test_what_was_sent_in_a_gap_is_unknown_also_when_it_is_named_later(tmp_path:
         tables.SENDER_EVENTS: [queued],
         tables.SIGHTINGS: sightings,
         # Somebody's hint leads to an encrypted envelope, which may be any.
-        tables.STORE_PRESENCE: [{**CHANNEL, **found, "sds_id": "lost-later-2"}],
+        tables.STORE_PRESENCE: [{**CHANNEL, **answer, "sds_id": "lost-later-2"}],
     }
     judged = judge(load("local", paths={"run_dir": str(tmp_path)}), evidence, at(7_200))
-    found = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
-    assert {name: said for name, said in found.items() if name.startswith("lost")} == {
+    verdicts = {row["sds_ids"][0]: (row["verdict"], row["cause"]) for row in judged if len(row["sds_ids"]) == 1}
+    assert {name: said for name, said in verdicts.items() if name.startswith("lost")} == {
         **{f"lost-in-gap-{number}": ("unknown", "source_gap") for number in (1, 2, 3)},
         **{f"lost-later-{number}": ("missing", None) for number in (1, 2, 3)},
         "lost-elsewhere": ("missing", None),
     }
-    assert found["unread"] == ("unknown", "not_followed")
+    assert verdicts["unread"] == ("unknown", "not_followed")
