@@ -57,8 +57,8 @@ class AesGcm:
         content_topic: str | None = None,
         layer: EncryptionLayer = EncryptionLayer.AROUND_SDS,
     ) -> None:
-        given = [keys] if isinstance(keys, bytes | bytearray) else list(keys)
-        if not given or any(len(key) != KEY_BYTES for key in given):
+        given = list(keys) if isinstance(keys, Sequence) and not isinstance(keys, bytes | bytearray | str) else [keys]
+        if not given or not all(isinstance(key, bytes | bytearray) and len(key) == KEY_BYTES for key in given):
             raise ConfigurationError(
                 f"AES-GCM needs keys of {KEY_BYTES} bytes.", "Make one with AesGcm.generate_key(), keep it in a file."
             )

@@ -50,8 +50,9 @@ def _list_types(kind: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 def _is_checked(kind: Any) -> bool:
-    """Whether values of this type are checked here: protocols and collections are not."""
-    is_class = isinstance(kind, type) and kind is not object and not getattr(kind, "_is_protocol", False)
+    """Whether values of this type are checked here: collections and protocols without ``runtime_checkable`` are not."""
+    only_static = getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+    is_class = isinstance(kind, type) and kind is not object and not only_static
     return get_origin(kind) in (Literal, Callable) or (is_class and get_origin(kind) is None)
 
 

@@ -76,9 +76,17 @@ def test_during_rotation_both_generations_read_each_other_and_the_first_key_writ
 
 def test_a_key_never_shows() -> None:
     assert "o" * 4 not in repr(bound(OLD))
-    with pytest.raises(ConfigurationError) as refused:
-        AesGcm(b"short secret")
-    assert "secret" not in str(refused.value)
+    wrong: list[Any] = [
+        b"short secret",
+        "a secret of thirty-two letters ok",
+        ["a secret of thirty-two letters.."],
+        5,
+        None,
+    ]
+    for keys in wrong:
+        with pytest.raises(ConfigurationError) as refused:
+            AesGcm(keys)
+        assert "secret" not in str(refused.value)
 
 
 def test_an_aes_gcm_bound_to_no_topics_refuses_to_encrypt() -> None:
