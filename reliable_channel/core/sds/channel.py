@@ -10,6 +10,7 @@ from reliable_channel.core.sds.conflicts import find_id_owner, find_known
 from reliable_channel.core.sds.events import (
     Outgoing,
     OutgoingReason,
+    RepairCancelled,
     RepairSent,
     SdsEvent,
     SdsStep,
@@ -279,6 +280,9 @@ class SdsChannel:
         state.outgoing.run(now, outgoing, events)
         if state.repair is not None:
             for message_id, data in state.repair.run(now):
+                if data is None:
+                    events.append(RepairCancelled(now, message_id, "dropped"))
+                    continue
                 message = decode_sds_message(data, state.config.wire_family)
                 if not isinstance(message, Malformed):
                     outgoing.append(Outgoing(data, message, OutgoingReason.REPAIR))

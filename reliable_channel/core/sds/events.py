@@ -406,7 +406,8 @@ class RepairSent(SdsEvent):
 
 @dataclass(slots=True, unsafe_hash=True)
 class RepairCancelled(SdsEvent):
-    """An own request or answer is cancelled: ``cause`` is ``requested`` or ``answered`` (by another participant)."""
+    """An own request or answer is cancelled: ``cause`` is ``requested`` or ``answered`` (by another participant), or
+    ``dropped``: the message had to make room for newer ones (``max_kept_bytes``)."""
 
     message_id: str
     cause: str

@@ -7,6 +7,7 @@ import hashlib
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 
 from reliable_channel.core.sds.config import SdsParameters
 from reliable_channel.core.wire.sds import HistoryEntry, SdsMessage, WireFamily, encode_sds_message
@@ -160,13 +161,12 @@ class Repair:
             heapq.heappop(self._timers)
         return None
 
-    def run(self, now: int) -> Iterator[tuple[str, bytes]]:
-        """Return the answers due at ``now``: id and original bytes."""
+    def run(self, now: int) -> Iterator[tuple[str, bytes | None]]:
+        """Return the answers due at ``now``: id and original bytes, ``None`` if they had to make room."""
         while self.next_due() == now:
             message_id = heapq.heappop(self._timers)[1]
             del self.responses[message_id]
-            if message_id in self.kept:
-                yield message_id, self.original(message_id)
+            yield message_id, self.original(message_id) if message_id in self.kept else None
 
     def original(self, message_id: str) -> bytes:
         """The bytes of a kept message."""
@@ -178,8 +178,9 @@ class Repair:
     # ---- original bytes ------------------------------------------------------------------------------------------
 
     def keep(self, message_id: str, message: bytes | SdsMessage, size: int | None = None, *, own: bool = False) -> None:
-        """Keep a message of the log for answers. Beyond the bound the oldest is dropped, of own messages or of others',
-        whichever take more: others' messages have other holders too, own ones perhaps only this."""
+        """Keep a message for answers. Beyond the bound the oldest is dropped, of own messages or of others', whichever
+        take more: others' messages have other holders too, own ones perhaps only this. One that is about to be sent as
+        an answer is kept for that while it is among the older half."""
         size = _estimate_size(message) if size is None else size
         if message_id in self.kept or size > self._config.max_kept_bytes:
             return
@@ -189,8 +190,11 @@ class Repair:
         held[own] += size
         while held[False] + held[True] > self._config.max_kept_bytes:
             larger = held[True] > held[False]
-            dropped, freed = self.sizes[larger].popitem(last=False)
-            held[larger] -= freed
+            sizes = self.sizes[larger]
+            # The newer half is safe from a stranger who asks for all that is old.
+            older = islice(sizes, len(sizes) // 2)
+            dropped = next((each for each in older if each not in self.responses), next(iter(sizes)))
+            held[larger] -= sizes.pop(dropped)
             del self.kept[dropped]
 
     def renew(self, message_id: str) -> None:

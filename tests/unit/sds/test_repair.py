@@ -276,13 +276,27 @@ def test_others_messages_make_room_before_own_ones_until_these_take_half_of_it(r
     assert [event.message_id for event in of_type(step, RepairScheduled)] == [own[-1]]
 
 
-def test_what_fell_out_of_the_bound_before_t_resp_is_not_sent() -> None:
-    alice = opened(sync_min_interval_ms=0, max_kept_bytes=2_000)
-    alice.receive(message("b1", content=bytes([1]) * 900), T0 + 1)
-    alice.receive(asking("c1", "b1"), T0 + 2)
-    for number in (2, 3):
-        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + 3)
-    assert alice.tick(T0 + LONG).outgoing == ()
+@pytest.mark.parametrize(("asked", "answered"), [(1, 1), (3, 3), (8, 4)])
+def test_what_is_to_be_answered_makes_room_after_what_is_as_old_and_before_what_is_new(
+    asked: int, answered: int
+) -> None:
+    """A planned answer was dropped, without a word, when 4 MiB came before T_resp."""
+    alice = opened(sync_min_interval_ms=0, max_kept_bytes=12_000)
+    for number in range(1, 9):
+        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + number)
+    old = [f"b{number}" for number in range(1, asked + 1)]
+    step = alice.receive(asking("c1", *old), T0 + 10)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == old
+    for number in range(9, 13):
+        alice.receive(message(f"b{number}", lamport=T0 + number, content=bytes([number]) * 900), T0 + 11)
+    alice = SdsChannel.from_bytes(alice.to_bytes(), alice.config)
+    events = alice.tick(T0 + LONG).events
+    sent = {event.message_id for event in events if isinstance(event, RepairSent)}
+    dropped = {event.message_id for event in events if isinstance(event, RepairCancelled) and event.cause == "dropped"}
+    assert sent | dropped == set(old)
+    assert len(sent) == answered
+    step = alice.receive(asking("c2", "b11", "b12", lamport=T0 + 20), T0 + 2 * LONG)
+    assert [event.message_id for event in of_type(step, RepairScheduled)] == ["b11", "b12"]
 
 
 def test_repair_can_be_switched_off() -> None:
