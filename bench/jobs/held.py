@@ -58,7 +58,7 @@ def filling(update: Update, rules: Rules, channels: dict[int, list[int]], texts:
             for channel in channels[number]:
                 live = bucket.load(key_of(channel))
                 live.observer = rules.observer(key_of(channel), filled)
-                bucket.store(key_of(channel), live, texts, [None] * len(texts))
+                bucket.store(live, [(text, None) for text in texts])
             bucket.close()
         yield from update(key, frames, state)
 
@@ -170,7 +170,8 @@ def main(arguments: list[str]) -> int:
 
     settings = settings_for(Path(spec["run_dir"]), "127.0.0.1:9", spec["cores"])
     channels, log, rate = spec["channels"], spec["log"], spec["rate"]
-    rules = Rules(settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms)
+    values = settings.channels.participant_id, settings.sds, settings.pipeline.channel_expiry_ms
+    rules = Rules(*values)
     texts = [as_text(row(n, 0, n, START_US // 1000 + n * STEP_MS)) for n in range(log)]
     checkpoint = Path(settings.paths.checkpoint(ACK.name))
     with spark_session(settings, "bench") as spark:
@@ -179,7 +180,7 @@ def main(arguments: list[str]) -> int:
         bucket = stream.bucket_of(spark, *key)
         for row_of_range in spark.range(channels).select("id", bucket.alias("bucket")).collect():
             by_bucket[row_of_range.bucket].append(row_of_range.id)
-        filled = filling(stream.configure(settings), rules, dict(by_bucket), texts)
+        filled = filling(stream.stateful(*values), rules, dict(by_bucket), texts)
         query = replace(ACK, transform=lambda s: stream.acknowledge(s, filled))
         table: Any = ACK.reads
         create_tables(settings.paths, ACK.tables)

@@ -134,9 +134,6 @@ class _Stage:
     def __contains__(self, key: SdsKey) -> bool:
         return key in self._by_key
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def get(self, key: SdsKey) -> AcceptedMessage | None:
         seen = self._by_key.get(key)
         if isinstance(seen, bytes):
@@ -159,9 +156,6 @@ class _Stage:
 
     def discard(self, key: SdsKey) -> None:
         self._by_key.pop(key, None)
-
-    def clear(self) -> None:
-        self._by_key.clear()
 
     def write(self, proto: pb.SeenColumnsProto) -> None:
         encoded = {key: seen if isinstance(seen, bytes) else seen.encode() for key, seen in self._by_key.items()}
@@ -258,8 +252,3 @@ class AcceptedMessages:
         key = seen.key
         self._parts.discard(key)
         self._settled.add(key, seen)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        for stage in (self._waiting, self._parts, self._settled):
-            stage.clear()

@@ -125,7 +125,7 @@ class Rules:
         return ChannelObserver.from_bytes(state, key, self.participant_id, self.sds, self.expiry_ms)
 
 
-_Given = tuple[str, bytes | None]
+Given = tuple[str, bytes | None]
 """The text and the Bloom filter of a row."""
 
 
@@ -134,6 +134,9 @@ class Live:
     """A channel in this process, and what is stored of it: a snapshot at the beginning of page ``snapshot`` (0: none),
     and the journal from that page on. The channel has processed ``page_rows`` rows of the last page, ``page``."""
 
+    key: ChannelKey
+    name: bytes
+    """Of the channel in its bucket (:func:`name_of`)."""
     observer: ChannelObserver
     rules: Rules
     snapshot: int = 0
@@ -143,7 +146,7 @@ class Live:
     page: int = 0
     page_rows: int = 0
     page_bytes: int = 0
-    open_page: list[_Given] | None = field(default_factory=list)
+    open_page: list[Given] | None = field(default_factory=list)
     """The rows of the last page; ``None`` once it is full."""
     journal_bytes: int = 0
     rows: int = 0
@@ -160,7 +163,7 @@ class Live:
         self.page += 1
         self.page_rows, self.page_bytes, self.open_page = 0, 0, []
 
-    def append(self, given: Sequence[_Given], page: pb.JournalPageProto) -> None:
+    def append(self, given: Sequence[Given], page: pb.JournalPageProto) -> None:
         """Note that these rows were added to the last page, which is now ``page``."""
         size = page.ByteSize()
         self.journal_bytes += size - self.page_bytes
@@ -281,7 +284,7 @@ class Channels:
         name = name_of(key)
         live, may_lag = self._live.get(self._scope, name)
         self._live.keep(self._scope, name, None)
-        if live is not None and live.rules == self._get_rules(key) and (not may_lag or self._catch_up(live, name)):
+        if live is not None and live.rules == self._get_rules(key) and (not may_lag or self._catch_up(live)):
             live.was_kept = True
         else:
             live = self.restore(key)
@@ -298,28 +301,27 @@ class Channels:
         # Rows are processed under their own settings, beginning with the state itself.
         now = self._get_rules(key)
         rules = self._load_rules(pages[0].settings) if pages and pages[0].settings else now
-        live = Live(rules.observer(key, state), rules, snapshot.page, snapshot.size, len(snapshot.state), snapshot.page)
+        observer, page = rules.observer(key, state), snapshot.page
+        live = Live(key, name, observer, rules, page, snapshot.size, len(snapshot.state), page)
         self._replay(live, pages)
         if rules != now:
             live.observer, live.rules = now.observer(key, live.observer.to_bytes()), now
             live.has_new_rules = True
         return live
 
-    def store(self, key: ChannelKey, live: Live, texts: Sequence[str], filters: Sequence[bytes | None]) -> None:
-        """Store the rows, with these texts and filters, that the channel has processed: append them to its journal, or
-        write a snapshot if the journal would get too long, or if the channel has become dormant. Its next due times are
-        entered."""
-        name = name_of(key)
-        self._enter(key, live)
+    def store(self, live: Live, given: Sequence[Given]) -> None:
+        """Store the rows that the channel has processed: append them to its journal, or write a snapshot if the journal
+        would get too long, or if the channel has become dormant. Its next due times are entered."""
+        self._enter(live)
         if live.observer.is_blank:
-            self._remove(name, live)
+            self._remove(live)
             return
-        if texts:
-            page = self._next_page(name, live, list(zip(texts, filters, strict=True)))
+        if given:
+            page = self._next_page(live, given)
             if page is None:
-                self._write_snapshot(name, live)
-            self._state.put(name, live.page, b"" if page is None else page.SerializeToString())
-        self._live.keep(self._scope, name, live)
+                self._write_snapshot(live)
+            self._state.put(live.name, live.page, b"" if page is None else page.SerializeToString())
+        self._live.keep(self._scope, live.name, live)
 
     def close(self) -> None:
         """End the micro-batch: write its token, unless no channel was loaded."""
@@ -337,20 +339,20 @@ class Channels:
 
     # ---- helpers -------------------------------------------------------------------------------------------------
 
-    def _enter(self, key: ChannelKey, live: Live) -> None:
+    def _enter(self, live: Live) -> None:
         """Enter the channel's due times that have no entry, or only later ones."""
         for is_end, due_us in enumerate(_find_due_times(live.observer)):
-            due, entered = Due(key, bool(is_end)), live.entered[is_end]
+            due, entered = Due(live.key, bool(is_end)), live.entered[is_end]
             if due_us is not None and (due in self._due or entered is None or due_us < entered):
                 self._dues.add(live.observer.topic_partition, due, due_us)
 
-    def _next_page(self, name: bytes, live: Live, given: Sequence[_Given]) -> pb.JournalPageProto | None:
+    def _next_page(self, live: Live, given: Sequence[Given]) -> pb.JournalPageProto | None:
         """The last page of the journal with these rows; ``None`` if a snapshot must replace the journal."""
         if live.has_new_rules or live.observer.is_dormant or live.page - live.snapshot >= MOST_PAGES:
             return None
         snapshot_bytes = live.snapshot_bytes if live.was_kept else live.stored_bytes
         # The first byte of a digest is any of 256: from a half to one and a half times the limit.
-        part = snapshot_bytes * (128 + name[0]) // (256 * SNAPSHOT_PART)
+        part = snapshot_bytes * (128 + live.name[0]) // (256 * SNAPSHOT_PART)
         room = max(LEAST_JOURNAL_BYTES, part) - live.journal_bytes
         # An estimate first: rows for which there is no room are not compressed.
         if sum([len(text) // _COMPRESSION + len(some or b"") for text, some in given]) > room:
@@ -370,22 +372,22 @@ class Channels:
         self._used_rules[live.rules.digest] = live.rules
         return page
 
-    def _write_snapshot(self, name: bytes, live: Live) -> None:
+    def _write_snapshot(self, live: Live) -> None:
         """Write the state as a snapshot at the beginning of the next page, which is empty, and remove the pages before
         it."""
         state = live.observer.to_bytes()
         packed = _ZSTD.compress(state, asbytes=True)
-        self._remove_pages(name, live)
+        self._remove_pages(live)
         live.turn_page()
         live.snapshot, live.snapshot_bytes, live.stored_bytes = live.page, len(state), len(packed)
         live.journal_bytes, live.rows, live.has_new_rules = 0, 0, False
         proto = pb.ChannelSnapshotProto(page=live.page, state=packed, size=len(state))
-        self._state.put(name, _SNAPSHOT, proto.SerializeToString())
+        self._state.put(live.name, _SNAPSHOT, proto.SerializeToString())
 
-    def _catch_up(self, live: Live, name: bytes) -> bool:
+    def _catch_up(self, live: Live) -> bool:
         """Read the rest of the journal. False if it no longer has the page that the channel has reached, because there
         is a newer snapshot."""
-        pages = list(self._read_pages(name, live.page))
+        pages = list(self._read_pages(live.name, live.page))
         self._replay(live, pages)
         return bool(pages)
 
@@ -422,17 +424,17 @@ class Channels:
             self._known_rules[digest] = Rules.restore(stored)
         return self._known_rules[digest]
 
-    def _remove(self, name: bytes, live: Live) -> None:
+    def _remove(self, live: Live) -> None:
         if live.rows or live.snapshot:
-            self._remove_pages(name, live)
+            self._remove_pages(live)
             self._removed = True
         if live.snapshot:
-            self._state.remove(name, _SNAPSHOT)
+            self._state.remove(live.name, _SNAPSHOT)
 
-    def _remove_pages(self, name: bytes, live: Live) -> None:
+    def _remove_pages(self, live: Live) -> None:
         if live.rows or live.snapshot:
             for number in range(live.snapshot, live.page + 1):
-                self._state.remove(name, number)
+                self._state.remove(live.name, number)
 
 
 def _find_due_times(observer: ChannelObserver) -> tuple[int | None, int | None]:
@@ -448,7 +450,7 @@ def name_of(key: ChannelKey) -> bytes:
     return hashlib.sha256(json.dumps(key).encode()).digest()
 
 
-def _parse_rows(page: pb.JournalPageProto) -> list[_Given]:
+def _parse_rows(page: pb.JournalPageProto) -> list[Given]:
     if not page.rows:
         return []
     filters = dict(zip(page.with_filter, page.filters, strict=True))

@@ -94,6 +94,9 @@ class ChannelObserver:
         self._now = 0
         self._row_seq = 0
         self._delivery_seq = 0
+        self._forget_messages()
+
+    def _forget_messages(self) -> None:
         self._seen = AcceptedMessages(self._config.max_waiting, MAX_PARTS, MAX_SETTLED)
         self._rebuilt = RebuiltMessages(self._seen)
         self._needed_by: dict[str, str] = {}
@@ -172,10 +175,8 @@ class ChannelObserver:
         if self._channel.missing_ids():
             self._last_message_ms = self._now
             return
-        out.extend([self._drop_row(row, "the channel was silent") for row in self._rebuilt.give_up()])
-        self._needed_by.clear()
-        self._ephemerals.clear()
-        self._seen.clear()
+        out.extend([self._drop_row(row, "the channel was silent") for row in self._rebuilt.list_waiting()])
+        self._forget_messages()
         self._channel.forget()
         self._last_message_ms, self._dormant_since = 0, self._now
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from reliable_channel.core.delivery import AwaitedMessages
 from reliable_channel.core.wire._pb import pipeline_state_pb2 as pb
@@ -55,10 +55,10 @@ class RebuiltMessages:
         """Remove and return the rows that exceed a bound: the oldest of the sender with the most waiting messages, or
         with the most segments."""
         while len(self._awaited) > MAX_PENDING:
-            yield self._give_up(Counter(row.sender_id for _, row in self._awaited.items()))
+            yield self._give_up(Counter(row.sender_id for row in self.list_waiting()))
         while self._segments > MAX_PENDING_SEGMENTS and len(self._awaited) > 1:
             segments: Counter[str | None] = Counter()
-            for _, row in self._awaited.items():
+            for row in self.list_waiting():
                 segments[row.sender_id] += len(row.sds_ids)
             yield self._give_up(segments)
 
@@ -68,13 +68,9 @@ class RebuiltMessages:
             self._finish(key, row, held)
             yield row, held
 
-    def give_up(self) -> list[InputRow]:
-        """Forget everything; returns the rows that waited."""
-        rows = [row for _, row in self._awaited.items()]
-        self._awaited.clear()
-        self._finished.clear()
-        self._segments = 0
-        return rows
+    def list_waiting(self) -> list[InputRow]:
+        """The rows that wait, oldest first."""
+        return [row for _, row in self._awaited.items()]
 
     def possible(
         self, row: InputRow, may_come: Callable[[str, int], bool], is_further: Callable[[str, int], bool]
@@ -109,7 +105,7 @@ class RebuiltMessages:
 
     def write(self, proto: pb.ObserverStateProto) -> None:
         """Write to the state."""
-        proto.pending.extend([pb.PendingProto(row=row_to_json(row)) for _, row in self._awaited.items()])
+        proto.pending.extend([pb.PendingProto(row=row_to_json(row)) for row in self.list_waiting()])
         proto.finished.extend(self._finished)
 
     def read(self, proto: pb.ObserverStateProto) -> None:
@@ -122,7 +118,8 @@ class RebuiltMessages:
 
     def _wait(self, row: InputRow) -> bytes:
         key = _make_key(row)
-        self._awaited.add(key, row, _list_parts(row), row.data_count or 1)
+        parts = [sds_key(sds_id, row.sender_id) for sds_id in row.sds_ids if sds_id is not None]
+        self._awaited.add(key, row, parts, row.data_count or 1)
         self._segments += len(row.sds_ids)
         return key
 
@@ -139,11 +136,6 @@ class RebuiltMessages:
         row = self._awaited.remove(next(key for key, row in self._awaited.items() if row.sender_id == greediest))
         self._segments -= len(row.sds_ids)
         return row
-
-
-def _list_parts(row: InputRow) -> Iterable[SdsKey]:
-    """The distinct keys of a message's segments."""
-    return {sds_key(sds_id, row.sender_id): None for sds_id in row.sds_ids if sds_id is not None}
 
 
 def _make_key(row: InputRow) -> bytes:

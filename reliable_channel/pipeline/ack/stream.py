@@ -35,7 +35,7 @@ from reliable_channel.lake.tables import (
 from reliable_channel.pipeline import guarded
 from reliable_channel.pipeline.ack import output_rows
 from reliable_channel.pipeline.ack.buckets import Buckets, Update
-from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Rules
+from reliable_channel.pipeline.ack.channel_state import BucketState, Channels, Given, Rules
 from reliable_channel.pipeline.ack.deliver import make_messages
 from reliable_channel.pipeline.ack.observer import ChannelKey, ChannelObserver
 from reliable_channel.pipeline.ack.records import InputRow, load_fields, row_of
@@ -63,8 +63,9 @@ _OUT = "kind string, results binary"
 
 def acknowledge(settings: Settings, update: Update | None = None) -> Callable[[DataFrame], DataFrame]:
     """The transformation of the stream of ``ordered_sds_messages`` to packed results, by one SDS state machine per
-    channel. ``update``: processes the rows of a bucket; by default :func:`configure`."""
-    update = update or configure(settings)
+    channel. ``update``: processes the rows of a bucket; by default :func:`stateful`."""
+    own, expiry_ms = settings.channels.participant_id, settings.pipeline.channel_expiry_ms
+    update = update or stateful(own, settings.sds, expiry_ms)
 
     def transform(ordered_sds_messages: DataFrame) -> DataFrame:
         spark = ordered_sds_messages.sparkSession
@@ -94,12 +95,6 @@ def _count_buckets(spark: SparkSession) -> int:
     return int(str(spark.conf.get("spark.sql.shuffle.partitions"))) * BUCKETS_PER_PARTITION
 
 
-def configure(settings: Settings) -> Update:
-    """:func:`stateful` with the values of a configuration."""
-    own = settings.channels.participant_id
-    return stateful(own, settings.sds, settings.pipeline.channel_expiry_ms)
-
-
 def stateful(participant_id: str | None, config: SdsParameters, expiry_ms: int | None) -> Update:
     """The ``update`` function of :class:`.buckets.Buckets`: processes the channels of one bucket, each in record
     order, with the filter, clock and history of its family."""
@@ -122,9 +117,7 @@ def stateful(participant_id: str | None, config: SdsParameters, expiry_ms: int |
     return update
 
 
-_Given = tuple[str, bytes | None]
-"""The text and the Bloom filter of a row."""
-_Ordered = tuple[InputRow, _Given]
+_Ordered = tuple[InputRow, Given]
 Ticks = dict[TopicPartition, _Ordered]
 """Kafka partition → its last tick of a micro-batch."""
 
@@ -138,7 +131,7 @@ def process(channels: Channels, frames: Iterator[pd.DataFrame]) -> Iterator[Resu
         yield from process_channel(channels, key, by_channel.get(key, ()), ticks)
 
 
-def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given], ticks: Ticks) -> Iterator[Result]:
+def process_channel(channels: Channels, key: ChannelKey, given: Sequence[Given], ticks: Ticks) -> Iterator[Result]:
     """Process one channel's rows of a micro-batch, and the tick of its Kafka partition if something is due by then;
     yields their results.
 
@@ -165,7 +158,7 @@ def process_channel(channels: Channels, key: ChannelKey, given: Sequence[_Given]
     tick = ticks.get(live.observer.topic_partition)
     if tick is not None and live.observer.is_due(tick[0].event_us):
         yield from apply_ordered([tick])
-    channels.store(key, live, [text for _, (text, _) in kept], [some for _, (_, some) in kept])
+    channels.store(live, [one for _, one in kept])
 
 
 def apply_rows(
@@ -182,9 +175,9 @@ def _make_failure_row(observer: ChannelObserver, row: InputRow, error: Exception
     return output_rows.channel_event(base, guarded.EVENT, row.sds_id, row.sender_id, detail, row)
 
 
-def _group_by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[_Given]], Ticks]:
+def _group_by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, list[Given]], Ticks]:
     """Group a bucket's rows of a micro-batch by channel, and keep the last tick of each Kafka partition."""
-    by_channel: dict[ChannelKey, list[_Given]] = {}
+    by_channel: dict[ChannelKey, list[Given]] = {}
     ticks: Ticks = {}
     for frame in frames:
         columns = (frame[name].tolist() for name in (*_KEY, "row", "bloom_filter"))
@@ -200,7 +193,7 @@ def _group_by_channel(frames: Iterator[pd.DataFrame]) -> tuple[dict[ChannelKey, 
     return by_channel, ticks
 
 
-def _sort_rows(given: Sequence[_Given]) -> list[_Ordered]:
+def _sort_rows(given: Sequence[Given]) -> list[_Ordered]:
     """Rows in record order. A row that cannot be read becomes one of kind ``unreadable``."""
     placed: list[tuple[tuple[int, int, int], _Ordered]] = []
     for one in given:
