@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pydantic import SecretStr
 from reliable_channel.config import Settings
 from reliable_channel.core.errors import EnvironmentFault
 from reliable_channel.evidence.collecting import collect_evidence
-from reliable_channel.pipeline.ingest.lost_offsets import LostRange, ask_broker
+from reliable_channel.pipeline.ingest.lost_offsets import ask_broker
 from reliable_channel.pipeline.ingest.task import OffsetGap
 from reliable_channel.runtime.build import make_bridge
 from reliable_channel.transport import kafka_consumer
@@ -303,7 +304,7 @@ def test_only_what_the_broker_deleted_or_may_have_compacted_is_lost_among_missin
     place = (topic, 0)
     missing = {place: [OffsetGap(offset, offset, 0, 0) for offset in (1, 3, 5)] + [OffsetGap(6, 7, 0, 0)]}
     find_lost = ask_broker(broker.kafka)
-    assert find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0))]}
+    assert find_lost(missing) == {place: [OffsetGap(1, 1, 0, 0)]}
     configure(broker, topic, cleanup_policy="compact")
-    kept = [LostRange(gap, "compaction") for gap in missing[place][1:]]
-    until(lambda: find_lost(missing) == {place: [LostRange(OffsetGap(1, 1, 0, 0)), *kept]})
+    kept = [replace(gap, cause="compaction") for gap in missing[place][1:]]
+    until(lambda: find_lost(missing) == {place: [OffsetGap(1, 1, 0, 0), *kept]})

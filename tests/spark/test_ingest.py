@@ -20,7 +20,6 @@ from reliable_channel.lake.create import create_tables
 from reliable_channel.lake.read import open_table, rows_of
 from reliable_channel.pipeline.delta import each_batch
 from reliable_channel.pipeline.ingest import requeue as requeueing
-from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.requeue import requeue
 from reliable_channel.pipeline.ingest.stream import TABLES_WRITTEN, IngestWriter, select_records
 from reliable_channel.pipeline.rewrite import insert_missing
@@ -39,6 +38,11 @@ def configured(settings: Settings) -> Settings:
     return settings.model_copy(update={"channels": ChannelsSettings(content_topics=(topic,))})
 
 
+def make_writer(settings: Settings) -> IngestWriter:
+    """All missing offsets are lost: no broker can be asked."""
+    return IngestWriter(settings, lambda gaps: gaps)
+
+
 def envelope(number: int, topic: str = TOPIC) -> bytes:
     sds = SdsMessage("alice", f"m{number}", "talk", START_MS + number, content=f"hello {number}".encode())
     return encode_waku_message(WakuMessage(encode_sds_message(sds), topic, timestamp=number))
@@ -51,7 +55,7 @@ def run_ingest(
     query = (
         log.stream()
         .transform(select_records(settings.pipeline))
-        .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or IngestWriter(settings, assume_lost)))
+        .writeStream.foreachBatch(each_batch(spark, settings.paths, writer or make_writer(settings)))
         .option("checkpointLocation", settings.paths.checkpoint("ingest"))
         .trigger(availableNow=True)
         .start()
@@ -200,7 +204,7 @@ def test_a_micro_batch_compiles_nothing_of_its_own(spark: SparkSession, configur
         metrics = getattr(spark._jvm.org.apache.spark.metrics.source, "CodegenMetrics$").__getattr__("MODULE$")
         return int(metrics.METRIC_COMPILATION_TIME().getCount())
 
-    log, writer = KafkaLog(spark, tmp_path / "log"), IngestWriter(configured, assume_lost)
+    log, writer = KafkaLog(spark, tmp_path / "log"), make_writer(configured)
     for number in range(5):
         log.produce([Record(envelope(number), number, START_MS + number)])
     counts: list[int] = []

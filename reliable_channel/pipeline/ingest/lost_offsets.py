@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -19,35 +19,23 @@ from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import SOURCE_GAPS, TopicPartition
 from reliable_channel.pipeline.ingest.task import OffsetGap, PartitionSummary
 
-DELETED, COMPACTED = "offset_jump", "compaction"
+COMPACTED = "compaction"
 PATIENCE_MS = 5_000
 """How long the broker may take to answer; then every missing offset counts as lost."""
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LostRange:
-    """Missing offsets that may have been records, with ``cause`` as in ``source_gaps``."""
-
-    gap: OffsetGap
-    cause: str = DELETED
-
-
-FindLost = Callable[[dict[TopicPartition, list[OffsetGap]]], dict[TopicPartition, list[LostRange]]]
-"""Returns the lost ranges of each partition among its missing offsets."""
-
-
-def assume_lost(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
-    """Every missing offset is lost: where no broker can be asked."""
-    return {topic_partition: [LostRange(gap) for gap in of_one] for topic_partition, of_one in gaps.items()}
+Gaps = dict[TopicPartition, list[OffsetGap]]
+FindLost = Callable[[Gaps], Gaps]
+"""Returns what is lost of the missing offsets of each partition."""
 
 
 def ask_broker(kafka: KafkaSettings) -> FindLost:
     """A function that asks the broker. Without its answer every missing offset counts as lost: verdicts are then
     *unknown* too often, and never *missing* too early."""
 
-    def find(gaps: dict[TopicPartition, list[OffsetGap]]) -> dict[TopicPartition, list[LostRange]]:
+    def find(gaps: Gaps) -> Gaps:
         from kafka.errors import KafkaError
 
         if not any(gaps.values()):
@@ -57,7 +45,7 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
             starts, compacted = _fetch_log_starts(kafka, topic_partitions)
         except (KafkaError, OSError) as error:
             _LOG.warning("Kafka did not say where its logs start (%s): missing offsets count as lost.", error)
-            return assume_lost(gaps)
+            return gaps
         return {
             topic_partition: [
                 *_find_lost_ranges(gaps[topic_partition], starts[topic_partition], topic_partition[0] in compacted)
@@ -68,13 +56,13 @@ def ask_broker(kafka: KafkaSettings) -> FindLost:
     return find
 
 
-def _find_lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[LostRange]:
+def _find_lost_ranges(gaps: Iterable[OffsetGap], start: int, is_compacted: bool) -> Iterator[OffsetGap]:
     """``start``: the first offset that the broker keeps."""
     for gap in gaps:
         if gap.first < start:
-            yield LostRange(replace(gap, last=min(gap.last, start - 1)))
+            yield replace(gap, last=min(gap.last, start - 1))
         if gap.last >= start and is_compacted:
-            yield LostRange(replace(gap, first=max(gap.first, start)), COMPACTED)
+            yield replace(gap, first=max(gap.first, start), cause=COMPACTED)
 
 
 def _fetch_log_starts(
@@ -101,21 +89,19 @@ def _fetch_log_starts(
     return starts, {topic for topic in topics if "compact" in str(of_topics.get(topic, {}))}
 
 
-def make_gap_rows(
-    lost: Mapping[TopicPartition, list[LostRange]], parts: Mapping[TopicPartition, PartitionSummary]
-) -> pa.Table:
+def make_gap_rows(lost: Gaps, parts: Mapping[TopicPartition, PartitionSummary]) -> pa.Table:
     """The lost ranges of a micro-batch as rows of ``source_gaps``."""
     rows = [
         {
             "kafka_topic": topic_partition[0],
             "kafka_partition": topic_partition[1],
-            "first_offset": each.gap.first,
-            "last_offset": each.gap.last,
+            "first_offset": each.first,
+            "last_offset": each.last,
             "cause": each.cause,
-            "name": f"{topic_partition[0]}/{topic_partition[1]}/{each.gap.first}",
+            "name": f"{topic_partition[0]}/{topic_partition[1]}/{each.first}",
             "status": "open",
-            "from_time": each.gap.from_us,
-            "to_time": each.gap.to_us,
+            "from_time": each.from_us,
+            "to_time": each.to_us,
             "ingest_time": parts[topic_partition].ingest_us,
         }
         for topic_partition, ranges in lost.items()

@@ -31,12 +31,13 @@ DECODED = "decoded"
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
     """Missing offsets ``first`` to ``last`` (inclusive), and the event times around them, µs; ``from_us`` is ``None``
-    if nothing was read before."""
+    if nothing was read before. ``cause``: as in ``source_gaps``, for those that are lost (:mod:`.lost_offsets`)."""
 
     first: int
     last: int
     from_us: int | None
     to_us: int
+    cause: str = "offset_jump"
 
 
 @dataclass(slots=True)

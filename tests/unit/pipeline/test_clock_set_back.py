@@ -17,7 +17,6 @@ from reliable_channel.lake.tables import CLOCK, SDS_MESSAGES
 from reliable_channel.pipeline.clock import WALL_CLOCK_GRACE_US, IngestClock, Progress, read_progress
 from reliable_channel.pipeline.ingest import stream
 from reliable_channel.pipeline.ingest import ticks as ticks_module
-from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult, PartitionSummary
 from reliable_channel.pipeline.ingest.ticks import SteadyClock, advance, close
@@ -120,7 +119,7 @@ def test_the_first_micro_batch_asks_for_what_kafka_withholds_unless_it_is_a_repl
     (offsets.parent / "commits" / "0").write_text("v1\n{}")
     part = PartitionSummary(5, 5, NOW_US, NOW_US, NOW_US + WALL_CLOCK_GRACE_US)
     monkeypatch.setattr(stream, "admit", lambda *_: IngestResult({PLACE: part}, [], []))
-    writer = IngestWriter(settings, assume_lost, lambda: frozenset({QUIET}))
+    writer = IngestWriter(settings, lambda gaps: gaps, lambda: frozenset({QUIET}))
     writer(cast(DataFrame, None), BatchSink(paths, "query", 1))
     quiet_us = NOW_US if interrupted else NOW_US - HOUR_US
     assert read_progress(paths) == {PLACE: Progress(NOW_US, 6), QUIET: Progress(quiet_us, 7)}

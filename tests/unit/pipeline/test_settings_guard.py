@@ -40,7 +40,6 @@ from reliable_channel.lake.tables import (
 )
 from reliable_channel.pipeline.ack.stream import BUCKETS_PER_PARTITION, _count_buckets
 from reliable_channel.pipeline.ingest import stream
-from reliable_channel.pipeline.ingest.lost_offsets import assume_lost
 from reliable_channel.pipeline.ingest.recreated_topic import refuse_recreated_topic
 from reliable_channel.pipeline.ingest.stream import IngestWriter
 from reliable_channel.pipeline.ingest.task import IngestResult
@@ -254,7 +253,7 @@ def test_ingest_records_a_micro_batch_without_records_too(settings: Settings, mo
     create_tables(settings.paths, INGEST.tables)
     monkeypatch.setattr(stream, "admit", lambda *_: IngestResult({}, [], []))
     append_batch(settings, CLOCK, 0)
-    writer = IngestWriter(settings, assume_lost)
+    writer = IngestWriter(settings, lambda gaps: gaps)
     writer(cast(DataFrame, None), BatchSink(settings.paths, "b6cfcac8", 1))
     write(settings, "ingest", [batch()] * 2, 2, operators=0)
     check(settings, "ingest", SESSION, INGEST.tables)
