@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -109,19 +110,16 @@ def task_result(value: Any) -> pa.RecordBatch:
 
 def write_rows(rows: DataFrame, paths: PathSettings, table: Table) -> list[WrittenFile]:
     """Write ``rows``, which have the columns of ``table``, as files of the table: one Spark job, nothing committed."""
-    return [file for files in task_results(rows, _make_writer(paths, table.name)) for file in files]
+    return [file for files in task_results(rows, partial(_write_task, paths, table.name)) for file in files]
 
 
-def _make_writer(paths: PathSettings, name: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskFiles(paths) as files:
-            for batch in batches:
-                files.add(BY_NAME[name], batch)
-            files_of_task = files.finish()
-        if files_of_task:
-            yield task_result(files_of_task)
-
-    return write
+def _write_task(paths: PathSettings, name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with TaskFiles(paths) as files:
+        for batch in batches:
+            files.add(BY_NAME[name], batch)
+        files_of_task = files.finish()
+    if files_of_task:
+        yield task_result(files_of_task)
 
 
 Turn = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]

@@ -12,22 +12,18 @@ import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from reliable_channel.config import Settings
 from reliable_channel.lake.checkpoints import Checkpoint, read_checkpoints
 from reliable_channel.lake.create import LOG_KEPT_MS
 from reliable_channel.lake.history import read_unread
-from reliable_channel.lake.read import dataset_of, open_tables
+from reliable_channel.lake.read import open_tables, select
 from reliable_channel.lake.tables import BY_NAME, CLOCK, ORDERED_SDS_MESSAGES, SDS_MESSAGES, Table
 from reliable_channel.pipeline.clock import read_progress
 
 STREAM_READERS = {SDS_MESSAGES.name: "reassembly", ORDERED_SDS_MESSAGES.name: "ack"}
 """The queries that will read a table as a stream even if they have not started yet. Checkpoints show other readers."""
-
-_OF_BATCH = ["kafka_topic", "kafka_partition", "query_id", "batch_id", "recorded_at"]
-_ROWS_AT_ONCE = 1_000
 
 CLOCK_SKEW_MS = 600_000
 """A writer sets the removal time of a file by its own clock, shortly before its commit."""
@@ -85,32 +81,22 @@ def _delete_before(table: Table, opened: DeltaTable, by_ms: int) -> dt.datetime 
     cut = dt.datetime.fromtimestamp((by_ms - table.retention_ms) / 1000, dt.UTC)
     if table is not CLOCK:
         return cut
-    needed = find_needed_clock(dataset_of(opened).to_table(columns=_OF_BATCH))
+    needed = find_needed_clock(opened)
     return cut if needed is None else min(cut, needed)
 
 
-def find_needed_clock(rows: pa.Table) -> dt.datetime | None:
+def find_needed_clock(clock: DeltaTable) -> dt.datetime | None:
     """``recorded_at`` of the oldest row of ``clock`` that ingest needs, because it must never lose its position.
 
     The last two micro-batches of every partition stay: the last one may be replayed, and then reads the position before
     it. Without them event time could decrease after a long silence."""
-    partition = ["kafka_topic", "kafka_partition"]
-    times = rows.group_by([*partition, "query_id", "batch_id"]).aggregate(
-        [("recorded_at", "max"), ("recorded_at", "min")]
+    (needed,) = select(
+        """SELECT min(first) AS at FROM (
+               SELECT min(recorded_at) AS first, row_number() OVER (
+                   PARTITION BY kafka_topic, kafka_partition ORDER BY max(recorded_at) DESC) AS place
+               FROM clock GROUP BY kafka_topic, kafka_partition, query_id, batch_id)
+           WHERE place <= 2""",
+        clock=clock,
     )
-    needed: dt.datetime | None = None
-    left = {
-        (row["kafka_topic"], row["kafka_partition"]): 2 for row in rows.group_by(partition).aggregate([]).to_pylist()
-    }
-    # The newest first, and a few at a time: the table has millions of rows, and almost always the first ones do.
-    for batch in times.sort_by([("recorded_at_max", "descending")]).to_batches(_ROWS_AT_ONCE):
-        for row in batch.to_pylist():
-            key = row["kafka_topic"], row["kafka_partition"]
-            if left.get(key):
-                left[key] -= 1
-                needed = row["recorded_at_min"] if needed is None else min(needed, row["recorded_at_min"])
-                if not left[key]:
-                    del left[key]
-        if not left:
-            break
-    return needed
+    at: dt.datetime | None = needed["at"]
+    return at

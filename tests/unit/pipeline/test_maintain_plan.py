@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from reliable_channel.config import Settings, load
 from reliable_channel.lake.append import append_rows
 from reliable_channel.lake.create import create_tables
+from reliable_channel.lake.read import open_table
 from reliable_channel.lake.schema import as_arrow
 from reliable_channel.lake.tables import BY_NAME, CLOCK, DAY_MS
 from reliable_channel.pipeline.maintenance.maintain_plan import CLOCK_SKEW_MS, find_needed_clock, make_plans
@@ -114,19 +115,18 @@ def test_a_wall_clock_that_is_wrong_deletes_nothing_that_is_young(
     assert cuts["sds_messages"] == dt.datetime.fromtimestamp((recorded_ms + by_ms - kept_ms) / 1000, dt.UTC)
 
 
-def clock(*rows: tuple[int, int, int]) -> pa.Table:
-    """Rows of ``clock``: partition, micro-batch, hour of the record."""
-    return pa.Table.from_pylist(
-        [
+def test_the_clock_of_a_silent_partition_is_never_forgotten(settings: Settings) -> None:
+    def needed(*rows: tuple[int, int, int]) -> dt.datetime | None:
+        """After further rows of ``clock``: partition, micro-batch, hour of the record."""
+        made = [
             {"kafka_topic": "t", "kafka_partition": partition, "query_id": "q", "batch_id": batch,
              "recorded_at": NOON + dt.timedelta(hours=hour)}
             for partition, batch, hour in rows
-        ]
-    )  # fmt: skip
+        ]  # fmt: skip
+        append_rows(settings.paths, CLOCK, as_arrow(made, CLOCK))
+        return find_needed_clock(open_table(settings.paths, CLOCK))
 
-
-def test_the_clock_of_a_silent_partition_is_never_forgotten() -> None:
-    rows = clock((0, 1, 0), (0, 2, 1), (1, 2, 1), (1, 3, 2), (1, 3, 3), (1, 4, 4))
-    assert find_needed_clock(rows) == NOON, "partition 0 has its last two micro-batches there"
-    assert find_needed_clock(rows.filter(pa.compute.equal(rows["kafka_partition"], 1))) == NOON + dt.timedelta(hours=2)
-    assert find_needed_clock(rows.slice(0, 0)) is None
+    create_tables(settings.paths, (CLOCK,))
+    assert needed() is None
+    assert needed((1, 2, 1), (1, 3, 2), (1, 3, 3), (1, 4, 4)) == NOON + dt.timedelta(hours=2)
+    assert needed((0, 1, 0), (0, 2, 1)) == NOON, "partition 0 has its last two micro-batches there"
