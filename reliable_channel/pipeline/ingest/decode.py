@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from functools import lru_cache
 
 from reliable_channel.config import ChannelsSettings, ChannelTopic
 from reliable_channel.core.aes_gcm import EncryptionLayer
@@ -97,8 +98,8 @@ class RecordDecoder:
     def __init__(self, channels: ChannelsSettings) -> None:
         self._channels = channels
         self._decryptor = PayloadDecryptor()
-        self._topics: dict[tuple[str, str], ChannelTopic | None] = {}
-        self._headers: dict[bytes, str | None] = {}
+        self._decode_text = lru_cache(_CACHED_TOPICS)(_decode_utf8)
+        self._find_topic = lru_cache(_CACHED_TOPICS)(channels.topic_for)
 
     def decode(
         self, value: bytes | None, pubsub_header: bytes | None, source_header: bytes | None, record_time_us: int
@@ -140,24 +141,12 @@ class RecordDecoder:
         """The text of a header; ``None`` without one, or if it is no UTF-8 text."""
         if header is None:
             return None
-        if len(header) > _CACHED_CHARACTERS:
-            return _decode_utf8(header)
-        if header not in self._headers:
-            if len(self._headers) >= _CACHED_TOPICS:
-                self._headers.clear()
-            self._headers[header] = _decode_utf8(header)
-        return self._headers[header]
+        return (_decode_utf8 if len(header) > _CACHED_CHARACTERS else self._decode_text)(header)
 
     def topic(self, content_topic: str, pubsub_topic: str) -> ChannelTopic | None:
         """The configuration of a content topic; ``None`` if it has no channels."""
-        if len(content_topic) + len(pubsub_topic) > 2 * _CACHED_CHARACTERS:
-            return self._channels.topic_for(content_topic, pubsub_topic)
-        key = (content_topic, pubsub_topic)
-        if key not in self._topics:
-            if len(self._topics) >= _CACHED_TOPICS:
-                self._topics.clear()
-            self._topics[key] = self._channels.topic_for(content_topic, pubsub_topic)
-        return self._topics[key]
+        is_long = len(content_topic) + len(pubsub_topic) > 2 * _CACHED_CHARACTERS
+        return (self._channels.topic_for if is_long else self._find_topic)(content_topic, pubsub_topic)
 
     def _decode_sds(
         self,
